@@ -137,10 +137,8 @@ def _chunk_shard(
                 doc_rows += [first_row + row] * len(document_spans)
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            columns = list(
-                map(pa.array, (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_)))
-            )
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS))
+            columns = (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_))
+            writer.write_batch(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schemas.CHUNKS))
             first_row += len(texts)
             chunks += len(spans)
             chars += int((ends - starts).sum())

@@ -33,6 +33,7 @@ _EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from 
 _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
+_Paths = Sequence[Path]
 _SUFFIX: Final = ".filter_report.json"
 # Why a filter left something out; behind the first stands what is wrong with the records.
 REJECTED = "rejected: "
@@ -93,10 +94,8 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
         memory=lambda amounts: 8 * amounts.documents,
         reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
     )
-    inputs = (ingest, select, *reads)
-    return Step(
-        "filter_report", 5, {}, inputs, lambda done: [partial(task, done=done)], LeftOutResult, estimate=estimate
-    )
+    inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
+    return Step("filter_report", 5, {}, inputs, tasks, LeftOutResult, estimate=estimate)
 
 
 def _write_filter_report(
@@ -150,21 +149,19 @@ def _write_filter_report(
 
 
 def _rejects(done: Artifacts) -> list[LeftOut]:
-    counted: Counter[str] = Counter()
+    found: Counter[str] = Counter()
     for part in done["ingest"].results(IngestResult):
-        counted.update(part.reject_reasons)
-    examples_of: dict[str, list[Example]] = {kind: [] for kind in counted}
-    for path in done["ingest"].files(".rejects.arrow") if counted else ():
+        found.update(part.reject_reasons)
+    examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
+    for path in done["ingest"].files(".rejects.arrow") if found else ():
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for row in reader.get_batch(0).to_pylist():
                 kind, _, detail = row["reason"].partition(": ")
                 if len(examples_of[kind]) < _EXAMPLES:
                     examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
-        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
+        if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
             break
-    return [
-        LeftOut(f"{REJECTED}{kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
-    ]
+    return [LeftOut(f"{REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind])) for kind in sorted(found)]
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
@@ -203,7 +200,7 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
 
 
 def _examples(
-    documents: Sequence[Path], doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
+    documents: _Paths, doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
 ) -> tuple[Example, ...]:
     """Return some of the documents as examples, each with its note, followed by the name of the one `beside` it."""
     if not doc_ids:
@@ -221,9 +218,7 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[::step][:_EXAMPLES])
 
 
-def _same_ids(
-    documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]
-) -> tuple[int, tuple[str, ...]]:
+def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
     """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
 
     Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.

@@ -28,7 +28,7 @@ from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.corpus.splits import LineCountResult, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile
+from nextlong.reading.files import FilePart, SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
@@ -53,7 +53,7 @@ _LOWER_AND_BLANK: Final = bytes(
 
 def ingest_step(
     ingest: Ingest,
-    files: Sequence[Sequence[InputFile]],
+    files: SourceFiles,
     splits: Splits,
     line_counts: Sequence[Step],
     *,
@@ -98,13 +98,7 @@ def ingest_step(
         config |= {key: value} if value else {}
     for source, inputs, exclusion in zip(ingest.sources, files, exclusions, strict=True):
         named = [[file.name, file.identity] for file in inputs]  # below the source: a corpus that was moved is the same
-        own: Json = {
-            "format": source.format,
-            "id": source.id,
-            "label": source.label,
-            "text": source.text,
-            "files": named,
-        }
+        own: Json = {key: getattr(source, key) for key in ("format", "id", "label", "text")} | {"files": named}
         optional = {
             "filter": source.filter,
             "evaluator": source.filter and library("duckdb"),
@@ -115,9 +109,8 @@ def ingest_step(
         config["sources"].append(own | {key: value for key, value in optional.items() if value})
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
-    return Step(
-        "ingest", 6, config, tuple(line_counts), tasks, IngestResult, check=check, sizes=sizes, estimate=estimate
-    )
+    before = tuple(line_counts)
+    return Step("ingest", 6, config, before, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
 
 
 def _ingest_split(
@@ -212,7 +205,7 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     return entries - len(met), entries
 
 
-def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
+def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
     """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names.
 
     JSON lines may have an id further down, and many files take long to open: those are checked after reading.
@@ -245,11 +238,10 @@ def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rej
     )
     records = documents + rejects
     reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
-    worst = ", ".join(
-        f"{reasons[kind]:,} × {kind}" for kind in sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
-    )
+    worst = sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
     example = next((result.example for result in results if result.example), "")
-    evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
+    most = ", ".join(f"{reasons[kind]:,} × {kind}" for kind in worst)
+    evidence = f"{most}; the first: {example}; all of them: {rejects_path}"
     if not documents and excluded:
         raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
@@ -295,9 +287,8 @@ class _DocumentShards:
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
-        self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q"} | (
-            {"normalized": "Q"} if hash_normalized else {}
-        )
+        normalized = {"normalized": "Q"} if hash_normalized else {}
+        self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q", **normalized}
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []

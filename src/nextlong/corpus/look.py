@@ -20,7 +20,7 @@ from typing import Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
-from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
+from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
 from nextlong.reading.records import (
@@ -77,7 +77,7 @@ class Look:
         return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
 
 
-def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
+def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     """Return a look at each source that has a document to show, or a record that is none."""
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))

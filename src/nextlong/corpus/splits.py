@@ -21,7 +21,15 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.engine.step import Estimate, Step, TaskResult, per_shard
-from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
+from nextlong.reading.files import (
+    FilePart,
+    InputFile,
+    SourceFiles,
+    check_unchanged,
+    compression_of,
+    is_local,
+    read_head,
+)
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import explained
 from nextlong.recipe import Source
@@ -51,9 +59,7 @@ class LineCountResult(TaskResult):
     ends_line: bool = True
 
 
-def shard_bytes_of(
-    ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
-) -> int:
+def shard_bytes_of(ingest: Ingest, files: SourceFiles = (), *, text_bytes: float | None = None) -> int:
     """Return the text bytes of a shard; `auto`: a 32nd of the corpus, between 1 MB and 128 MB.
 
     How much text the corpus has is estimated from the heads of a few files, unless it is said.
@@ -65,7 +71,7 @@ def shard_bytes_of(
     return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
 
 
-def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
+def splits_of(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: int) -> Splits:
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
@@ -173,9 +179,7 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     return (*bounds, offset) if bounds and is_whole else ()
 
 
-def whole_files(
-    sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int, workers: int
-) -> list[str]:
+def whole_files(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: int, workers: int) -> list[str]:
     """Return a message for each large compressed file that fewer tasks can read than there are workers."""
     messages = []
     for source, source_files in zip(sources, files, strict=True):

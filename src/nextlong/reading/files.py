@@ -9,7 +9,7 @@ import io
 import posixpath
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,6 +60,9 @@ class InputFile:
     def identity(self) -> str:
         """The version by which a run directory identifies the content of the file."""
         return self.version if self.known_as is None else self.known_as
+
+
+SourceFiles = Sequence[Sequence[InputFile]]  # of each source
 
 
 @dataclass(frozen=True, slots=True)

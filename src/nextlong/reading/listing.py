@@ -28,7 +28,7 @@ from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
-from nextlong.reading.files import InputFile, check_unchanged, is_local, reach, retried, version_of
+from nextlong.reading.files import InputFile, SourceFiles, check_unchanged, is_local, reach, retried, version_of
 from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
@@ -205,7 +205,7 @@ def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
 
 def recognise_inputs(
     sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
+    files: SourceFiles,
     run_dir: Path,
     *,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
@@ -266,7 +266,7 @@ def recognise_inputs(
     return recognised
 
 
-def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
+def check_documents(sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
     """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents.
 
     A file that was moved or is named by another path has its name and size still.
@@ -282,9 +282,7 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
         )
 
 
-def remember(
-    ingested: Artifact, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path
-) -> None:
+def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
     """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])

@@ -73,6 +73,7 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
+Sample = tuple[Items, float]  # and its share of the file
 FilteredItems = Iterator[Record | Reject | FilteredOut]
 
 
@@ -146,9 +147,7 @@ class InputFormat(ABC):
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
         raise NotImplementedError  # called only where `is_splittable`
 
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
         raise NotImplementedError  # called only where `is_splittable`
 

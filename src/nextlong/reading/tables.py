@@ -47,7 +47,6 @@ class _Parquet(InputFormat):
         yield from _read_batches(batches, request, paths, rows_before=part.lines_before)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
-        """Yield the first rows."""
         batches = _open_parquet(stream).iter_batches(_HEAD_ROWS, use_threads=False)
         for batch in islice(batches, 1):  # none where the file has no row
             yield from batch.to_pylist()
@@ -108,7 +107,6 @@ class _Arrow(InputFormat):
         yield from _read_batches(_arrow_batches(reader), request, paths)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
-        """Yield the first rows."""
         for batch in islice(_arrow_batches(_open_arrow(stream)), 1):
             yield from batch.slice(0, _HEAD_ROWS).to_pylist()
 

@@ -23,7 +23,7 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
-from nextlong.reading.files import InputFile
+from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import estimate_text_bytes
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
@@ -47,7 +47,7 @@ _HOPELESS_COPIES = 20  # … where most candidates repeat the document or each o
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
-def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
+def check_enough(recipe: Recipe, files: SourceFiles) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
     asked = recipe.sequence_tokens
     text_bytes = sum(
