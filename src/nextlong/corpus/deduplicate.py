@@ -171,29 +171,21 @@ def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int
 
 
 def _similar_pairs(
-    out: Path,
-    *,
-    signatures: Sequence[Path],
-    band_hashes: Sequence[Path],
-    band_rows: Sequence[Path],
-    hashes: Sequence[Path],
-    band: int,
-    step: int,
-    passes: int,
-    threshold: float,
+    out: Path, *, band: int, step: int, passes: int, threshold: float, **files: Sequence[Path]
 ) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The files of each shard are those of `_minhash_shard`, and its content `hashes`, uint64 (rows,). The range is number `step`
-    of `passes`. Rows count the documents of all shards. A document is compared with the first of those that share its hash and
-    with the one before it, not with each of them, which would take quadratic time; transitivity and the other bands find the
-    pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not matter.
+    The range is number `step` of `passes`. The `files` of each shard are `signatures`, `band_hashes` and `band_rows`, as
+    `_minhash_shard` writes them, and `hashes` of contents, uint64 (rows,). Rows count the documents of all shards. A document
+    is compared with the first of those that share its hash and with the one before it, not with each of them, which would take
+    quadratic time; transitivity and the other bands find the pairs that this misses. Those that share a hash are in order of
+    content hash, so that sharding does not matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
     # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
-    corpus = _Columns(signatures)
+    corpus = _Columns(files["signatures"])
     of_shards, rows_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for start, hashes_path, rows_path in zip(corpus.starts, band_hashes, band_rows, strict=False):
+    for start, hashes_path, rows_path in zip(corpus.starts, files["band_hashes"], files["band_rows"], strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
@@ -207,7 +199,7 @@ def _similar_pairs(
     same = np.flatnonzero(keys[1:] == keys[:-1])
     shared[same] = shared[same + 1] = True
     keys, rows = keys[shared], rows[shared]
-    order = np.lexsort((_Columns(hashes).gather(rows), keys))
+    order = np.lexsort((_Columns(files["hashes"]).gather(rows), keys))
     keys, rows = keys[order], rows[order]
     # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of those.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1

@@ -25,10 +25,10 @@ import xxhash
 
 from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.select import Exclusion, exclusions_of
-from nextlong.corpus.splits import LineCountResult, Splits, numbered
+from nextlong.corpus.splits import LineCountResult, Parts, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, SourceFiles
+from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
@@ -67,7 +67,7 @@ def ingest_step(
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
         task = partial(_ingest_split, settings=ingest, shard_bytes=shard_bytes)
         return [
-            partial(task, parts=parts, source=source, exclusion=exclusion, keep_exclusion=place == 0)
+            partial(task, parts=parts, source=source, exclusion=exclusion, is_first=place == 0)
             for source, of_source, exclusion in zip(ingest.sources, splits, exclusions, strict=True)
             for place, parts in enumerate(numbered(of_source, counts))
         ]
@@ -114,21 +114,14 @@ def ingest_step(
 
 
 def _ingest_split(
-    out: Path,
-    *,
-    parts: tuple[FilePart, ...],
-    source: Source,
-    settings: Ingest,
-    shard_bytes: int,
-    exclusion: Exclusion,
-    keep_exclusion: bool,
+    out: Path, *, parts: Parts, source: Source, settings: Ingest, shard_bytes: int, exclusion: Exclusion, is_first: bool
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids. Under
     `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its text
     reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
-    hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
+    hashed; the page cache still holds a small one. The first task of a source writes what is excluded of it to
     `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the
     task. Raises CorpusError for a file that cannot be read to its end.
     """
@@ -171,7 +164,7 @@ def _ingest_split(
     if exclusion.identity:
         kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
         of_task = {"source": source.label, "entries": sorted(met)}
-        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if keep_exclusion else 1 :]:
+        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if is_first else 1 :]:
             Path(f"{out}.{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return IngestResult(
         documents=documents.documents,

@@ -21,15 +21,7 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.engine.step import Estimate, Step, TaskResult, per_shard
-from nextlong.reading.files import (
-    FilePart,
-    InputFile,
-    SourceFiles,
-    check_unchanged,
-    compression_of,
-    is_local,
-    read_head,
-)
+from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import explained
 from nextlong.recipe import Source
@@ -48,7 +40,8 @@ _ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 _MAX_FRAME_HEADER_BYTES: Final = 18
 _CHECKSUM_BYTES: Final = 4
 
-Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each task
+Parts = tuple[FilePart, ...]  # of one task
+Splits = Sequence[Sequence[Parts]]  # of each source, of each task
 
 
 class LineCountResult(TaskResult):
@@ -59,7 +52,9 @@ class LineCountResult(TaskResult):
     ends_line: bool = True
 
 
-def shard_bytes_of(ingest: Ingest, files: SourceFiles = (), *, text_bytes: float | None = None) -> int:
+def shard_bytes_of(
+    ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
+) -> int:
     """Return the text bytes of a shard; `auto`: a 32nd of the corpus, between 1 MB and 128 MB.
 
     How much text the corpus has is estimated from the heads of a few files, unless it is said.
@@ -71,7 +66,7 @@ def shard_bytes_of(ingest: Ingest, files: SourceFiles = (), *, text_bytes: float
     return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
 
 
-def splits_of(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: int) -> Splits:
+def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
@@ -82,9 +77,7 @@ def splits_of(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: int
     return splits
 
 
-def _split_inputs(
-    files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
-) -> list[tuple[FilePart, ...]]:
+def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int) -> list[Parts]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
     A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays
@@ -179,7 +172,9 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     return (*bounds, offset) if bounds and is_whole else ()
 
 
-def whole_files(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: int, workers: int) -> list[str]:
+def whole_files(
+    sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int, workers: int
+) -> list[str]:
     """Return a message for each large compressed file that fewer tasks can read than there are workers."""
     messages = []
     for source, source_files in zip(sources, files, strict=True):
@@ -198,9 +193,7 @@ def whole_files(sources: Sequence[Source], files: SourceFiles, *, shard_bytes: i
     return messages
 
 
-def numbered(
-    splits: Sequence[tuple[FilePart, ...]], counts: Iterator[LineCountResult]
-) -> Iterator[tuple[FilePart, ...]]:
+def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iterator[Parts]:
     """Yield the splits of a source with the number of lines above each part; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:

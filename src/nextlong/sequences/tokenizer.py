@@ -78,8 +78,8 @@ def tokenizer_step(
 
     def tasks(done: Artifacts) -> list[Task]:
         task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
-        chunks = chunks_of(done).files(".chunks.arrow")
-        return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     estimate = Estimate(
         work=lambda amounts: min(
@@ -182,19 +182,13 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
 
 def _prepare_tokenizer(
-    out: Path,
-    *,
-    tokenizer: recipe.Tokenizer,
-    documents: Sequence[Path],
-    chunks: Sequence[Path],
-    seed: int,
-    separator: str = "\n",
+    out: Path, *, tokenizer: recipe.Tokenizer, corpus: Sequence[tuple[Path, Path]], seed: int, separator: str
 ) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
-    `separator` is the separator between chunks. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` stands between chunks. Raises TokenizerError, and
+    CorpusError if there is nothing to measure.
     """
-    corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
         _require_pieces_alone(loaded, source=tokenizer.source or "")
