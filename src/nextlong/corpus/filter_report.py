@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -99,12 +99,7 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
 
 
 def _write_filter_report(
-    out: Path,
-    *,
-    done: Artifacts,
-    places: Sequence[int],
-    labels: Sequence[str],
-    dedup: Literal["exact", "normalized", "minhash"],
+    out: Path, *, done: Artifacts, places: Sequence[int], labels: Sequence[str], dedup: str
 ) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     ingested = done["ingest"].results(IngestResult)

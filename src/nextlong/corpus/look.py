@@ -139,10 +139,8 @@ class _Reading:
 
         The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
         """
-        draw = random.Random(0)
-        ends = list(itertools.accumulate(file.bytes for file in self._files))
-        texts, through = list[bytes](), set[int]()
-        covered = 0.0  # bytes of files, at the places
+        draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
+        texts, through, covered = list[bytes](), set[int](), 0.0  # bytes of files, at the places
         for number in range(_PLACES):
             at = (number + draw.random()) / _PLACES * ends[-1]
             index = min(bisect.bisect_right(ends, at), len(self._files) - 1)
@@ -175,8 +173,7 @@ class _Reading:
     ) -> tuple[list[bytes], float]:
         """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
         kept: list[Record | Reject | FilteredOut] = []
-        read = kept_bytes = 0
-        total = estimate_text_bytes([file], self._source)
+        read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self._records(file):
             text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
             read += text_bytes

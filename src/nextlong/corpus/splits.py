@@ -119,9 +119,9 @@ def _can_be_shared(file: InputFile, source: Source) -> bool:
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:
     """Return parts of about equal decompressed size, as stated or estimated from the head; the file itself if that is small."""
-    size = zstandard.CONTENTSIZE_UNKNOWN
+    compression, size = compression_of(file.name), zstandard.CONTENTSIZE_UNKNOWN
     try:
-        if compression_of(file.name) == "zstd":
+        if compression == "zstd":
             with Path(file.path).open("rb") as stream, suppress(zstandard.ZstdError):
                 size = zstandard.get_frame_parameters(stream.read(_MAX_FRAME_HEADER_BYTES)).content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
@@ -129,8 +129,7 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
             size = len(content) * file.bytes // max(1, head_bytes)
     except OSError:
         size = 0  # reading it reports what is wrong
-    count = min(_MAX_SKIPPING_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
-    if count < 2:
+    if (count := min(_MAX_SKIPPING_PARTS[compression], size // _SKIPPING_PART_BYTES)) < 2:
         return [FilePart(file)]
     edges = [*(size * number // count for number in range(count)), None]
     return [FilePart(file, start or 0, stop, skips=True, share=1 / count) for start, stop in pairwise(edges)]
@@ -143,8 +142,7 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames,
     or cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
-    bounds: list[int] = []
-    offset = 0
+    bounds, offset = list[int](), 0
     try:
         with Path(file.path).open(
             "rb", buffering=0
@@ -163,8 +161,8 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                     if len(block := os.pread(number, 3, offset)) < 3:
                         return ()
                     header = int.from_bytes(block, "little")
-                    is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-                    offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
+                    is_last, is_run = bool(header & 1), header >> 1 & 3 == 1  # a run is one byte that is repeated
+                    offset += 3 + (1 if is_run else header >> 3)
                 offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
             is_whole = offset == os.fstat(number).st_size
     except (OSError, zstandard.ZstdError):

@@ -38,12 +38,9 @@ class _Parquet(InputFormat):
         parquet, part = _open_parquet(stream), request.part
         paths = _resolve_columns(parquet.schema_arrow, request)
         row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(parquet.metadata.num_rows, 1)
-        batches = parquet.iter_batches(
-            row_groups=None if part.row_groups is None else range(*part.row_groups),
-            batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
-            columns=_dotted(paths),
-            use_threads=False,
-        )
+        size = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
+        groups = None if part.row_groups is None else range(*part.row_groups)
+        batches = parquet.iter_batches(size, row_groups=groups, columns=_dotted(paths), use_threads=False)
         yield from _read_batches(batches, request, paths, rows_before=part.lines_before)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002

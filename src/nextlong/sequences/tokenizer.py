@@ -171,11 +171,9 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer, split = Tokenizer(models.BPE()), pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
