@@ -41,14 +41,13 @@ class MinhashResult(TaskResult):
 
 
 class NearDuplicatesResult(TaskResult):
-    """Documents left out, and the clusters of nearly equal ones that they belong to.
-
-    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
-    """
+    """Documents left out, and the clusters of nearly equal ones that they belong to."""
 
     near_duplicates: int
     clusters: int
-    examples: tuple[tuple[int, int], ...] = ()
+    examples: tuple[
+        tuple[int, int], ...
+    ] = ()  # rows of the corpus: a document that goes, and the one that stays instead
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
@@ -92,16 +91,13 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
 
 def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values (`_write_bands`).
-
-    Rows that are not kept stay 0. Raises RecipeError if rensa is not installed, or is a version with other signatures.
-    """
+    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values."""
     minhash = minhash_class()
     kept = np.load(keep)
     signatures = np.lib.format.open_memmap(
         f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), _PERMUTATIONS)
     )
-    first = 0
+    first = 0  # rows that are not kept stay 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -147,10 +143,7 @@ def minhash_class() -> Any:
 
 
 def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the hashed word runs of all texts and where each text's begin and end.
-
-    A text of fewer words is one run; one without words has the hash of its content, so that it resembles nothing.
-    """
+    """Return the hashed word runs of all texts and where each text's begin and end."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     # (m,) of m texts; `sizes` are the shingles of each, whose hashes follow each other text by text.
@@ -160,6 +153,7 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     hashes = np.empty(len(of_long), np.uint64)
     of_runs = ngrams(words.hashes, _SHINGLE_WORDS)
     hashes[of_long] = of_runs[runs_on(bounds, _SHINGLE_WORDS)[: len(of_runs)]]
+    # A text of fewer words is one run; one without words has the hash of its content, so that it resembles nothing.
     short = [(words.hashes[bounds[text] : bounds[text + 1]], content[text]) for text in np.flatnonzero(~is_long)]
     hashes[~of_long] = [ngrams(held, len(held))[0] if len(held) else instead for held, instead in short]
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)

@@ -214,10 +214,7 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
-    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
-
-    Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.
-    """
+    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id."""
     kept = [np.load(path, mmap_mode="r") for path in keep]
     # (kept documents,): 8 bytes for each, the only array here that grows with the corpus.
     ordered = np.empty(sum(int(np.count_nonzero(stays)) for stays in kept), np.uint64)
@@ -230,7 +227,7 @@ def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, 
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()
-    doc_ids: list[int] = []
+    doc_ids: list[int] = []  # the first two of the id with the smallest hash
     for shard, (path, stays) in enumerate(zip(id_hashes, kept, strict=True)):
         doc_ids += schemas.pack_ids(shard, np.flatnonzero((np.load(path) == again[0]) & stays)).tolist()
         if len(doc_ids) > 1:

@@ -199,10 +199,8 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
 
 
 def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
-    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names.
-
-    JSON lines may have an id further down, and many files take long to open: those are checked after reading.
-    """
+    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names."""
+    # JSON lines may have an id further down, and many files take long to open: those are checked after reading.
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
         formats = {format_of(file.name, source) for file in source_files}
         are_tables = all(one.has_columns and not one.is_lines and one.extractor is None for one in formats)

@@ -135,10 +135,8 @@ class _Reading:
         return self._texts(itertools.chain.from_iterable(map(self._records, self._files)))
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
-        """Return about a `share` of the texts, from random places, and how much more there is in all.
-
-        The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
-        """
+        """Return about a `share` of the texts, from random places, and how much more there is in all."""
+        # One place in each of equal stretches of the source's bytes, so every part of every file counts as it should.
         draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
         texts, through, covered = list[bytes](), set[int](), 0.0  # bytes of files, at the places
         for number in range(_PLACES):

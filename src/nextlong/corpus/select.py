@@ -240,10 +240,7 @@ class Exclusion(NamedTuple):
 
 
 def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
-    """Return what a list excludes of each source, and how many of its entries are of other sources.
-
-    Raises CorpusError for a file that cannot be read or a line without a source.
-    """
+    """Return what a list excludes of each source, and how many of its entries are of other sources. Raises CorpusError."""
     if path is None:
         return [Exclusion()] * len(sources), 0
     try:

@@ -55,10 +55,7 @@ class LineCountResult(TaskResult):
 def shard_bytes_of(
     ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
 ) -> int:
-    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, between 1 MB and 128 MB.
-
-    How much text the corpus has is estimated from the heads of a few files, unless it is said.
-    """
+    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, estimated unless it is said, between 1 MB and 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
     if text_bytes is None:

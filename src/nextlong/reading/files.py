@@ -122,10 +122,8 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
-    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame.
-
-    Files are never memory-mapped: truncating a mapped file kills the process.
-    """
+    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame."""
+    # Never memory-mapped: truncating a mapped file kills the process.
     fs, path = fsspec.core.url_to_fs(file.path)
     raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
     if not (compression := compression_of(file.name)):

@@ -224,11 +224,7 @@ class _TextCutter(fit.Cutter):
 def compose_step(
     compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
 ) -> Step:
-    """DRAFTS and token counts → SEQUENCES.
-
-    Where shingles and weights are among the `inputs`, negatives are compared again, by the threshold `near_duplicates`, where
-    they are cut.
-    """
+    """DRAFTS and token counts → SEQUENCES; with shingles and weights among the `inputs`, cut negatives are compared again."""
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
     reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"

@@ -34,16 +34,13 @@ _MOST_CUTS: Final = 16  # candidates whose beginning is checked before the other
 
 
 class SizedChunk(NamedTuple):
-    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it.
-
-    `fill`: separator tokens behind it beside the one that any open chunk has, where it was cut between two characters.
-    """
+    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it."""
 
     chunk: int
     tokens: int
     closed: bool = False
     score: float = 1.0
-    fill: int = 0
+    fill: int = 0  # separator tokens behind it beside the one that any open chunk has, where a negative was cut
 
     def cost(self, separator_tokens: int) -> int:
         """Return the tokens that it takes with its separators."""
@@ -85,16 +82,13 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens.
-
-    `reuse="free"` lets a chunk serve as a negative more than once in a sequence (the ablation that repeats meta-chunks).
-    """
+    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens."""
 
     target_tokens: int
     fit: Fit = "exact"
     min_gap_tokens: int = 1
     position: Position = "head"
-    reuse: Literal["never", "free"] = "never"
+    reuse: Literal["never", "free"] = "never"  # "free" for the ablation that repeats meta-chunks in a sequence
     separator_tokens: int = 0
     bos_tokens: int = 0
     eos_tokens: int = 0
@@ -227,10 +221,7 @@ def compose_spans(
 def concatenate_spans(
     pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
 ) -> list[TokenSpan] | Dropped:
-    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of.
-
-    A chunk whose document continues right behind it is `closed`, so that no separator parts what belongs together.
-    """
+    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of."""
     ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
     cutter = cutter or Cutter(rules.separator_tokens)
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)

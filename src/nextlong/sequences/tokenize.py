@@ -68,12 +68,9 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 def _list_referenced_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
 ) -> ReferencedChunksResult:
-    """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
-
-    Memory: one byte a chunk.
-    """
+    """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard."""
     starts = np.cumsum([0, *map(count_chunks, chunks)])  # of each shard's chunks among those of all
-    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard
+    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard: one byte each
     take: list[int] = []
     for path in drafts:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -157,10 +154,7 @@ class _Wanted(NamedTuple):
 
 
 def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
-    """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
-
-    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
-    """
+    """Encode, or copy, what is wanted of shards into `{out}.{shard}.ids.npy` and `.offsets.npy`; wrong if there is a mismatch."""
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
     chunks = tokens = chars = copied = new_chars = 0

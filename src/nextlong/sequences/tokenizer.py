@@ -318,11 +318,8 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def _is_readable_under_nfc(content: bytes) -> bool:
-    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places.
-
-    Of such characters, NFC's output is the text's characters, decomposed one by one; if it is as long as the text, none
-    became several.
-    """
+    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places."""
+    # Of such characters, NFC's output is the text's characters, decomposed one by one.
     try:
         text = content.decode()
     except UnicodeDecodeError:
