@@ -116,14 +116,9 @@ def route(
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
-    tokenizer = tokenizer_step(  # before the long steps, whose work a typo would waste
-        recipe.tokenizer,
-        ingest,
-        chunk,
-        separator=recipe.compose.separator,
-        seed=recipe.seed,
-        megatron_eod=recipe.export.megatron_eod,
-    )
+    separator, eod = recipe.compose.separator, recipe.export.megatron_eod
+    # Before the long steps, whose work a typo would waste.
+    tokenizer = tokenizer_step(recipe.tokenizer, ingest, chunk, separator=separator, seed=recipe.seed, megatron_eod=eod)
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
     named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
