@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
@@ -167,12 +168,9 @@ class Session:
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
-
-        def remember(ingested: Artifact) -> None:
-            # Only now, so that a file that was refused may be mended.
-            sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
-            listing.remember(ingested, sources=sources, files=self.files, run_dir=run_dir)
-
+        sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
+        # Only then, so that a file that was refused may be mended.
+        remember = partial(listing.remember, sources=sources, files=self.files, run_dir=run_dir)
         return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:

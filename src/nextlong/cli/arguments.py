@@ -1,7 +1,4 @@
-"""Arguments: the parser of all commands; what a command does is imported when it runs.
-
-`command` of the parsed arguments is `module:function` in this folder.
-"""
+"""Arguments: the parser of all commands; `command` of what it returns is `module:function` of this folder, imported to run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
-A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
-executor; the manifest comes last. A step starts when its own inputs are done, beside whatever else runs, so that steps of a
-single task leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are
-those of an uninterrupted run.
+A step starts when its own inputs are done, beside whatever else runs, so that steps of a single task leave fewer cores idle.
+Killed anywhere, the next call runs the tasks whose files are not confirmed, and the bytes are those of an uninterrupted run.
 """
 
 from __future__ import annotations
