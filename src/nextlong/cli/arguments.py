@@ -7,6 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
@@ -35,8 +36,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed, left
 
     def error(self, message: str) -> NoReturn:
-        mistyped = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if mistyped:
+        if mistyped := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
             near = difflib.get_close_matches(mistyped[1], re.findall(r"[\w-]+", mistyped[2]), n=1)
             hint = f"did you mean {near[0]!r}?" if near else "nextlong --help lists all commands"
             message = f"unknown command {mistyped[1]!r}; {hint}"
@@ -75,26 +75,23 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _above(text: str, *, least: float, whole: bool) -> float:
-    """Return a number above 0, or a whole one of at least `least`; argparse reports ValueErrors without a reason."""
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= least and value > 0):
-        what = f"a whole number of at least {least}" if whole else "a number above 0, such as 1e8"
+def _above(text: str, *, kind: type[int] | type[float]) -> float:
+    """Return a number above 0; argparse reports ValueErrors without a reason."""
+    value = math.nan
+    with suppress(ValueError):
+        value = kind(text)
+    if not (math.isfinite(value) and value > 0):
+        what = "a whole number of at least 1" if kind is int else "a number above 0, such as 1e8"
         raise argparse.ArgumentTypeError(f"{text} is not {what}")
     return value
 
 
-_count = partial(_above, least=1, whole=True)
-_amount = partial(_above, least=0, whole=False)
+_count, _amount = partial(_above, kind=int), partial(_above, kind=float)
 
 
 def _add_recipes(command: _Command) -> None:
     add = command("demo", "demo:run_demo", "Make long sequences from the documentation of your Python").add_argument
-    folder = Path("nextlong-demo")
-    add("--dir", type=Path, default=folder, help="output directory (default: nextlong-demo)")
+    add("--dir", type=Path, default=Path("nextlong-demo"), help="output directory (default: nextlong-demo)")
     _json(add, "print JSON, as run does")
 
     add = command("init", "init:init", "Write a commented recipe for your files").add_argument
@@ -203,10 +200,8 @@ def _add_train(command: _Command) -> None:
     sub = command("train", "train:train", "Train a model on the sequences of finished runs", usage=usage)
     sub.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
     _set(sub.add_argument, example="training.steps=50")
-    about = (
-        "nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1); trl: "
-    )
-    about += "fine-tuning on data.chat by TRL's SFTTrainer"
+    about = "nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1); "
+    about += "trl: fine-tuning on data.chat by TRL's SFTTrainer"
     sub.add_argument("--engine", choices=("nextlong", "torchtitan", "trl"), help=about)
     add = sub.add_mutually_exclusive_group().add_argument
     add("--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours without training")
@@ -233,9 +228,8 @@ def _add_evaluate(command: _Command) -> None:
     sub.add_argument("files", nargs="*", type=Path, metavar="RESULTS", help=about)
 
     add = sub.add_argument_group("tasks and data").add_argument
-    about = (
-        "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … (default: ruler)"
-    )
+    about = "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … "
+    about += "(default: ruler)"
     add("--suite", type=_words, default=[], metavar="NAME,…", help=about)
     add("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
     add("--lengths", metavar="L,…", help="tokens, answer included (default: 8k..128k; longbench-v2: 128k)")
@@ -257,11 +251,8 @@ def _add_evaluate(command: _Command) -> None:
     add("--gpus", type=int, default=1, metavar="N", help="vllm: split the model over N GPUs (default: 1)")
     add("--context", type=int, metavar="N", help="maximum number of tokens (default: from the model's configuration)")
     add("--device", default="auto", help="auto, cpu, cuda:1; sharded: over all GPUs (default: auto)")
-    dtypes, about = (
-        ("auto", "bfloat16", "float16", "float32"),
-        "of weights and cache (default: auto, as in the checkpoint)",
-    )
-    add("--dtype", choices=dtypes, default="auto", help=about)
+    dtypes = ("auto", "bfloat16", "float16", "float32")
+    add("--dtype", choices=dtypes, default="auto", help="of weights and cache (default: auto, as in the checkpoint)")
     add("--attention", default="sdpa", help="transformers' name: sdpa, flash_attention_2 (default: sdpa)")
     add("--chunk-tokens", type=int, default=2048, metavar="N", help="tokens per prefill step (default: 2048)")
     add("--batch-tokens", type=int, default=16_384, metavar="N", help="maximum tokens in a batch (default: 16384)")
