@@ -290,7 +290,7 @@ def _add_evaluate(command: _Command) -> None:
     about = "Evaluate a model on RULER, HELMET, needles, LongBench v2, short text and probes, and report the scores"
     forms = "nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html  ·  "
     forms += "nextlong evaluate import HELMET-RESULT.json… --out RESULTS"
-    sub = command("evaluate", "evaluate:evaluate_command", about, description=forms)
+    sub = command("evaluate", "train:evaluate_command", about, description=forms)
     about = "a model folder or hub name; with --url its name on the server; or: report, judge, import, data"
     sub.add_argument("model", metavar="MODEL", help=about)
     about = "for report and judge: results; for import: HELMET's files; for data: suites"
