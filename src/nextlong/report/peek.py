@@ -61,7 +61,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
-        told = outline(number, sequence)
+        told = _outline(number, sequence)
         mean, owner = told["cosine_mean"], told["source_id"]
         share = f"{told['meta_tokens'] / told['tokens']:.1%}"
         of_extended = [str(told["meta_chunks"]), str(told["negatives"]), share] if extends else ["–"] * 3  # not 0
@@ -138,10 +138,10 @@ def show_text(sequence: Sequence, console: Console) -> None:
 def sequences_of(run: Run, *, first: int) -> list[Json]:
     """Return what the `first` sequences (0: all) of a run are made of."""
     shown = islice(run.sequences(), first or None)
-    return [outline(number, sequence) for number, sequence in enumerate(shown)]
+    return [_outline(number, sequence) for number, sequence in enumerate(shown)]
 
 
-def outline(number: int, sequence: Sequence) -> Json:
+def _outline(number: int, sequence: Sequence) -> Json:
     """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
     meta_spans, negatives, documents = (
         [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
@@ -167,4 +167,4 @@ def sequence_of(number: int, sequence: Sequence) -> Json:
         asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
         for span, text in zip(sequence.spans, sequence.texts, strict=True)
     ]
-    return outline(number, sequence) | {"spans": spans}
+    return _outline(number, sequence) | {"spans": spans}

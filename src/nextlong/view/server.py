@@ -111,7 +111,7 @@ def application(run: Run, *, token: str) -> Starlette:
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[Middleware(_Guard, token=token)],
     )
 
 
@@ -225,7 +225,7 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-class Guard:
+class _Guard:
     """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:

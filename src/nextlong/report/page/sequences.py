@@ -110,7 +110,7 @@ def sampled_words(run: Run) -> Frequencies:
 
 
 _MAPPED: Final = 1000  # chunks of the corpus
-MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
+_MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
 
 
 def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
@@ -161,13 +161,13 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
 def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
     """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
     counts = Counter(sources)
-    largest = [name for name, _ in counts.most_common(len(MAP_COLOURS) if len(counts) > 1 else 0)]
+    largest = [name for name, _ in counts.most_common(len(_MAP_COLOURS) if len(counts) > 1 else 0)]
     others = [name for name in counts if name not in largest]
     rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
     if not largest:
         rest = "other chunks of the corpus"
     of_series: dict[tuple[str, str], list[Point]] = {}
-    colours = dict(zip(largest, MAP_COLOURS, strict=False))
+    colours = dict(zip(largest, _MAP_COLOURS, strict=False))
     for name in (*largest, *others):
         shown = (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
         of_source = [point._replace(radius=2) for point, source in zip(points, sources, strict=True) if source == name]

@@ -48,7 +48,7 @@ _LIMITS: Final = vars(limits) | {"NEAR_IDENTICAL_COSINE": NEAR_IDENTICAL_COSINE}
 _PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 
-class Verdict(NamedTuple):
+class _Verdict(NamedTuple):
     """Whether to train on a run: a level of the style sheet, the decision in a few words, the reasons, and the passed checks.
 
     `settings` are those of the recipe (KEY=VALUE) to build again with, and `solved` says what they are likely to solve.
@@ -164,7 +164,7 @@ def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
-def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
+def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     found = {warned["name"] for warned in stats["warnings"]}
     # A check that had nothing to look at is not passed: what it would say means nothing.
@@ -192,9 +192,9 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         level, decision = "look", f"Not yet: solve {points} and build the data again."
         if not found.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
-        return Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
+        return _Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
     if stats["control"]:
-        return Verdict("look", "Only as a control.", tuple(cautions), passed)
+        return _Verdict("look", "Only as a control.", tuple(cautions), passed)
     decision = f"No defects found: you can train on it{f', {limits.FROM_SCRATCH}' if is_stand_in else ''}."
     reasons = [f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
@@ -204,7 +204,7 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
     if distance:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
         reasons.append(f"Chunks that followed each other in their document are now {apart}.")
-    return Verdict("good", decision, tuple(reasons), passed)
+    return _Verdict("good", decision, tuple(reasons), passed)
 
 
 def short_names(runs: Sequence[str]) -> list[str]:
