@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -220,20 +220,12 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
 
 def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
     """Return a text, from a little before the first run that both hold, in pieces that such runs cover or do not."""
-    places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
-    first = max(0, places[0][0] - _BEFORE) if places else 0
-    last = min(len(text), first + _EXAMPLE_CHARS)
-    joined: list[tuple[int, int]] = []  # the stretches that the runs cover together, for runs overlap
+    places = [place for run, run_places in _runs(text).items() if run in shared for place in run_places]
+    is_covered = np.zeros(len(text), np.bool_)  # of each character, for runs overlap
     for start, end in places:
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    pieces = [("…", False)] if first else []
-    done = first
-    for start, end in joined:
-        if start >= last:
-            break
-        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
-        done = min(end, last)
-    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]
+        is_covered[start:end] = True
+    first = max(0, min(places)[0] - _BEFORE) if places else 0
+    last = min(len(text), first + _EXAMPLE_CHARS)
+    edges = [first, *(first + 1 + np.flatnonzero(np.diff(is_covered[first:last]))).tolist(), last]
+    pieces = [(text[start:end], bool(is_covered[start])) for start, end in pairwise(edges) if start < end]
+    return [("…", False)] * bool(first) + pieces + [("…", False)] * (last < len(text))
