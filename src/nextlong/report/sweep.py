@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -32,6 +32,7 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
+from nextlong.runs.export import make
 from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats, measure
 from nextlong.sequences.shortfall import why_fewer
@@ -120,9 +121,8 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
         read, counts = (recipe.ingest, recipe.run_path), tuple("––––")
         try:
             if read not in files:
-                files[read] = recognise_inputs(
-                    recipe.ingest.sources, input_files(recipe.ingest), recipe.run_path, tell=tell
-                )
+                found = input_files(recipe.ingest)
+                files[read] = recognise_inputs(recipe.ingest.sources, found, recipe.run_path, tell=tell)
             steps = pipeline.route(recipe, files[read])
             left = [step for step in steps if find_done(step, recipe.run_path) is None]
             new = {step.fingerprint for step in left} - seen
@@ -136,23 +136,14 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
         tell(line)
 
 
-def run_variants(
-    variants: Sequence[_GridPoint],
-    *,
-    reporter: Reporter | None = None,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-    make: Callable[..., object] = pipeline.run,
-) -> Iterator[_Outcome]:
-    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
-
-    `make` runs a recipe: `pipeline.run`, or `runs.export.make` with statistics and `data/`.
-    """
+def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = None) -> Iterator[_Outcome]:
+    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
     for variant in variants:
         run_dir = variant.recipe.run_path
         before = set(run_dir.glob(f"*/{store.MANIFEST}"))
         stats, error, causes = None, "", ""
         try:
-            make(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
+            make(variant.recipe, reporter=reporter)
             made = Run(f"{run_dir}@{variant.name}")
             stats, causes = measure(made), "; ".join(why_fewer(made.recipe.compose, made.steps))
         except NextlongError as failure:
