@@ -22,8 +22,9 @@ from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
+from nextlong.text import Json
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, TrainedStep, means, tally
+from nextlong.train.metrics import STOPPED_ADVICE, Metrics, TrainedStep, means, tally
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import TrainingRow
@@ -215,9 +216,9 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         if faults[0]:
             raise RunError(f"{faults[0]}; checkpoints are of earlier steps: {STOPPED_ADVICE}")
 
-    def held_out(self, step: int, measured: HeldOutLoss) -> None:
+    def held_out(self, step: int, measured: Json) -> None:
         """Log a validation; called by all ranks."""
-        self.log_validation(loss=measured.loss, step=step)
+        self.log_validation(loss=measured["loss"], step=step)
         if metrics := self._first_rank_metrics(step):
             metrics.held_out(step, measured)
         self._began = time.perf_counter()
