@@ -9,7 +9,7 @@ Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
     loop.py, checkpoint.py        steps on one device, resumable
     metrics.py                    logs and figures; held-out loss by role and distance
     forecast.py                   memory, operations, hours
-    titan/, sft.py, emit.py, olmo.py  several devices by torchtitan; TRL; configs for other trainers
+    titan/, sft.py, emit.py       several devices by torchtitan; TRL; configs for other trainers
 
 Recipes, presets and emitted configs need no PyTorch; for the rest: pip install 'nextlong[train]'.
 """

@@ -4,7 +4,7 @@ In:  a training recipe over finished runs; axolotl, megatron, olmo, prolong or t
 Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
 
 `TRAINER` declares trainers: the format that each reads, the recipe's keys that it supports, and the function that
-renders its files from `Settings`. OLMo-core's is in `olmo.py`.
+renders its files from `Settings`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 
-GPUS_PER_NODE: Final = 8
-COMMON_KEYS: Final[SupportedKeys] = {
+_GPUS_PER_NODE: Final = 8
+_COMMON_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(("data.runs", "data.mix", "data.by", "data.pack")),
     **dict.fromkeys(("data.validation", "data.shared_chunks", "data.split_seed")),
     **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
@@ -43,6 +43,7 @@ COMMON_KEYS: Final[SupportedKeys] = {
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_OLMO_SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
 _ARCHITECTURES: Final = ("llama", "mistral")
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
@@ -87,9 +88,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
-        if count % min(GPUS_PER_NODE, count):
+        if count % min(_GPUS_PER_NODE, count):
             raise RecipeError(
-                f"hardware.count={count} does not fill machines of {GPUS_PER_NODE} devices; use a multiple"
+                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple"
             )
         _ = self.accumulation
 
@@ -233,14 +234,14 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def launch_script(settings: Settings, commands: str, **values: object) -> str:
+def _launch_script(settings: Settings, commands: str, **values: object) -> str:
     """Return a bash script for all machines that runs `commands` in its own folder.
 
     `commands` is a template: `machines` are torchrun's options; `settings`, `recipe`, `training` and `model`, its path, as well as
     `values` are known by name.
     """
     count, recipe = settings.recipe.hardware.count, settings.recipe
-    nodes, per_node = -(-count // GPUS_PER_NODE), min(GPUS_PER_NODE, count)
+    nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
     machines = f"--nnodes {nodes} --nproc-per-node {per_node}"
     if nodes > 1:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
@@ -298,7 +299,7 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
         config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
     if recipe.data.validation:
         config["test_datasets"] = [{"path": data, "split": "validation", "type": None}]
-    launch = launch_script(settings, "axolotl train axolotl.yaml --launcher torchrun -- {{ machines }}")
+    launch = _launch_script(settings, "axolotl train axolotl.yaml --launcher torchrun -- {{ machines }}")
     return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
@@ -326,7 +327,7 @@ def _trl(settings: Settings) -> Mapping[str, str]:
         config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
     if recipe.data.validation:
         config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
-    launch = launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")
+    launch = _launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")
     return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
@@ -336,7 +337,7 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
     if scaling:
         raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
     commands = Path(__file__).with_name("prolong.sh.jinja").read_text(encoding="utf-8")
-    return {"launch.sh": launch_script(settings, commands, base=base)}
+    return {"launch.sh": _launch_script(settings, commands, base=base)}
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
@@ -362,23 +363,111 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
     }
     commands = Path(__file__).with_name("megatron.sh.jinja").read_text(encoding="utf-8")
     known = {"sizes": settings.model_config, "base": base, "scaling": scaling, "data": data}
-    return {"launch.sh": launch_script(settings, commands, **known)}
+    return {"launch.sh": _launch_script(settings, commands, **known)}
 
 
+def _olmo_class(name: str, **values: object) -> Json:
+    """Return the values of a class of OLMo-core, named for `Config.from_dict`."""
+    return {"_CLASS_": f"olmo_core.{name}", **values}
+
+
+def _olmo(settings: Settings) -> Mapping[str, str]:
+    """Return OLMo-core's config, with names as in ai2-olmo-core 3.0, the script that trains on it, and its launch script.
+
+    OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it. The
+    launch script first converts the weights, on one machine.
+    """
+    recipe, training, ranks = settings.recipe, settings.recipe.training, settings.recipe.hardware.ranks_per_row
+    sizes, tokens, (base, scaling) = settings.model_config, settings.row_tokens, settings.rope()
+    check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
+    if sizes["num_key_value_heads"] % ranks:
+        raise RecipeError(
+            f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
+            "by the ranks that share a row; change it to a divisor of that"
+        )
+    if scaling is not None:  # shares of the spectrum instead of the factors of config.json
+        shares = {"low_freq_proportion": 1 - 1 / scaling["low_freq_factor"]}
+        shares |= {"high_freq_proportion": 1 / scaling["high_freq_factor"]}
+        lengths = {"factor": scaling["factor"], "old_context_len": scaling["original_max_position_embeddings"]}
+        scaling = _olmo_class("nn.rope.StepwiseRoPEScalingConfig", **lengths, **shares)
+    norm = {"name": "rms", "eps": sizes["rms_norm_eps"], "bias": False}
+    attention = {"n_heads": sizes["num_attention_heads"], "n_kv_heads": sizes["num_key_value_heads"], "bias": False}
+    rope = {"theta": round(base), "scaling": scaling}
+    block = {
+        "sequence_mixer": _olmo_class("nn.attention.AttentionConfig", **attention, rope=rope),
+        "feed_forward": {"hidden_size": sizes["intermediate_size"], "bias": False},
+        "layer_norm": norm,
+    }
+    folder, vocabulary = settings.data("train"), sizes["vocab_size"]
+    width = sum(path.stat().st_size for path in folder.glob("*.npy")) // settings.tokens
+    adamw = {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps}
+    norms = {"params": ["*norm.weight"], "opts": {"weight_decay": 0.0}}
+    least_lr = {} if training.schedule == "constant" else {"alpha_f": training.min_lr_ratio}
+    kept: Json = {"save_interval": recipe.checkpoints.every_steps, "max_checkpoints": recipe.checkpoints.keep_last}
+    kept["pre_train_checkpoint"] = False
+    config = {
+        "seed": recipe.seed,
+        "model_path": recipe.model.path,
+        "model": {
+            "d_model": sizes["hidden_size"],
+            "vocab_size": vocabulary,
+            "n_layers": sizes["num_hidden_layers"],
+            "block": _olmo_class("nn.transformer.TransformerBlockConfig", **block),
+            "lm_head": {"layer_norm": norm, "bias": False},
+            "tie_word_embeddings": sizes.get("tie_word_embeddings", False),
+        },
+        "dataset": {
+            "paths": [str(folder / "*.npy")],
+            "expand_glob": True,
+            "sequence_length": tokens,
+            "tokenizer": {"vocab_size": vocabulary, "eos_token_id": settings.eos_id, "pad_token_id": settings.eos_id},
+            "dtype": f"uint{8 * width}",
+            "work_dir": str(settings.folder / "work"),
+        },
+        "data_loader": {"global_batch_size": settings.rows_per_step * tokens, "seed": recipe.seed, "num_workers": 2},
+        "train_module": {
+            "rank_microbatch_size": tokens,
+            "max_sequence_length": tokens,
+            "optim": _olmo_class("optim.AdamWConfig", **adamw, weight_decay=training.weight_decay, group_overrides=[norms]),
+            "scheduler": _olmo_class(f"optim.{_OLMO_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr),
+            "max_grad_norm": training.clip,
+            "dp_config": {"name": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
+            "cp_config": {"degree": ranks, "uly": {}} if ranks > 1 else None,
+            "ac_config": {"mode": "full"} if recipe.memory.checkpointing != "none" else None,
+        },
+        "trainer": {
+            "save_folder": str(settings.folder / "out"),
+            "load_path": str(settings.folder / "converted"),
+            "load_strategy": "always",  # an error where the converted weights are missing, instead of random ones
+            "max_duration": {"value": training.steps, "unit": "steps"},
+            "callbacks": {"checkpointer": _olmo_class("train.callbacks.CheckpointerCallback", **kept)},
+        },
+    }
+    convert = "python train.py convert"
+    if recipe.hardware.count > _GPUS_PER_NODE:  # each machine would clear what another one is writing to a shared folder
+        convert = "{ echo 'on one machine first: python train.py convert' >&2; exit 1; }"
+    once = f"[[ -e converted/.metadata ]] || {convert}"  # written last
+    launch = _launch_script(settings, f"{once}\ntorchrun {{{{ machines }}}} train.py")
+    script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
+    return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}
+
+
+_OLMO_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
 _PROLONG_KEYS: Final[SupportedKeys] = {
-    **COMMON_KEYS,
+    **_COMMON_KEYS,
     "training.eps": (1e-8,),
     "training.schedule": ("cosine", "linear"),
     "memory.checkpointing": ("layers",),
 }
 _TRL_KEYS: Final[SupportedKeys] = {
-    **COMMON_KEYS,
+    **_COMMON_KEYS,
     **dict.fromkeys(("checkpoints.keep_last", "held_out.every_steps")),
     "hardware.ranks_per_row": (1,),
 }
 TRAINER: Final = (
-    Trainer("axolotl", "axolotl", False, {**COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
+    Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer("megatron", "megatron", True, {**COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
+    Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
     Trainer("trl", "parquet", True, _TRL_KEYS, _trl),
+    Trainer("olmo", "olmo", False, _OLMO_KEYS, _olmo, cuts=True),
 )
