@@ -5,7 +5,7 @@ Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
 
     recipe.py                     settings, presets (the paper's), and which keys a trainer supports
     rows.py, prepare.py           runs, exports or conversations → rows with the boundaries of their documents; errors found first
-    model.py, attention.py, loss.py   exact attention and loss per document, without T × T masks and whole logits; leak check
+    model.py, exact.py            exact attention and loss per document, without T × T masks and whole logits; leak check
     loop.py, checkpoint.py        steps on one device, resumable
     metrics.py                    logs and figures; held-out loss by role and distance
     forecast.py                   memory, operations, hours

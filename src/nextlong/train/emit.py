@@ -428,8 +428,12 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
         "train_module": {
             "rank_microbatch_size": tokens,
             "max_sequence_length": tokens,
-            "optim": _olmo_class("optim.AdamWConfig", **adamw, weight_decay=training.weight_decay, group_overrides=[norms]),
-            "scheduler": _olmo_class(f"optim.{_OLMO_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr),
+            "optim": _olmo_class(
+                "optim.AdamWConfig", **adamw, weight_decay=training.weight_decay, group_overrides=[norms]
+            ),
+            "scheduler": _olmo_class(
+                f"optim.{_OLMO_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr
+            ),
             "max_grad_norm": training.clip,
             "dp_config": {"name": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
             "cp_config": {"degree": ranks, "uly": {}} if ranks > 1 else None,
@@ -444,7 +448,9 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
         },
     }
     convert = "python train.py convert"
-    if recipe.hardware.count > _GPUS_PER_NODE:  # each machine would clear what another one is writing to a shared folder
+    if (
+        recipe.hardware.count > _GPUS_PER_NODE
+    ):  # each machine would clear what another one is writing to a shared folder
         convert = "{ echo 'on one machine first: python train.py convert' >&2; exit 1; }"
     once = f"[[ -e converted/.metadata ]] || {convert}"  # written last
     launch = _launch_script(settings, f"{once}\ntorchrun {{{{ machines }}}} train.py")

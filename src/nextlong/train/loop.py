@@ -26,7 +26,7 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, forecast, metrics
-from nextlong.train.loss import IGNORED
+from nextlong.train.exact import IGNORED
 from nextlong.train.metrics import Metrics, TrainedStep
 from nextlong.train.model import (
     accelerator,

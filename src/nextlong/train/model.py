@@ -30,7 +30,7 @@ from transformers import (
 
 from nextlong.errors import RecipeError, RunError, TokenizerError
 from nextlong.text import first_sentence, why_no_model
-from nextlong.train import attention, loss
+from nextlong.train import exact
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import on_device, packed_batch
 
@@ -109,7 +109,7 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     """Return the model that a config describes, its RoPE base set, ready to train in main memory. Raises RecipeError."""
     model = load_weights(recipe, config)
     if recipe.compile == "on":
-        for layer in loss.layers_of(model):
+        for layer in exact.layers_of(model):
             layer.compile(backend=COMPILER)
     return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
 
@@ -125,7 +125,7 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
         recipe.model.lora_rank,
         recipe.model.lora_alpha,
     )
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    exact.install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     if is_checkpointed:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
     if rank is None:
@@ -143,7 +143,7 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
 
 def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
-    name, path = attention.register(recipe.attention_kernel), recipe.model.path
+    name, path = exact.register_attention(recipe.attention_kernel), recipe.model.path
     if path is None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
