@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from nextlong.recipe import Recipe
     from nextlong.runs.run import Run
     from nextlong.runs.synthesize import synthesize
-    from nextlong.sequences.compose import Composed, compose
-    from nextlong.sequences.fit import Dropped
+    from nextlong.sequences.fit import Composed, Dropped, compose
 
 __version__ = "0.1.0"
 __all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run", "synthesize"]
@@ -57,12 +56,12 @@ def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it 
 
 # Loaded when they are first used, because `import nextlong` and `nextlong --help` must stay quick.
 _LAZY = {
-    "Composed": "nextlong.sequences.compose",
+    "Composed": "nextlong.sequences.fit",
     "Dropped": "nextlong.sequences.fit",
     "NextlongError": "nextlong.errors",
     "Recipe": "nextlong.recipe",
     "chunk_text": "nextlong.corpus.chunk",
-    "compose": "nextlong.sequences.compose",
+    "compose": "nextlong.sequences.fit",
     "synthesize": "nextlong.runs.synthesize",
 }
 

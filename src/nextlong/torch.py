@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
-from nextlong.runs import notebook
-from nextlong.runs.run import Run, check_mix
+from nextlong.runs.run import Run, check_mix, facts_html
 
 try:
     import torch
@@ -121,7 +120,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        return notebook.data_set_html("nextlong.torch.SequenceDataset", len(self), self.columns, self.fill)
+        rows, columns, filled = f"{len(self):,}", ", ".join(self.columns), f"{self.fill:.1%}"
+        return facts_html("nextlong.torch.SequenceDataset", rows=rows, columns=columns, filled=filled)
 
     def __getitem__(self, number: int) -> _Row:
         row = number + len(self) if number < 0 else number

@@ -30,8 +30,7 @@ from nextlong.artifacts.resolve import (
 )
 from nextlong.recipe import Recipe
 from nextlong.schemas import META, NO_CHUNK, SEPARATOR
-from nextlong.sequences.token_chars import token_chars
-from nextlong.sequences.tokenizer import train_bpe
+from nextlong.sequences.tokenizer import token_chars, train_bpe
 from random_rows import random_blocks
 
 WORDS = [
@@ -247,7 +246,7 @@ def every_cut(tokenizer, *texts, table=None):
             text_of=lambda text=text: asked.append(text) or text,
             tokenizer=lambda: tokenizer,
         )
-        kept.append(found.kept(count))
+        kept.append(max(1, int(found.chars[count])))
     return kept, len(asked)
 
 

@@ -19,7 +19,6 @@ from nextlong.corpus.deduplicate import (
     _keep_longest,
     _minhash_shard,
     _passes_for,
-    _Signatures,
     _similar_pairs,
     _write_bands,
 )
@@ -48,16 +47,13 @@ def found_near_duplicates(out, *, signatures, keep, hashes, chars, threshold, he
     width, pairs = _band_width(threshold), []
     for stem, signature_path, keep_path in zip(bands, signatures, keep, strict=True):
         _write_bands(stem, np.load(signature_path), np.load(keep_path), width=width)
-    files = _Signatures(
-        tuple(signatures),
-        *(tuple(Path(f"{stem}.{end}.npy") for stem in bands) for end in ("band_hashes", "band_rows")),
-        tuple(hashes),
-    )
+    files = {end: [Path(f"{stem}.{end}.npy") for stem in bands] for end in ("band_hashes", "band_rows")}
+    files |= {"signatures": signatures, "hashes": hashes}
     passes = _passes_for(sum(int(np.load(path).sum()) for path in keep), held_documents=held_documents)
     for band in range(_PERMUTATIONS // width):
         for step in range(passes):
             part = Path(f"{out}.{band}.{step}")
-            _similar_pairs(part, files=files, band=band, step=step, passes=passes, threshold=threshold)
+            _similar_pairs(part, **files, band=band, step=step, passes=passes, threshold=threshold)
             pairs.append(Path(f"{part}.pairs.npy"))
     return _keep_longest(out, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
 

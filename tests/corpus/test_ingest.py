@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.ingest import _check_rejects, _ingest_split, allowing, content_hash, normalized_hash
+from nextlong.corpus.select import Exclusion
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
-from nextlong.recipe import Source
+from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, REJECTS
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -25,8 +26,15 @@ def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     source = Source(path=str(folder / "in"), name="mine", id=own_id)
     parts = tuple(map(FilePart, list_files(source, where="ingest.sources[0].path")))
+    settings = Ingest(sources=[source], max_document_chars=max_document_chars)
     return _ingest_split(
-        folder / "out", parts=parts, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
+        folder / "out",
+        parts=parts,
+        source=source,
+        settings=settings,
+        shard_bytes=shard_bytes,
+        exclusion=Exclusion(),
+        keep_exclusion=False,
     )
 
 
@@ -146,7 +154,7 @@ def check(*, documents=98, reasons=None, max_reject_share=0.02, example="a.jsonl
         example=example,
         shards=1,
     )
-    _check_rejects([result], max_reject_share=max_reject_share, rejects_path="run/01-ingest/part-00000.rejects.arrow")
+    _check_rejects([result], max_reject_share, "run/01-ingest/part-00000.rejects.arrow")
 
 
 def test_share_of_rejects_up_to_the_limit_passes():

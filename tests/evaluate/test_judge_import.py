@@ -62,10 +62,8 @@ def test_what_is_no_helmet_result_is_told(tmp_path):
 
 def test_every_helmet_name_is_a_task_of_ours():
     tasks = all_tasks()
-    for _, name, metric, _ in judge._NAMES:
-        assert name in tasks
+    for name in (one for ours in judge._TASKS.values() for one in ours.split()):
         assert tasks[name].category in {*tables.CATEGORIES, "HELMET-RULER"} - {"RULER"}
-        assert metric
 
 
 @pytest.mark.parametrize(
@@ -83,5 +81,5 @@ def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
     file.write_text(json.dumps(record))
     read_into([file], out=tmp_path / "good", label=None)
     file.write_text(json.dumps(record | change))
-    with pytest.raises(EvaluateError, match=rf"result\.json: .*{told}"):
+    with pytest.raises(EvaluateError, match=rf"result\.json.* {told}"):
         read_into([file], out=tmp_path / "r", label=None)

@@ -132,14 +132,16 @@ UNSPACED = (CHINESE, JAPANESE, THAI, KHMER, LAO, BURMESE)
 
 @pytest.mark.parametrize("text", UNSPACED)
 def test_scripts_without_blanks_give_keywords_of_several_words(text):
-    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(text))
+    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(text), keywords_module.Keywords())
     assert keywords
     assert all(len(keyword.split()) >= 2 for keyword in keywords)
     assert "".join(_spaced(text).split()) == "".join(text.split())
 
 
 def test_keywords_of_chinese_are_words_between_its_stop_words():
-    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(CHINESE))
+    keywords = keywords_module._candidate_keywords(
+        keywords_module._extract_queries(CHINESE), keywords_module.Keywords()
+    )
     assert "地球 表面" in keywords
     assert not any({"了", "在", "和"} & set(keyword.split()) for keyword in keywords)
     assert keywords_module._extract_queries(CHINESE)[1].startswith("蒸发 使 海洋")
@@ -181,6 +183,6 @@ def test_words_keep_their_marks_and_english_contractions_are_stop_words():
 
 
 def test_an_ideograph_counts_as_three_letters():
-    least = {"min_keyword_score": 1, "min_keyword_chars": 6}
-    assert keywords_module._candidate_keywords(["循环"], **least) == ["循环"]
-    assert keywords_module._candidate_keywords(["water"], **least) == []
+    least = keywords_module.Keywords(min_keyword_score=1, min_keyword_chars=6)
+    assert keywords_module._candidate_keywords(["循环"], least) == ["循环"]
+    assert keywords_module._candidate_keywords(["water"], least) == []

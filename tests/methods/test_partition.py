@@ -11,8 +11,14 @@ import pytest
 import nextlong
 from damage import breaches, change_array, files, outcomes
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, method_of
-from nextlong.methods.documents import Vectors
-from nextlong.methods.partition import Part, _assign_clusters, _parts_of_clusters, _train_clusters, parts_of
+from nextlong.methods.documents import (
+    Part,
+    Vectors,
+    _assign_clusters,
+    _parts_of_clusters,
+    _train_clusters,
+    parts_of,
+)
 from nextlong.report import summary
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS
 

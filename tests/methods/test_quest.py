@@ -51,25 +51,25 @@ def hashes_of(count):
 
 def test_uninformative_keywords_are_dropped():
     queries = ["What is the best way to bake sourdough bread?", "oven", "la mi"]
-    assert keywords._candidate_keywords(queries) == ["bake sourdough bread"]
+    assert keywords._candidate_keywords(queries, quest.Quest()) == ["bake sourdough bread"]
     assert "best way" in dict(keywords._key_phrases("\n".join(queries)))
-    assert keywords._candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
-    assert keywords._candidate_keywords(["la mi"]) == []
-    assert keywords._candidate_keywords(["bread"], min_keyword_score=1) == []
-    assert keywords._candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
+    assert keywords._candidate_keywords(["la mi"], quest.Quest(min_keyword_chars=5)) == ["la mi"]
+    assert keywords._candidate_keywords(["la mi"], quest.Quest()) == []
+    assert keywords._candidate_keywords(["bread"], quest.Quest(min_keyword_score=1)) == []
+    assert keywords._candidate_keywords(["breads"], quest.Quest(min_keyword_score=1)) == ["breads"]
 
 
 def test_a_document_gets_one_keyword_that_others_share():
     bread, sea = "rye bread", "north sea"
     rows = [bread, "only here"], [sea], [], [bread], [sea], ["only there"]
-    found = draw(lists(*rows), hashes_of(6), [bread, sea], max_keyword_share=0.5)
+    found = draw(lists(*rows), hashes_of(6), [bread, sea], max_share=0.5)
     assert found == ([bread, sea, None, bread, sea, None], 1)
 
 
 def test_rare_and_common_keywords_are_not_drawn():
     candidates = lists(["all", "pair"], ["all", "pair"], ["all", "one"], ["all"])
-    assert draw(candidates, hashes_of(4), ["pair"], max_keyword_share=0.5) == (["pair", "pair", None, None], 2)
-    alone = draw(candidates, hashes_of(4), ["one"], min_keyword_documents=1, max_keyword_share=0.25)
+    assert draw(candidates, hashes_of(4), ["pair"], max_share=0.5) == (["pair", "pair", None, None], 2)
+    alone = draw(candidates, hashes_of(4), ["one"], min_documents=1, max_share=0.25)
     assert alone == ([None, None, "one", None], 3)
 
 
@@ -83,7 +83,7 @@ def test_keywords_of_every_hash_are_counted():
 
 def test_the_draw_among_a_documents_keywords_is_even():
     candidates = lists(*[["first", "second", "third"]] * 3000)
-    drawn, _ = draw(candidates, hashes_of(3000), ["first", "second", "third"], seed=1, max_keyword_share=1)
+    drawn, _ = draw(candidates, hashes_of(3000), ["first", "second", "third"], seed=1, max_share=1)
     assert all(900 < count < 1100 for count in Counter(drawn).values())
 
 
@@ -121,7 +121,7 @@ def test_no_document_twice_in_a_sequence_and_the_order_of_documents_does_not_mat
     sequences = []
     for order in (np.arange(len(rows)), rng.permutation(len(rows))):
         own = [rows[place] for place in order]
-        drawn, _ = draw(lists(*own), hashes[order], "abcdefg", seed=seed, max_keyword_share=0.8)
+        drawn, _ = draw(lists(*own), hashes[order], "abcdefg", seed=seed, max_share=0.8)
         assert all(keyword is None or keyword in row for keyword, row in zip(drawn, own, strict=True))
         options = {"enough": needed, "seed": seed, "split_ratio": 0.5, "oversample": oversample}
         drafts = drafts_of(drawn, hashes[order], chars[order], **options)
@@ -178,7 +178,7 @@ def naive_sequences(keyword_of, hashes, tokens, *, enough, split_ratio, oversamp
 )
 def test_quest_is_the_naive_reading_of_the_papers_rule(rows, lengths, enough, split_ratio, oversample):
     hashes, tokens = hashes_of(len(rows)), np.array(lengths[: len(rows)])
-    drawn, _ = draw(lists(*rows), hashes, "abcdef", seed=3, max_keyword_share=0.8)
+    drawn, _ = draw(lists(*rows), hashes, "abcdef", seed=3, max_share=0.8)
     assert drawn == naive_keywords(rows, hashes, share=0.8)
     options = {"enough": enough, "split_ratio": split_ratio, "oversample": oversample}
     assert sorted(drafts_of(drawn, hashes, tokens, seed=3, **options)) == naive_sequences(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nextlong import pipeline
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.reading import filter as conditions
+from nextlong.reading import records
 from nextlong.reading.files import FilePart
 from nextlong.reading.filter import filter_of
 from nextlong.reading.formats import read_records
@@ -263,7 +263,7 @@ def test_documents_are_read_anew_where_another_version_decides(recipe_for, tmp_p
         return [pipeline.route(recipe, pipeline.prepare(recipe))[0].fingerprint for recipe in (plain, asking)]
 
     before = fingerprints()
-    monkeypatch.setattr(conditions, "version", lambda package: f"{package}'s next")
+    monkeypatch.setattr(records, "version", lambda package: f"{package}'s next")
     after = fingerprints()
     assert before[0] == after[0]
     assert before[1] != after[1]

@@ -10,13 +10,12 @@ from nextlong.reading.files import FilePart
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import (
+    ReadRequest,
     Record,
     Reject,
     RejectKind,
     conversation_text,
     explained,
-    refuse_column,
-    source_id,
     text_problem,
 )
 from nextlong.recipe import Source
@@ -27,6 +26,10 @@ def file(tmp_path):
     (tmp_path / "a.jsonl").write_text("{}\n")
     (file,) = list_files(Source(path=str(tmp_path / "a.jsonl")), where="path")
     return file
+
+
+def request(file):
+    return ReadRequest(FilePart(file), Source(path=file.path), (), 10)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +59,11 @@ def test_a_reject_says_its_kind_and_what_there_is_to_say_of_it():
         (False, "False"),
         (1.5, "1.5"),
         ("\ud800", "?"),
-        *((no, "a:3") for no in (None, "", [], {})),
+        *((no, "a.jsonl:3") for no in (None, "", [], {})),
     ],
 )
-def test_an_id_is_a_scalar_as_text_or_the_place(value, told):
-    assert source_id(value, "a", 3) == told
+def test_an_id_is_a_scalar_as_text_or_the_place(file, value, told):
+    assert request(file).record(TEXT, value, 3, (1,)) == Record(TEXT, told, 3, (1,))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_an_id_is_a_scalar_as_text_or_the_place(value, told):
 )
 def test_a_column_that_is_not_there_is_refused_with_the_cure(file, column, known, key, message):
     with pytest.raises(CorpusError) as caught:
-        refuse_column(file, column, known, key=key)
+        request(file).refuse_column(column, known, key=key)
     assert str(caught.value).startswith(f"{file.path} has ")
     assert message in str(caught.value)
 

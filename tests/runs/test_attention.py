@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.runs.attention import RANKS, AttentionCounter, context_histogram, imbalance
+from nextlong.runs.attention import RANKS, exposure, imbalance
 from nextlong.runs.stats import measure
 
 
@@ -42,13 +42,12 @@ def test_extended_sequences_are_one_document(measured):
 def test_exposure_equals_a_count_token_by_token(lengths):
     lefts = np.concatenate([np.arange(1, length) for length in lengths])
     buckets = np.where(lefts < 8, 0, np.floor(np.log2(np.maximum(lefts, 1))).astype(int) - 2)
-    assert context_histogram(np.array(lengths))[:10].tolist() == np.bincount(buckets, minlength=10).tolist()
+    found = [one.count for counted in exposure([np.array(lengths)])[-1:] for one in counted.histogram]
+    assert found == np.bincount(buckets).tolist()
 
 
 def test_means_and_bounds_by_hand():
-    counting = AttentionCounter(per_row=1)
-    counting.add([np.array([2, 9]), np.array([11])])
-    by_sequence, by_document = counting.exposure()
+    by_sequence, by_document = exposure([np.array([2, 9]), np.array([11])])
     assert [(one.least, one.most, one.count) for one in by_sequence.histogram] == [(1, 7, 14), (8, 15, 6)]
     assert [(one.least, one.most, one.count) for one in by_document.histogram] == [(1, 7, 15), (8, 15, 4)]
     assert (by_sequence.targets, by_sequence.mean) == (20, 5.5)

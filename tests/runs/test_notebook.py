@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import nextlong
 from hand_made_spans import HOSTILE
 from nextlong import pipeline
-from nextlong.runs import notebook
+from nextlong.runs.run import facts_html
 
 
 class Tags(HTMLParser):
@@ -38,5 +38,5 @@ def test_a_run_and_its_sequences_show_themselves(small_corpus, recipe_for, tmp_p
 
 
 def test_a_data_set_says_what_its_rows_hold():
-    shown = "".join(Tags(notebook.data_set_html("x", 1234, ("input_ids", "labels"), 0.987)).texts)
+    shown = "".join(Tags(facts_html("x", rows="1,234", columns="input_ids, labels", filled="98.7%")).texts)
     assert shown == "xrows: 1,234columns: input_ids, labelsfilled: 98.7%"

@@ -13,10 +13,19 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
-from nextlong.sequences.compose import Composed, _compose_drafts, _ComposeInputs, _TextCutter, compose
-from nextlong.sequences.fit import Cut, Dropped, Group, Rules, SizedChunk, compose_spans, concatenate_spans
-from nextlong.sequences.token_chars import _TOKEN_CHARS, token_chars
-from nextlong.sequences.tokenizer import train_bpe
+from nextlong.sequences.compose import _compose_drafts, _ComposeInputs, _TextCutter
+from nextlong.sequences.fit import (
+    Composed,
+    Cut,
+    Dropped,
+    Group,
+    Rules,
+    SizedChunk,
+    compose,
+    compose_spans,
+    concatenate_spans,
+)
+from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
 
 # for a notebook
 

@@ -21,7 +21,6 @@ from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.sequences import tokenizer as stage
-from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import (
     Ends,
     _prepare_tokenizer,
@@ -30,6 +29,7 @@ from nextlong.sequences.tokenizer import (
     load_tokenizer,
     local_path,
     special_id,
+    token_chars,
     tokenizer_step,
     train_bpe,
 )

@@ -39,10 +39,6 @@ class Cuts(NamedTuple):
     chars: NDArray[np.int64]  # whole characters
     between: NDArray[np.bool_]  # the cut falls between two characters
 
-    def kept(self, tokens: int) -> int:
-        """Return how many characters are kept of so many tokens: at least the one that they hold a part of."""
-        return max(1, int(self.chars[tokens]))
-
 
 def cuts_of(
     ids: NDArray[np.int32],
@@ -129,7 +125,8 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spa
                 text_of=partial(run.corpus.text, int(ids[chunk])),
                 tokenizer=partial(read_tokenizer, run.tokenizer),
             )
-            end[chunk] = start[chunk] + cuts.kept(int(kept[chunk]))
+            # At least the character that the tokens hold a part of.
+            end[chunk] = start[chunk] + max(1, int(cuts.chars[kept[chunk]]))
         doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
         sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
         domains = sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fsspec
 import numpy as np
@@ -69,26 +69,19 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     for file in files:
         with _explained(file), open_binary(file) as stream:
             hashes.append([file, xxhash.xxh3_128_hexdigest(stream.read())])
-    reading = Estimate(
-        work="evaluation_bytes",
-        seconds=1e-7,
-        disk="evaluation_bytes",
-        bytes=0.8,
-        memory=lambda amounts: 4 * amounts.evaluation_bytes,
-        rate="",
+    work, grams = "evaluation_bytes", [partial(_evaluation_grams, files=files, ngram=ngram)]
+    estimate = Estimate(
+        work=work, seconds=1e-7, disk=work, bytes=0.8, memory=lambda all_of: 4 * all_of.evaluation_bytes, rate=""
     )
-    grams = [partial(_evaluation_grams, files=files, ngram=ngram)]
     config = {"files": hashes, "ngram": ngram}
-    eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, estimate=reading)
+    eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, estimate=estimate)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
         task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
         return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
 
-    estimate = Estimate(
-        work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks=per_shard, memory="evaluation_bytes"
-    )
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks=per_shard, memory=work)
     inputs = (ingest, chunk, eval_ngrams)
     return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
 
@@ -125,16 +118,14 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                     at = np.flatnonzero(runs_on(bounds, ngram))
                 else:
                     at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
-                if not len(at):
-                    continue
-                of_runs, of_heads = np.empty(len(at), _GRAMS), np.empty(len(at), _HEADS)
-                of_heads["words"] = min(length, _HEAD_WORDS)
-                of_heads["hash"] = ngrams(words.hashes, min(length, _HEAD_WORDS))[at]
-                of_runs["words"], of_runs["file"] = length, number
-                of_runs["hash"] = ngrams(words.hashes, length)[at]
-                heads.append(of_heads)
-                grams.append(of_runs)
-                file_runs += len(at)
+                if len(at):
+                    heads.append(np.empty(len(at), _HEADS))
+                    heads[-1]["words"] = min(length, _HEAD_WORDS)
+                    heads[-1]["hash"] = ngrams(words.hashes, min(length, _HEAD_WORDS))[at]
+                    grams.append(np.empty(len(at), _GRAMS))
+                    grams[-1]["words"], grams[-1]["file"] = length, number
+                    grams[-1]["hash"] = ngrams(words.hashes, length)[at]
+                    file_runs += len(at)
         if not file_runs:
             raise CorpusError(
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
@@ -172,8 +163,8 @@ def _texts_of(file: str) -> Iterator[str]:
         if kind == ".json":
             yield from _strings(json.load(stream))
         elif kind in (".jsonl", ".ndjson"):
-            for line in stream:
-                yield from _strings(json.loads(line)) if line.strip() else ()
+            for line in filter(str.strip, stream):
+                yield from _strings(json.loads(line))
         elif kind in (".csv", ".tsv"):
             csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
             for row in csv.reader(stream, delimiter="," if kind == ".csv" else "\t"):
@@ -190,8 +181,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            is_bare_question = key == "question" and isinstance(inner, str)
-            yield from _strings(f"{inner}?" if is_bare_question else inner)
+            yield from _strings(f"{inner}?" if key == "question" and isinstance(inner, str) else inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner)
@@ -206,7 +196,7 @@ def _decontaminate_shard(
 
     `heads` and `grams` are what `_evaluation_grams` wrote for `files`. `example` shows the first match.
     """
-    wanted = _Wanted.read(heads, grams)
+    wanted = _Wanted(heads, grams)
     table = read_chunks(chunks)
     met = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
     example, example_doc_row, first_doc = "", -1, 0
@@ -234,8 +224,8 @@ def _decontaminate_shard(
             first_doc += batch.num_rows
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
-    kept = {name: np.ascontiguousarray(column[~contaminated]) for name, column in table.items()}
-    batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
+    kept = {name: column[~contaminated] for name, column in table.items()}
+    batch = pa.record_batch(list(map(pa.array, kept.values())), schema=schemas.CHUNKS)
     with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
         writer.write_batch(batch)
     return DecontaminateResult(
@@ -249,26 +239,21 @@ def _decontaminate_shard(
     )
 
 
-class _Wanted(NamedTuple):
+class _Wanted:
     """What `_evaluation_grams` wrote, laid out for looking up."""
 
-    # By their words: hashes, ascending, and which of their last bits occur (64 MB at most), which spares most others the search.
-    heads: dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]]
-    hashes: NDArray[np.uint64]  # (g,) of runs, ascending
-    files: NDArray[np.uint16]  # (g,)
-    lengths: list[int]  # of the runs, in words
-
-    @classmethod
-    def read(cls, heads_path: Path, grams_path: Path) -> _Wanted:
-        rows, grams = np.load(heads_path), np.load(grams_path)
-        heads = {}
+    def __init__(self, heads: Path, grams: Path) -> None:
+        # By their words: hashes, ascending, and which of their last bits occur (64 MB at most), which spares most a search.
+        self.heads: dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]] = {}
+        rows, runs = np.load(heads), np.load(grams)
         for size in np.unique(rows["words"]).tolist():
             ascending = rows["hash"][rows["words"] == size]
             occurs = np.zeros(1 << min(max((8 * len(ascending)).bit_length(), 12), 26), np.bool_)
             occurs[ascending & np.uint64(len(occurs) - 1)] = True
-            heads[size] = ascending, occurs
-        hashes, files = (np.ascontiguousarray(grams[name]) for name in ("hash", "file"))
-        return cls(heads, hashes, files, np.unique(grams["words"]).tolist())
+            self.heads[size] = ascending, occurs
+        # Of the runs, (g,) each: the hash, ascending, and the file; and their lengths in words.
+        self.hashes, self.files = (np.ascontiguousarray(runs[name]) for name in ("hash", "file"))
+        self.lengths = np.unique(runs["words"]).tolist()
 
 
 def _matches(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -56,58 +56,39 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
     width = _band_width(threshold)
     bands = _PERMUTATIONS // width
-    minhash = Step(
-        "minhash",
-        2,
-        {"width": width},
-        (ingest, select),
-        each_shard(
-            partial(_minhash_shard, width=width), documents=(ingest, ".documents.arrow"), keep=(select, ".keep.npy")
-        ),
-        MinhashResult,
-        estimate=Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard),
-    )
+    files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
+    tasks = each_shard(partial(_minhash_shard, width=width), **files)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard)
+    minhash = Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = _passes_for(sum(part.documents for part in own.results(MinhashResult)))
-        signatures, hashes, rows = (own.files(f".{name}.npy") for name in ("signatures", "band_hashes", "band_rows"))
-        files = _Signatures(signatures, hashes, rows, done["ingest"].files(".hashes.npy"))
-        task = partial(_similar_pairs, files=files, threshold=threshold)
-        return [partial(task, band=band, step=step, passes=passes) for band in range(bands) for step in range(passes)]
+        files: dict[str, Any] = {"hashes": done["ingest"].files(".hashes.npy")}
+        files |= {name: own.files(f".{name}.npy") for name in ("signatures", "band_hashes", "band_rows")}
+        task = partial(_similar_pairs, **files, passes=passes, threshold=threshold)
+        return [partial(task, band=band, step=step) for band in range(bands) for step in range(passes)]
 
-    pairs = Step(
-        "similar_pairs",
-        1,
-        {"threshold": threshold},
-        (ingest, minhash),
-        find_pairs,
-        estimate=Estimate(
-            work="documents",
-            seconds=2e-5,
-            disk="documents",
-            bytes=16.0,
-            tasks=lambda amounts: bands * _passes_for(round(amounts.documents)),
-            memory=lambda amounts: 60 * amounts.documents / _passes_for(round(amounts.documents)),
-        ),
+    estimate = Estimate(
+        work="documents",
+        seconds=2e-5,
+        disk="documents",
+        bytes=16.0,
+        tasks=lambda amounts: bands * _passes_for(round(amounts.documents)),
+        memory=lambda amounts: 60 * amounts.documents / _passes_for(round(amounts.documents)),
     )
+    pairs = Step("similar_pairs", 1, {"threshold": threshold}, (ingest, minhash), find_pairs, estimate=estimate)
 
     def cluster(done: Artifacts) -> list[Task]:
         pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
         hashes, chars = done["ingest"].files(".hashes.npy"), done["ingest"].files(".chars.npy")
         return [partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
 
-    clusters = Step(
-        "near_duplicates",
-        2,
-        {},
-        (ingest, select, pairs),
-        cluster,
-        NearDuplicatesResult,
-        estimate=Estimate(
-            work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
-        ),
+    estimate = Estimate(
+        work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
     )
+    inputs = (ingest, select, pairs)
+    clusters = Step("near_duplicates", 2, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
     return [minhash, pairs, clusters]
 
 
@@ -178,24 +159,11 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     sizes = np.where(is_long, np.diff(bounds) - _SHINGLE_WORDS + 1, 1)
     of_long = np.repeat(is_long, sizes)
     hashes = np.empty(len(of_long), np.uint64)
-    hashes[of_long] = ngrams(words.hashes, _SHINGLE_WORDS)[
-        runs_on(bounds, _SHINGLE_WORDS)[: max(len(words.hashes) - _SHINGLE_WORDS + 1, 0)]
-    ]
-    short = []
-    for text in np.flatnonzero(~is_long):
-        text_hashes = words.hashes[bounds[text] : bounds[text + 1]]
-        short.append(ngrams(text_hashes, len(text_hashes))[0] if len(text_hashes) else content[text])
-    hashes[~of_long] = short
+    of_runs = ngrams(words.hashes, _SHINGLE_WORDS)
+    hashes[of_long] = of_runs[runs_on(bounds, _SHINGLE_WORDS)[: len(of_runs)]]
+    short = [(words.hashes[bounds[text] : bounds[text + 1]], content[text]) for text in np.flatnonzero(~is_long)]
+    hashes[~of_long] = [ngrams(held, len(held))[0] if len(held) else instead for held, instead in short]
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
-
-
-class _Signatures(NamedTuple):
-    """The files of all shards that pairs are found in: signatures, bands (`_write_bands`), and content hashes, uint64 (rows,)."""
-
-    signatures: Sequence[Path]
-    band_hashes: Sequence[Path]
-    band_rows: Sequence[Path]
-    hashes: Sequence[Path]
 
 
 def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
@@ -203,19 +171,30 @@ def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int
     return max(1, -(-documents // held_documents))
 
 
-def _similar_pairs(out: Path, *, files: _Signatures, band: int, step: int, passes: int, threshold: float) -> TaskResult:
+def _similar_pairs(
+    out: Path,
+    *,
+    signatures: Sequence[Path],
+    band_hashes: Sequence[Path],
+    band_rows: Sequence[Path],
+    hashes: Sequence[Path],
+    band: int,
+    step: int,
+    passes: int,
+    threshold: float,
+) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The range is number `step` of `passes`. Rows count the documents of all shards. A document is compared with the first of those
-    that share its hash and with the one before it, not with each of them, which would take quadratic time; transitivity and
-    the other bands find the pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not
-    matter.
+    The files of each shard are those of `_minhash_shard`, and its content `hashes`, uint64 (rows,). The range is number `step` of
+    `passes`. Rows count the documents of all shards. A document is compared with the first of those that share its hash and with
+    the one before it, not with each of them, which would take quadratic time; transitivity and the other bands find the pairs that
+    this misses. Those that share a hash are in order of content hash, so that sharding does not matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
     # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
-    corpus = _Columns(files.signatures)
+    corpus = _Columns(signatures)
     of_shards, rows_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
+    for start, hashes_path, rows_path in zip(corpus.starts, band_hashes, band_rows, strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
@@ -229,22 +208,20 @@ def _similar_pairs(out: Path, *, files: _Signatures, band: int, step: int, passe
     same = np.flatnonzero(keys[1:] == keys[:-1])
     shared[same] = shared[same + 1] = True
     keys, rows = keys[shared], rows[shared]
-    order = np.lexsort((_Columns(files.hashes).gather(rows), keys))
+    order = np.lexsort((_Columns(hashes).gather(rows), keys))
     keys, rows = keys[order], rows[order]
     # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of those.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
     heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
     leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
     later = follows[follows - 1 != leaders]
-    ends = np.concatenate([leaders, later - 1]), np.concatenate([follows, later])
-    pairs = np.stack([rows[ends[0]], rows[ends[1]]], axis=1)
+    pairs = rows[np.stack([np.concatenate([leaders, later - 1]), np.concatenate([follows, later])], axis=1)]
     similar = np.empty(len(pairs), np.bool_)  # the share of equal values estimates the Jaccard similarity
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
         equal = corpus.gather(part[:, 0]) == corpus.gather(part[:, 1])
         similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * _PERMUTATIONS
-    pairs = pairs[similar]
-    np.save(f"{out}.pairs.npy", pairs)
+    np.save(f"{out}.pairs.npy", pairs[similar])
     return TaskResult()
 
 

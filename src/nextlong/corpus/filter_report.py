@@ -110,24 +110,19 @@ def _write_filter_report(
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     ingested = done["ingest"].results(IngestResult)
     documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
-    filtered, excluded = (
-        [
+    reasons = _rejects(done)
+    for reason, removed, examples in (
+        (FILTERED, "filtered_out", "filter_examples"),
+        (EXCLUDED, "excluded", "excluded_examples"),
+    ):
+        named = [
             Example(source_id, labels[place], head, "")
             for place, part in zip(places, ingested, strict=True)
             for source_id, head in getattr(part, examples)
         ]
-        for examples in ("filter_examples", "excluded_examples")
-    )
-    reasons = [
-        *_rejects(done),
-        LeftOut(
-            "removed by the source filter", "documents", sum(part.filtered_out for part in ingested), _spread(filtered)
-        ),
-        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in ingested), _spread(excluded)),
-        *_by_select(
-            done, [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)], dedup
-        ),
-    ]
+        reasons.append(LeftOut(reason, "documents", sum(getattr(part, removed) for part in ingested), _spread(named)))
+    source_of = [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)]
+    reasons += _by_select(done, source_of, dedup)
     stay = keep  # of the last step that removes documents
     if "near_duplicates" in done:
         near, stay = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
@@ -136,15 +131,8 @@ def _write_filter_report(
         rows = np.array(near.examples, np.int64).reshape(-1, 2)
         shards = np.searchsorted(starts, rows, side="right") - 1
         gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
-        notes = [f"near-duplicate of {name}" for name in _names(documents, stays)]
-        reasons.append(
-            LeftOut(
-                NEARLY_EQUAL,
-                "documents",
-                near.near_duplicates,
-                _examples(documents, gone, notes),
-            )
-        )
+        some = _examples(documents, gone, ["near-duplicate of "] * len(gone), beside=stays)
+        reasons.append(LeftOut(NEARLY_EQUAL, "documents", near.near_duplicates, some))
     if "decontaminate" in done:
         contaminated = done["decontaminate"].results(DecontaminateResult)
         shares = {
@@ -152,21 +140,13 @@ def _write_filter_report(
             for shard, part in enumerate(contaminated)
             if part.example_doc_row >= 0
         }
-        chunks = sum(part.contaminated for part in contaminated)
-        reasons.append(
-            LeftOut(
-                CONTAMINATED,
-                "chunks",
-                chunks,
-                _examples(documents, list(shares), list(shares.values())),
-            )
-        )
+        some = _examples(documents, list(shares), list(shares.values()))
+        reasons.append(LeftOut(CONTAMINATED, "chunks", sum(part.contaminated for part in contaminated), some))
     reasons = [one for one in reasons if one.count]
     told = json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False)
     out.with_name(out.name + _SUFFIX).write_text(told, encoding="utf-8")
     count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), stay)
-    left_out = {one.reason: one.count for one in reasons}
-    return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
+    return LeftOutResult(left_out={one.reason: one.count for one in reasons}, same_ids=count, same_id_example=example)
 
 
 def _rejects(done: Artifacts) -> list[LeftOut]:
@@ -178,7 +158,7 @@ def _rejects(done: Artifacts) -> list[LeftOut]:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for row in reader.get_batch(0).to_pylist():
                 kind, _, detail = row["reason"].partition(": ")
-                if len(examples_of.get(kind, [])) < _EXAMPLES:
+                if len(examples_of[kind]) < _EXAMPLES:
                     examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
         if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
             break
@@ -188,10 +168,7 @@ def _rejects(done: Artifacts) -> list[LeftOut]:
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
-    """Tell duplicates from documents over caps and weights: of its equals, a duplicate is not the one that is kept.
-
-    `source_of` says which source each shard is of.
-    """
+    """Tell duplicates from documents over caps and weights; `source_of` says which source each shard is of."""
     ingest, keep = done["ingest"], done["select"].files(".keep.npy")
     documents, all_hashes = ingest.files(".documents.arrow"), ingest.files(".hashes.npy")
     all_compared = ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
@@ -202,10 +179,8 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
         if len(dropped) >= _EXAMINED:
             break
     # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
-    wanted = np.empty(len(dropped), np.uint64)
-    for place, doc in enumerate(dropped):
-        wanted[place] = np.load(all_compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
-    # The one that is kept of all that are compared as equal, by the hash compared: place of the source, hash of the content, id.
+    wanted = lookup.array_rows(np.array(dropped), all_compared) if dropped else np.empty(0, np.uint64)
+    # By the hash compared, which of all that have it is kept: place of the source, hash of the content, id.
     kept: dict[int, tuple[int, int, int]] = {}
     for shard, (compared_path, hash_path) in enumerate(zip(all_compared, all_hashes, strict=True) if dropped else ()):
         compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
@@ -216,10 +191,9 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
     stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
     equal = {doc: stays for doc, stays in stays_of.items() if stays != doc}
     capped = [doc for doc, stays in stays_of.items() if stays == doc]
-    is_exact = all_compared == all_hashes
-    same = "equals" if is_exact else "equals, but for case and white space,"
-    notes = [f"{same} {name}" for name in _names(documents, list(equal.values()))]
-    duplicates = _examples(documents, list(equal), notes)
+    is_exact = dedup != "normalized"
+    notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
+    duplicates = _examples(documents, list(equal), notes, beside=list(equal.values()))
     selected = done["select"].result(SelectResult)
     over = _examples(documents, capped, [""] * len(capped))
     return [
@@ -228,20 +202,17 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
     ]
 
 
-def _names(documents: Sequence[Path], doc_ids: Sequence[int]) -> list[str]:
-    names: list[str] = lookup.source_ids(np.array(doc_ids), documents).tolist() if doc_ids else []
-    return names
-
-
-def _examples(documents: Sequence[Path], doc_ids: Sequence[int], notes: Sequence[str]) -> tuple[Example, ...]:
-    """Return some of the documents as examples, with what there is to say of each."""
-    chosen = _spread(list(zip(doc_ids, notes, strict=True)))
-    if not chosen:
+def _examples(
+    documents: Sequence[Path], doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
+) -> tuple[Example, ...]:
+    """Return some of the documents as examples, each with its note, followed by the name of the one `beside` it."""
+    if not doc_ids:
         return ()
-    ids = np.array([doc for doc, _ in chosen])
-    names, sources, texts = lookup.document_columns(ids, documents, ("source_id", "source", "text"))
-    rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
-    return tuple(Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows)
+    places = list(_spread(range(len(doc_ids))))
+    others = lookup.source_ids(np.array(beside)[places], documents).tolist() if beside else [""] * len(places)
+    columns = lookup.document_columns(np.array(doc_ids)[places], documents, ("source_id", "source", "text"))
+    rows = zip(*(column.tolist() for column in columns), places, others, strict=True)
+    return tuple(Example(name, own, text[:_HEAD_CHARS], notes[place] + other) for name, own, text, place, other in rows)
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:

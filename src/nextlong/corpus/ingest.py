@@ -29,10 +29,9 @@ from nextlong.corpus.splits import LineCountResult, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
-from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
+from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 from nextlong.text import Json
@@ -62,31 +61,20 @@ def ingest_step(
     when_ingested: Callable[[Artifact], None],
 ) -> Step:
     """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
-    hash_normalized = ingest.dedup == "normalized"
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
     def tasks(done: Artifacts) -> list[Task]:
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
+        task = partial(_ingest_split, settings=ingest, shard_bytes=shard_bytes)
         return [
-            partial(
-                _ingest_split,
-                parts=parts,
-                source=source,
-                shard_bytes=shard_bytes,
-                max_document_chars=ingest.max_document_chars,
-                hash_normalized=hash_normalized,
-                exclusion=exclusion,
-                keep_exclusion=place == 0,
-            )
+            partial(task, parts=parts, source=source, exclusion=exclusion, keep_exclusion=place == 0)
             for source, of_source, exclusion in zip(ingest.sources, splits, exclusions, strict=True)
             for place, parts in enumerate(numbered(of_source, counts))
         ]
 
     def check(done: Artifact) -> None:
         results = done.results(IngestResult)
-        _check_rejects(
-            results, max_reject_share=ingest.max_reject_share, rejects_path=f"{done.folder}/part-*.rejects.arrow"
-        )
+        _check_rejects(results, ingest.max_reject_share, f"{done.folder}/part-*.rejects.arrow")
         rest = iter(results)
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
             own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
@@ -101,32 +89,31 @@ def ingest_step(
                 raise _no_ids(source, problem, known, key=f"{key}.id")
         when_ingested(done)
 
-    # Of each source the version of the library that extracts the text of its files, if one does.
-    extractors = [
-        next(filter(None, (format_of(file.name, source).extractor for file in source_files)), None)
-        for source, source_files in zip(ingest.sources, files, strict=True)
-    ]
     # How Parquet files and files compressed as a whole are divided.
     parts = [part for of_source in splits for parts in of_source for part in parts]
     row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
     skipping = [[part.file.name, part.start] for part in parts if part.skips]
-    config = {
-        "sources": [
-            # Names below the source: a corpus that was moved is the same.
-            {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
-            | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
-            | ({"evaluator": evaluator()} if source.filter else {})
-            | ({"extractor": extractor} if extractor else {})
-            | ({"excluded": exclusion.identity} if exclusion.identity else {})
-            | {"files": [[file.name, file.identity] for file in inputs]}
-            for source, inputs, exclusion, extractor in zip(ingest.sources, files, exclusions, extractors, strict=True)
-        ],
-        "max_document_chars": ingest.max_document_chars,
-        "shard_bytes": shard_bytes,
-        **({"hash_normalized": True} if hash_normalized else {}),
-        **({_ELSEWHERE: elsewhere} if elsewhere else {}),
-        **{key: value for key, value in (("row_groups", row_groups), ("decompressed_from", skipping)) if value},
-    }
+    config: Json = {"sources": [], "max_document_chars": ingest.max_document_chars, "shard_bytes": shard_bytes}
+    config |= {"hash_normalized": True} if ingest.dedup == "normalized" else {}
+    for key, value in ((_ELSEWHERE, elsewhere), ("row_groups", row_groups), ("decompressed_from", skipping)):
+        config |= {key: value} if value else {}
+    for source, inputs, exclusion in zip(ingest.sources, files, exclusions, strict=True):
+        named = [[file.name, file.identity] for file in inputs]  # below the source: a corpus that was moved is the same
+        own: Json = {
+            "format": source.format,
+            "id": source.id,
+            "label": source.label,
+            "text": source.text,
+            "files": named,
+        }
+        optional = {
+            "filter": source.filter,
+            "evaluator": source.filter and library("duckdb"),
+            "metadata": source.metadata,
+            "extractor": next(filter(None, (format_of(file.name, source).extractor for file in inputs)), None),
+            "excluded": exclusion.identity,
+        }
+        config["sources"].append(own | {key: value for key, value in optional.items() if value})
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
     return Step(
@@ -139,32 +126,29 @@ def _ingest_split(
     *,
     parts: tuple[FilePart, ...],
     source: Source,
+    settings: Ingest,
     shard_bytes: int,
-    max_document_chars: int,
-    hash_normalized: bool = False,
-    exclusion: Exclusion | None = None,
-    keep_exclusion: bool = False,
+    exclusion: Exclusion,
+    keep_exclusion: bool,
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids.
-    With `hash_normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
+    Under `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
     text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
     hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
     `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task.
     Raises CorpusError for a file that cannot be read to its end.
     """
-    exclusion = exclusion or Exclusion()
-    documents = _DocumentShards(out, source, shard_bytes, hash_normalized=hash_normalized)
+    documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
     held: list[tuple[str, int, str]] = []  # rejects that are yet to be written
-    kinds: Counter[RejectKind] = Counter()
+    kinds, removed = Counter[RejectKind](), Counter[str]()
     example, without_id = "", 0
-    removed: Counter[str] = Counter()
     examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
     met: set[str] = set()
     for part in parts:
-        for item in read_records(part, source, max_document_chars=max_document_chars):
+        for item in read_records(part, source, max_document_chars=settings.max_document_chars):
             name = part.file.name
             if not isinstance(item, Reject):
                 if is_excluded := exclusion.holds(item.source_id):
@@ -176,7 +160,7 @@ def _ingest_split(
                         head = item.head if isinstance(item, FilteredOut) else item.text[:_HEAD_CHARS]
                         examples[why].append((item.source_id, head))
                     continue
-                if not (problem := text_problem(item.text, max_document_chars)):
+                if not (problem := text_problem(item.text, settings.max_document_chars)):
                     documents.add(item)
                     # Readers name a record without an id of its own by its place.
                     without_id += source.names_ids and item.source_id in (f"{name}:{item.line}", name)
@@ -192,12 +176,11 @@ def _ingest_split(
         rejects.write(zip(*held, strict=True))
     documents.close()
     rejects.close()
-    if keep_exclusion and exclusion.identity:
-        kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
-        Path(f"{out}.excluded.json").write_text(json.dumps(kept), encoding="utf-8")
     if exclusion.identity:
+        kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
         of_task = {"source": source.label, "entries": sorted(met)}
-        Path(f"{out}.excluded_met.json").write_text(json.dumps(of_task), encoding="utf-8")
+        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if keep_exclusion else 1 :]:
+            Path(f"{out}.{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return IngestResult(
         documents=documents.documents,
         text_bytes=documents.text_bytes,
@@ -254,19 +237,20 @@ def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> 
     )
 
 
-def _check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
+def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rejects_path: str) -> None:
     """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected."""
-    documents, rejects, filtered_out = (
-        sum(getattr(result, name) for result in results) for name in ("documents", "rejects", "filtered_out")
+    documents, rejects, filtered_out, excluded = (
+        sum(getattr(result, name) for result in results)
+        for name in ("documents", "rejects", "filtered_out", "excluded")
     )
     records = documents + rejects
     reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
     worst = ", ".join(
-        f"{count:,} × {kind}" for kind, count in sorted(reasons.items(), key=lambda kv: (-kv[1], kv[0]))[:3]
+        f"{reasons[kind]:,} × {kind}" for kind in sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
     )
     example = next((result.example for result in results if result.example), "")
     evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
-    if not documents and (excluded := sum(result.excluded for result in results)):
+    if not documents and excluded:
         raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
         raise CorpusError(
@@ -313,31 +297,28 @@ class _DocumentShards:
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
-        self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
-        self._file = _ArrowFile(f"{out}.0000.documents.arrow", self._schema)
+        self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q"} | (
+            {"normalized": "Q"} if hash_normalized else {}
+        )
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []
         self._metadata: list[bytes] = []
         self._batch_bytes = 0
-        # Of the shard, one value per document.
-        self._hashes = array("Q")
-        self._normalized = array("Q") if hash_normalized else None
-        self._chars = array("q")
-        self._id_hashes = array("Q")
-        self._shard_text_bytes = 0
         self.documents = self.text_bytes = self.chars = self.shards = 0
         self.metadata_values = dict.fromkeys(source.metadata, 0)
+        self._open_shard()
 
     def add(self, record: Record) -> None:
         raw = record.text.encode("utf-8")
         self._texts.append(raw)
         self._ids.append(record.source_id)
-        self._hashes.append(content_hash(raw))
-        if self._normalized is not None:
-            self._normalized.append(normalized_hash(raw))
-        self._chars.append(len(record.text))
-        self._id_hashes.append(xxhash.xxh3_64_intdigest(f"{self._source.label}\0{record.source_id}".encode()))
+        self._columns["hashes"].append(content_hash(raw))
+        if "normalized" in self._columns:
+            self._columns["normalized"].append(normalized_hash(raw))
+        self._columns["chars"].append(len(record.text))
+        named = f"{self._source.label}\0{record.source_id}"
+        self._columns["id_hashes"].append(content_hash(named.encode()))
         if self._source.metadata:
             values = dict(zip(self._source.metadata, record.values, strict=True))
             for name, value in values.items():
@@ -352,37 +333,35 @@ class _DocumentShards:
 
     def close(self) -> None:
         """Finish the current shard, if any."""
-        if not self._hashes:
+        if not self._columns["hashes"]:
             return
         self._write_batch()
         self._file.close()
-        stem = f"{self._out}.{self.shards:04d}"
-        np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
-        np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
-        np.save(f"{stem}.id_hashes.npy", np.frombuffer(self._id_hashes, np.uint64))
-        if self._normalized is not None:
-            np.save(f"{stem}.normalized.npy", np.frombuffer(self._normalized, np.uint64))
-            self._normalized = array("Q")
-        self.documents += len(self._chars)
-        self.chars += sum(self._chars)
+        for name, values in self._columns.items():
+            np.save(f"{self._out}.{self.shards:04d}.{name}.npy", np.frombuffer(values, values.typecode))
+        self.documents += len(self._columns["chars"])
+        self.chars += sum(self._columns["chars"])
         self.text_bytes += self._shard_text_bytes
         self.shards += 1
-        self._file = _ArrowFile(f"{self._out}.{self.shards:04d}.documents.arrow", self._schema)
-        self._hashes, self._chars, self._id_hashes, self._shard_text_bytes = array("Q"), array("q"), array("Q"), 0
+        self._open_shard()
+
+    def _open_shard(self) -> None:
+        schema = DOCUMENTS_WITH_METADATA if self._source.metadata else DOCUMENTS
+        self._file = _ArrowFile(f"{self._out}.{self.shards:04d}.documents.arrow", schema)
+        self._columns = {name: array(code) for name, code in self._typecodes.items()}  # one value per document
+        self._shard_text_bytes = 0
 
     def _write_batch(self) -> None:
-        rows = len(self._texts)
-        if not rows:
+        if not (rows := len(self._texts)):
             return
         # The texts from bytes, because hashing has encoded them already: int64 offsets (rows + 1,) and their content.
-        offsets = np.zeros(rows + 1, np.int64)
-        np.cumsum([len(raw) for raw in self._texts], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, self._texts)], dtype=np.int64)
         columns = [
             pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))),
-            pa.array(np.frombuffer(self._hashes, np.uint64)[-rows:].copy()),
+            np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy(),
             pa.repeat(pa.scalar(self._source.label, pa.string()), rows),
-            pa.array(self._ids, pa.string()),
-            *([pa.array(self._metadata, pa.string())] if self._source.metadata else []),
+            self._ids,
+            *([self._metadata] if self._source.metadata else []),
         ]
         self._file.write(columns)
         self._texts, self._ids, self._metadata, self._batch_bytes = [], [], [], 0

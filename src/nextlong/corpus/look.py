@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,11 +82,8 @@ def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
         reading = _Reading(source, source_files, ingest.max_document_chars, exclusion)
         most_bytes = max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total)
         is_whole = estimate <= most_bytes and len(source_files) <= _WHOLE_FILES
-        if is_whole:
-            texts: Iterable[bytes] = reading.everything()
-            scale = 1.0
-        else:
-            texts, scale = reading.sample(min(1.0, most_bytes / max(1, estimate)))
+        share = min(1.0, most_bytes / max(1, estimate))
+        texts, scale = (reading.everything(), 1.0) if is_whole else reading.sample(share)
         keep_every = max(1, round(min(estimate, most_bytes) / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)))
         documents = read_bytes = distinct = distinct_chars = 0
         kept: list[str] = []
@@ -110,22 +108,15 @@ def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
 
 def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
     """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
-    shares = []
+    shares, per_weight = [], []
     for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
         by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
         by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
         one_document = 1 / max(1.0, own_documents)  # select keeps at least one
         shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
-    weights = [look.source.weight for look in looks]
-    weighted = zip(shares, chars, weights, strict=True)
-    scale = min(
-        (share * source_chars / weight for share, source_chars, weight in weighted if weight and source_chars),
-        default=0.0,
-    )
-    return [
-        scale * weight / source_chars if weight and source_chars else share
-        for share, source_chars, weight in zip(shares, chars, weights, strict=True)
-    ]
+        per_weight.append(own_chars / (look.source.weight or math.inf))  # 0 without a weight
+    scale = min((share * each for share, each in zip(shares, per_weight, strict=True) if each), default=0.0)
+    return [scale / each if each else share for share, each in zip(shares, per_weight, strict=True)]
 
 
 class _Reading:
@@ -139,20 +130,19 @@ class _Reading:
         self.rejects = Counter[RejectKind]()
         self.first_rejects: list[Reject] = []
 
-    def everything(self) -> Iterator[bytes]:
+    def everything(self) -> Iterable[bytes]:
         """Yield the text of every document, in UTF-8."""
         return itertools.chain.from_iterable(map(self._texts, map(self._records, self._files)))
 
-    def sample(self, share: float) -> tuple[list[bytes], float]:
+    def sample(self, share: float) -> tuple[Iterable[bytes], float]:
         """Return about a `share` of the texts, from random places, and how much more there is in all.
 
         The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
         """
         draw = random.Random(0)
         ends = list(itertools.accumulate(file.bytes for file in self._files))
-        texts: list[bytes] = []
+        texts, through = list[bytes](), set[int]()
         covered = 0.0  # bytes of files, at the places
-        through: set[int] = set()
         for number in range(_PLACES):
             at = (number + draw.random()) / _PLACES * ends[-1]
             index = min(bisect.bisect_right(ends, at), len(self._files) - 1)

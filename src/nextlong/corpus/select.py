@@ -61,14 +61,11 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
     source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Artifacts) -> list[Task]:
-        shard_sources = [
-            place
-            for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
-            for _ in range(part.shards)
-        ]
         ingested = done["ingest"]
+        parts = zip(source_of_split, ingested.results(IngestResult), strict=True)
+        shard_sources = [place for place, part in parts for _ in range(part.shards)]
         hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
-        compared = ingested.files(".normalized.npy" if settings.dedup == "normalized" else ".hashes.npy")
+        compared = ingested.files(".normalized.npy") if settings.dedup == "normalized" else hashes
         task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
         return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 
@@ -104,8 +101,7 @@ class _Shards:
                 yield hashes, chars, np.load(self.keeps[shard], mmap_mode="r+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
+class _Prefix(NamedTuple):
     """The documents of one source whose key is at most `last_key`."""
 
     last_key: int
@@ -166,12 +162,10 @@ def _select_documents(
 
 def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:
     """Write every keep file, False for duplicates of a kept document; return the number of duplicates per source."""
-    total = 0
-    for hash_path, keep_path in zip(shards.hashes, shards.keeps, strict=True):
-        rows = len(np.load(hash_path, mmap_mode="r"))
-        np.lib.format.open_memmap(keep_path, mode="w+", dtype=np.bool_, shape=(rows,))[:] = True
-        total += rows
-    passes = max(1, -(-total // held_documents)) if shards.hashes else 0
+    rows = [len(np.load(path, mmap_mode="r")) for path in shards.hashes]
+    for path, count in zip(shards.keeps, rows, strict=True):
+        np.save(path, np.ones(count, np.bool_))
+    passes = max(1, -(-sum(rows) // held_documents)) if rows else 0
     duplicates = [0] * sources
     for step in range(passes):
         first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
@@ -211,8 +205,7 @@ def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, 
     if not over.any():
         return _Prefix(_EVERY_KEY, int(documents[-1]), int(chars[-1]))
     # Only in the bin in which the limit falls do single documents matter.
-    split = int(np.argmax(over))
-    before = _Prefix(0, 0, 0)
+    split, before = int(np.argmax(over)), _Prefix(0, 0, 0)
     if split:
         before = _Prefix((split << 64 - _BIN_BITS) - 1, int(documents[split - 1]), int(chars[split - 1]))
     of_keys, of_chars = [], []
@@ -227,8 +220,7 @@ def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, 
     order = np.argsort(joined)
     keys, running = joined[order], before.chars + np.cumsum(np.concatenate(of_chars)[order])
     fitting = min(int(np.searchsorted(running, most_chars, side="right")), most_documents - before.documents)
-    if not before.documents:
-        fitting = max(fitting, 1)
+    fitting = fitting if before.documents else max(fitting, 1)
     if not fitting:
         return before
     return _Prefix(int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1]))
@@ -269,8 +261,7 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
         raise CorpusError(
             f"ingest.exclude={path!r} cannot be read ({error}); correct the path, or set it to null"
         ) from None
-    whole: set[str] = set()
-    ids: dict[str, set[str]] = {}
+    ids: dict[str, set[str]] = {}  # by source; "" stands for all of the source
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -283,16 +274,13 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
             raise CorpusError(
                 f'ingest.exclude: {path}:{number} is not {{"source": …, "id": …}}; correct or delete the line'
             )
-        if source_id:
-            ids.setdefault(source, set()).add(source_id)
-        else:
-            whole.add(source)
+        ids.setdefault(source, set()).add(source_id)
     known = {source.label for source in sources}
-    if (whole or ids) and known.isdisjoint(whole | set(ids)):
+    if ids and known.isdisjoint(ids):
         raise CorpusError(
             f"ingest.exclude={path!r} names none of the sources of this recipe ({', '.join(sorted(known))}) but "
-            f"{', '.join(sorted(whole | set(ids)))}; correct the names, or set ingest.exclude to null"
+            f"{', '.join(sorted(ids))}; correct the names, or set ingest.exclude to null"
         )
-    each = [Exclusion(source.label in whole, frozenset(ids.get(source.label, ()))) for source in sources]
-    elsewhere = len(whole - known) + sum(len(of) for source, of in ids.items() if source not in known)
-    return each, elsewhere
+    named = [ids.get(source.label, set()) for source in sources]
+    elsewhere = sum(len(entries) for source, entries in ids.items() if source not in known)
+    return [Exclusion("" in entries, frozenset(entries - {""})) for entries in named], elsewhere

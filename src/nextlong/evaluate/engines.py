@@ -3,14 +3,9 @@
 transformers: prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the
 one before it stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
 
-A server (vLLM, SGLang, llama.cpp, or OpenAI's own):
-
-    POST {url}/completions        {"model", "prompt", "max_tokens", "temperature": 0, "stop"}          → choices[0].text
-    POST {url}/chat/completions   {"model", "messages", "max_tokens", "temperature": 0, "stop"}        → choices[0].message.content
-
-A chat model is asked by the first as well, its template applied here (`prompts.py`), so that it reads what the same model on this
-machine would; by the second only with the format `messages`, which leaves the template to the server and refuses begun answers.
-Several requests are under way at a time; `client.py` tries again what fails in passing.
+A server (vLLM, SGLang, llama.cpp, or OpenAI's own) is asked by /completions, also a chat model, its template applied here
+(`prompts.py`), so that it reads what the same model on this machine would; by /chat/completions only with the format `messages`,
+which leaves the template to the server and refuses begun answers. Several requests are under way at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +15,7 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,8 +48,7 @@ class HuggingFaceModel:
 
     def __init__(self, options: ModelOptions) -> None:
         """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
-        self._options = options
-        self.config = _read_config(options)
+        self._options, self.config = options, _read_config(options)
         self.context = context_of(self.config, options)
         self.hub_tokenizer = load_tokenizer(options.name, options)
         self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
@@ -104,11 +99,8 @@ class HuggingFaceModel:
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
         ids = [self.prompts.ids(sample) for sample in samples]
-        answers: Iterator[list[int]]
-        if len(ids) == 1 or _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids)):
-            answers = (self._answer_one(one, sample) for one, sample in zip(ids, samples, strict=True))
-        else:
-            answers = iter(self._answer_batch(ids, samples))
+        is_shared = len(ids) == 1 or _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids))
+        answers = map(self._answer_one, ids, samples) if is_shared else iter(self._answer_batch(ids, samples))
         for answer, sample in zip(answers, samples, strict=True):
             yield self.prompts.answer(self.hub_tokenizer.decode(answer, skip_special_tokens=True), sample)
 
@@ -171,10 +163,8 @@ class HuggingFaceModel:
         # A batch needs no more memory for activations than one prompt.
         step = max(1, self.chunk_tokens // len(ids))
         for first in range(0, longest - 1, step):
-            last = min(first + step, longest - 1)
-            self.forward(
-                padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last]
-            )
+            part = slice(first, min(first + step, longest - 1))
+            self.forward(padded[:, part], cache, attention_mask=mask[:, : part.stop], position_ids=positions[:, part])
         return self._decode(padded[:, -1:], cache, samples, mask=mask)
 
     def _decode(
@@ -270,10 +260,8 @@ class VllmModel:
     def __init__(self, options: ModelOptions, *, longest: int) -> None:
         """Load it. Raises EvaluateError if vLLM cannot."""
         vllm = required("vllm")
-        self._options, self._vllm = options, vllm
-        self.config = _read_config(options)
-        self.context = context_of(self.config, options)
-        self.prompts = Prompts.read(options)
+        self._options, self._vllm, self.config = options, vllm, _read_config(options)
+        self.context, self.prompts = context_of(self.config, options), Prompts.read(options)
         self.engine = f"vllm {vllm.__version__}"
         # vLLM refuses a context that its cache has no room for, so it gets no longer one than the tasks need.
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
@@ -304,13 +292,11 @@ class VllmModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
-        asked = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
-        limits = [
-            self._vllm.SamplingParams(temperature=0.0, max_tokens=self.prompts.budget(one), stop=self.prompts.stop(one))
-            for one in samples
-        ]
-        for sample, output in zip(samples, self._llm.generate(asked, limits, use_tqdm=False), strict=True):
-            yield self.prompts.answer(output.outputs[0].text, sample)
+        prompts, limits = self.prompts, partial(self._vllm.SamplingParams, temperature=0.0)
+        asked = [{"prompt_token_ids": prompts.ids(sample)} for sample in samples]
+        each = [limits(max_tokens=prompts.budget(one), stop=prompts.stop(one)) for one in samples]
+        for sample, output in zip(samples, self._llm.generate(asked, each, use_tqdm=False), strict=True):
+            yield prompts.answer(output.outputs[0].text, sample)
 
 
 class ServerModel:
@@ -346,9 +332,9 @@ class ServerModel:
         body: Json = {"model": self.options.name, "max_tokens": prompts.budget(sample), "temperature": 0}
         if (stop := prompts.stop(sample)) is not None:
             body["stop"] = [stop]
+        place, asked = "/completions", "prompt"
         if prompts.format == "messages":
-            place = "/chat/completions"
-            body["messages"] = prompts.messages(sample)
+            place, asked = "/chat/completions", "messages"
             if sample.answer_prefix:
                 raise EvaluateError(
                     f"--prompt-format messages: the task begins the model's answer ({sample.answer_prefix.strip()!r:.60}), and a "
@@ -356,12 +342,9 @@ class ServerModel:
                 )
             if prompts.thinking:
                 body["chat_template_kwargs"] = {"enable_thinking": True}
-        else:
-            place = "/completions"
-            is_cut = sample.input_ids is not None and prompts.format == "completion"
-            body["prompt"] = prompts.ids(sample) if is_cut else prompts.text(sample)
         try:
-            received = self._client.post(str(self.options.url).rstrip("/") + place, body)
+            url = str(self.options.url).rstrip("/") + place
+            received = self._client.post(url, {**body, asked: prompts.sent(sample)})
         except UnansweredError as error:
             kept = "; finished answers are kept: fix the server and run the same command again, or lower --concurrency"
             raise self._error(f"{error}{'' if error.status else kept}") from None

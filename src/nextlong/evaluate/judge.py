@@ -1,14 +1,10 @@
-"""Judge: scores that others give: another model, which rates answers, or HELMET's own scripts.
-
-Answers that no metric scores well are rated with HELMET's prompts and scales.
+"""Judge: scores that others give: another model, which rates answers with HELMET's prompts and scales, or HELMET's own scripts.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
     narrativeqa                  a model behind a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
     infbench_sum, multi_lexsum   the same: fluency × F1 of the key points found and of the sentences that the reference supports
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
-
-HELMET's judge is gpt-4o-2024-05-13; results and tables name the judge that was used.
 
 Results that HELMET's scripts wrote are read from its JSON (`args`, `averaged_metrics`, `data`), never from the file name, into a
 results directory of ours: one file a task and length, with each question's score but without the answers, marked as imported.
@@ -19,12 +15,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tokenizers
 from rich.console import Console
@@ -50,15 +46,10 @@ _NO_TOKENIZER: Final = TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE(
 _Rate = Callable[[Result, Sequence[Json]], list[Json]]
 
 
-@dataclass(frozen=True)
-class _Rubric:
-    """The detail of a sample that a rating needs, the prompts of the judge, and the reading of its judgements.
-
-    `read` returns among others `share`, the score from 0 to 1; None where a judgement cannot be read.
-    """
-
-    needs: str
+class _Rubric(NamedTuple):
+    needs: str  # the detail of a sample that a rating needs
     prompts: Callable[[Json], tuple[str, ...]]
+    # Returns of the judgements among others `share`, the score from 0 to 1; None where one cannot be read.
     read: Callable[[Json, Sequence[str]], Json]
 
 
@@ -69,24 +60,13 @@ def run(
 
     `model` rates answers and summaries, the entailment model `nli` citations.
     """
-    rate: _Rate
+    # `needed`: the tasks, each with the detail of a sample that a rating needs.
     if folders and nli is not None:
-        # The tasks, each with the detail of a sample that a rating needs.
         needed, judge, step = {"alce_asqa": "question", "alce_qampari": "question"}, {"name": nli, "url": None}, 1
         rate = _entailment_rating(nli, DataFiles(data))
     elif folders and model is not None:
         needed, judge = {task: one.needs for task, one in _RUBRICS.items()}, {"name": model.name, "url": model.url}
-        server, step = ServerModel(model, Prompts(_NO_TOKENIZER, "messages")), model.concurrency * _BATCHES
-
-        def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-            prompts = [_RUBRICS[result.task].prompts(sample) for sample in samples]
-            texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
-            rated = []
-            for sample, several in zip(samples, prompts, strict=True):
-                said = list(islice(texts, len(several)))
-                rated.append({"judgement": "\n\n".join(said), **_RUBRICS[result.task].read(sample, said)})
-            return rated
-
+        rate, step = _server_rating(model), model.concurrency * _BATCHES
     else:
         raise EvaluateError(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
@@ -109,8 +89,20 @@ def run(
     return scores
 
 
+def _server_rating(model: ModelOptions) -> _Rate:
+    server = ServerModel(model, Prompts(_NO_TOKENIZER, "messages"))
+
+    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
+        rubric = _RUBRICS[result.task]
+        prompts = [rubric.prompts(sample) for sample in samples]
+        texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+        said = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
+        return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in said]
+
+    return rate
+
+
 def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
-    """Return a rating of ALCE's citations by a model of transformers that says whether passages entail a claim."""
     entails = cache(lambda: _entailment(nli))
     # The passages that each question had before it, read once for all results of a task and length.
     passages = cache(partial(alce_passages, data))
@@ -125,8 +117,6 @@ def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
                     f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
                 )
             scores = citations(sample["answer"], question, shown, entails(), is_list=name == "qampari")
-            # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
-            scores = scores or {"citation_rec": 0.0, "citation_prec": 0.0}
             found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
             rated.append({**scores, "share": fmean([found, *scores.values()])})
         return rated
@@ -220,18 +210,15 @@ def _summary_prompts(task: str, sample: Json) -> tuple[str, ...]:
 
 def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
     """Return fluency, recall and precision of three judgements, and fluency × their harmonic mean as HELMET's gpt-4-f1."""
-    found_in: list[Any] = []  # the JSON object of each judgement
-    for one in said:
+
+    def parsed(text: str) -> Any:
         # As HELMET's `parse_json`: the last object, else what a code block holds; None without one.
         for pattern in (r"\{.*?\}", r"(?:```json)(.+)(?:```)"):
-            try:
-                found_in.append(json.loads(re.findall(pattern, one, re.DOTALL)[-1]))
-                break
-            except (IndexError, ValueError):
-                continue
-        else:
-            found_in.append(None)
-    fluency, recall, precision = found_in
+            with suppress(IndexError, ValueError):
+                return json.loads(re.findall(pattern, text, re.DOTALL)[-1])
+        return None
+
+    fluency, recall, precision = map(parsed, said)
     try:
         total = len(sample["details"]["keypoints"])
         # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all, and their harmonic mean.
@@ -244,43 +231,31 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
         return dict.fromkeys(("fluency", "recall", "precision", "share"))
 
 
-_RUBRICS: Final = {
-    "narrativeqa": _Rubric("question", _longqa_prompt, _longqa_scores),
-    **{
-        task: _Rubric("keypoints", partial(_summary_prompts, task), _summary_scores)
-        for task in ("infbench_sum", "multi_lexsum")
-    },
+_RUBRICS: Final = {"narrativeqa": _Rubric("question", _longqa_prompt, _longqa_scores)} | {
+    task: _Rubric("keypoints", partial(_summary_prompts, task), _summary_scores)
+    for task in ("infbench_sum", "multi_lexsum")
 }
 
 
-# HELMET's data set → our task, its metric, and what makes that metric a percentage. The first that the name holds.
-_NAMES: Final = (
-    ("json_kv", "json_kv", "substring_exact_match", 1.0),
-    ("ruler_niah_mk_2", "ruler_mk_needle", "ruler_recall", 1.0),
-    ("ruler_niah_mk_3", "ruler_mk_uuid", "ruler_recall", 1.0),
-    ("ruler_niah_mv", "ruler_mv", "ruler_recall", 1.0),
-    ("kilt_nq", "nq", "substring_exact_match", 1.0),
-    *((name, name, "substring_exact_match", 1.0) for name in ("triviaqa", "hotpotqa", "popqa")),
-    ("msmarco_rerank_psg", "msmarco", "NDCG@10", 1.0),
-    *((name, name, "exact_match", 1.0) for name in ("trec_coarse", "trec_fine", "banking77")),
-    ("clinic150", "clinc150", "exact_match", 1.0),
-    ("icl_nlu", "nlu", "exact_match", 1.0),
-    ("narrativeqa", "narrativeqa", "gpt-4-score", 100 / 3),
-    ("infbench_qa", "infbench_qa", "rougeL_f1", 1.0),
-    ("infbench_choice", "infbench_mc", "exact_match", 1.0),
-    *((f"ruler_niah_s_{n}", f"helmet_niah_single_{n}", "ruler_recall", 1.0) for n in (1, 2, 3)),
-    ("ruler_niah_mk_1", "helmet_niah_multikey_1", "ruler_recall", 1.0),
-    ("ruler_niah_mq", "helmet_niah_multiquery", "ruler_recall", 1.0),
-    *((f"ruler_{name}", f"helmet_{name}", "ruler_recall", 1.0) for name in ("fwe", "cwe", "vt")),
-    *((f"ruler_qa_{n}", f"helmet_qa_{n}", "substring_exact_match", 1.0) for n in (1, 2)),
-)
-_ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
-# HELMET scores these three once, and its averages count them under Recall and under its RULER.
-_ALSO_RULER: Final = {
-    "ruler_mk_needle": ("helmet_niah_multikey_2",),
-    "ruler_mk_uuid": ("helmet_niah_multikey_3",),
-    "ruler_mv": ("helmet_niah_multivalue",),
+# Our tasks, by what HELMET's name of their data set holds. HELMET scores three needles once, and its averages count them under
+# Recall and under its RULER.
+_TASKS: Final = {
+    **{name: name for name in ("json_kv", "triviaqa", "hotpotqa", "popqa", "narrativeqa", "infbench_qa")},
+    **{name: name for name in ("trec_coarse", "trec_fine", "banking77")},
+    "kilt_nq": "nq",
+    "msmarco_rerank_psg": "msmarco",
+    "clinic150": "clinc150",
+    "icl_nlu": "nlu",
+    "infbench_choice": "infbench_mc",
+    **{f"ruler_{name}": f"helmet_{name}" for name in ("fwe", "cwe", "vt", "qa_1", "qa_2")},
+    **{f"ruler_niah_s_{n}": f"helmet_niah_single_{n}" for n in (1, 2, 3)},
+    "ruler_niah_mk_1": "helmet_niah_multikey_1",
+    "ruler_niah_mk_2": "ruler_mk_needle helmet_niah_multikey_2",
+    "ruler_niah_mk_3": "ruler_mk_uuid helmet_niah_multikey_3",
+    "ruler_niah_mq": "helmet_niah_multiquery",
+    "ruler_niah_mv": "ruler_mv helmet_niah_multivalue",
 }
+_JUDGED_BY_HELMET: Final = "gpt-4-score"  # of NarrativeQA, from 0 to 3; where no judge was asked, ROUGE counts
 
 
 def import_helmet(
@@ -295,13 +270,11 @@ def import_helmet(
             records[file] = record = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
-        if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
+        parts = [record.get(name) for name in ("args", "averaged_metrics")] if isinstance(record, dict) else [None]
+        if not all(isinstance(part, dict) for part in parts):
             raise EvaluateError(
-                f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
-            )
-        if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
-            raise EvaluateError(
-                f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it"
+                f"{file} is not a result of HELMET's eval.py: its `args` or `averaged_metrics` hold no fields (.score files "
+                "lack them); give a file as HELMET wrote it"
             )
     models = sorted({str(record["args"].get("model_name_or_path")) for record in records.values()})
     if len(models) > 1:
@@ -328,18 +301,18 @@ def import_helmet(
 def _imported(record: Json, file: Path) -> Iterator[Json]:
     arguments, metrics = record["args"], record["averaged_metrics"]
     dataset = str(arguments.get("datasets"))
-    known = next((row for row in _NAMES if row[0] in dataset), None)
-    if known is None:
+    ours = next((ours for name, ours in _TASKS.items() if name in dataset), "")
+    tasks = [all_tasks()[one] for one in ours.split()]
+    if not tasks:
         raise EvaluateError(f"{file}: HELMET's data set {dataset!r} is not one of the paper's; leave the file out")
-    _, name, metric, factor = known
-    if name == "narrativeqa" and metric not in metrics:
-        metric, factor = _ROUGE, 1.0
+    is_judged = tasks[0].name == "narrativeqa" and _JUDGED_BY_HELMET in metrics
+    metric = _JUDGED_BY_HELMET if is_judged else tasks[0].metric
     if metric not in metrics:
         raise EvaluateError(
             f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
         )
     try:
-        length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
+        length, score = int(arguments["input_max_length"]), float(metrics[metric]) * (100 / 3 if is_judged else 1)
     except (KeyError, TypeError, ValueError):
         raise EvaluateError(
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
@@ -349,7 +322,7 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     for item in record.get("data", []):
         judged, value = item.get("gpt-4-scores"), item.get(metric)
         # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
-        if metric == "gpt-4-score" and judged:
+        if is_judged and judged:
             value = judged["fluency"] * judged["correctness"] / 3
         if value is None:
             samples = []
@@ -359,7 +332,7 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
         samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
-    for task in (all_tasks()[one] for one in (name, *_ALSO_RULER.get(name, ()))):
+    for task in tasks:
         yield {
             "format": results.FORMAT,
             "nextlong": nextlong.__version__,

@@ -103,18 +103,12 @@ class Prompts:
             return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
         return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
 
-    @staticmethod
-    def messages(sample: Sample) -> list[dict[str, str]]:
-        """Return the turns that a chat model is asked."""
-        turns: Sequence[tuple[str, str]] = sample.turns or (("user", sample.prompt),)
-        return [{"role": role, "content": content} for role, content in turns]
-
     def text(self, sample: Sample) -> str:
         """Return the text that the model continues, without a BOS."""
         if self.format != "chat":
             return sample.text
         asked: str = self.template.apply_chat_template(
-            self.messages(sample), add_generation_prompt=True, tokenize=False, enable_thinking=bool(self.thinking)
+            _turns(sample), add_generation_prompt=True, tokenize=False, enable_thinking=bool(self.thinking)
         )
         if self.tokenizer.prefix == (self.template.bos_token_id,):  # whoever tokenizes the text puts it there
             asked = asked.removeprefix(self.template.bos_token)
@@ -127,15 +121,19 @@ class Prompts:
             return self.tokenizer.with_prefix(sample.input_ids)
         return self.tokenizer.with_prefix(self.tokenizer.encode(self.text(sample)))
 
-    def hash_of(self, sample: Sample) -> str:
-        """Return the SHA-256, in hex, of what is sent: the prompt; its ids or messages, as JSON, where those are sent."""
+    def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
+        """Return what a server is sent: the prompt; its messages; or, where it was cut between tokens, its ids."""
         if self.format == "messages":
-            sent = json.dumps(self.messages(sample), ensure_ascii=False)
-        else:
-            # A prompt that was cut between tokens is sent as ids: its text may be tokenized differently at the cut.
-            is_cut = sample.input_ids is not None and self.format == "completion"
-            sent = json.dumps(self.ids(sample)) if is_cut else self.text(sample)
-        return hashlib.sha256(sent.encode("utf-8", "surrogatepass")).hexdigest()
+            return _turns(sample)
+        # The text of a prompt that was cut may be tokenized differently at the cut.
+        is_cut = sample.input_ids is not None and self.format == "completion"
+        return self.ids(sample) if is_cut else self.text(sample)
+
+    def hash_of(self, sample: Sample) -> str:
+        """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
+        sent = self.sent(sample)
+        text = sent if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def budget(self, sample: Sample) -> int:
         """Return the most tokens that are generated, reasoning included."""
@@ -160,19 +158,22 @@ class Prompts:
         """Return what of it names a model in results."""
         template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
         named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
-        about = {"prompt_format": self.format, "template": named, "thinking": self.thinking}
-        return {"tokenizer": self.tokenizer.hash, **about}
+        about = {"tokenizer": self.tokenizer.hash, "prompt_format": self.format, "template": named}
+        return {**about, "thinking": self.thinking}
+
+
+def _turns(sample: Sample) -> list[dict[str, str]]:
+    turns = sample.turns or (("user", sample.prompt),)
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:
     """Return a fast tokenizer of transformers. Raises EvaluateError if there is none, or no chat template that the format needs."""
-    source = Path(name).expanduser()
+    source, auto = Path(name).expanduser(), required("transformers").AutoTokenizer
+    # The user may name the tokenizer.json itself; transformers wants its folder.
+    folder = str(source.parent if source.is_file() else source)
     try:
-        tokenizer = required("transformers").AutoTokenizer.from_pretrained(
-            # The user may name the tokenizer.json itself; transformers wants its folder.
-            str(source.parent if source.is_file() else source),
-            revision=options.revision,
-        )
+        tokenizer = auto.from_pretrained(folder, revision=options.revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EvaluateError(
             f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"

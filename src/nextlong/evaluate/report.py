@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -19,21 +19,9 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import required
-from nextlong.evaluate.results import ModelResults, Result, read_results
-from nextlong.evaluate.tables import (
-    CATEGORIES,
-    ScoreTable,
-    all_tables,
-    as_latex,
-    as_markdown,
-    category_score,
-    lengths_of,
-    mixed_protocols,
-    shared_tasks,
-    tasks_of,
-    title_of,
-)
+from nextlong.evaluate import required, tables
+from nextlong.evaluate.results import ModelResults, read_results
+from nextlong.evaluate.tables import lengths_of, tasks_of, title_of
 from nextlong.evaluate.task import Task, short
 from nextlong.picture import html
 from nextlong.report import tables as console_tables
@@ -47,14 +35,11 @@ _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
 _SUFFIXES: Final = (".html", ".md", ".tex")
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
-# What the bars show, and the line.
-_ATTENTION: Final = ("attention on the first third, percent", "LongQA, percent")
-_SIMILARITY: Final = ("median cosine of the negatives", "mean over task types, percent")
 
 
 def show(results: Sequence[ModelResults], console: Console) -> None:
     """Print every table."""
-    for table in all_tables(results):
+    for table in tables.all_tables(results):
         console_tables.show_title(table.title, console)
         console_tables.show_in_blocks(["", *table.columns], table.all_rows(), console, names=1)
         console_tables.say(f"{table.about}\n", console, style="dim")
@@ -88,7 +73,7 @@ def read(folders: Sequence[Path], *, protocols: Literal["same", "mixed"] = "same
         raise EvaluateError(
             f"two results have the label {duplicate!r}; evaluate one of them again with another --label (finished tasks are reused)"
         )
-    if protocols == "same" and (mixed := mixed_protocols(results)):
+    if protocols == "same" and (mixed := tables.mixed_protocols(results)):
         more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
         raise EvaluateError(
             f"{mixed[0]}{more}; evaluate them in the same way, or give --mixed, which compares them and marks none as best"
@@ -105,15 +90,15 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
             raise EvaluateError(
                 f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
             )
-    tables = list(all_tables(results))
+    shown = list(tables.all_tables(results))
     made = _all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
     for output in outputs:
         if output.suffix == ".html":  # one page, which loads nothing from elsewhere
-            rows_of = partial(ScoreTable.all_rows, plain=escape, bold=Markup("<b>{}</b>"))
+            rows_of = partial(tables.ScoreTable.all_rows, plain=escape, bold=Markup("<b>{}</b>"))
             drawings = [(title, Markup(svg)) for title, svg, _ in made.values()]
-            page = html.render("evaluate/report.html", tables=tables, rows_of=rows_of, figures=drawings)
+            page = html.render("evaluate/report.html", tables=shown, rows_of=rows_of, figures=drawings)
         else:
-            page = as_markdown(tables) if output.suffix == ".md" else as_latex(tables)
+            page = tables.as_markdown(shown) if output.suffix == ".md" else tables.as_latex(shown)
         store.write_file(output, page)
         console_tables.say(f"wrote {output}", console)
     if figures is not None:
@@ -137,14 +122,14 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
         title_of(category, tasks): [by_length(one, category, tasks) for one in results]
         for category, tasks in _shared(results, "Needle").items()
     }
-    # (shots, score) at each length; imported results hold no samples that say the shots.
-    shots = {
-        task.name: [
-            sorted((float(sample["details"]["shots"]), result.score) for result, sample in _first_samples(one, task))
-            for one in results
-        ]
-        for task in tasks_of("ICL")
-    }
+
+    def by_shots(one: ModelResults, task: Task) -> list[tuple[float, float | None]]:
+        # Imported results hold no samples that say the shots.
+        first = ((result, sample) for result in one.of(task.name) for sample in result.values["samples"][:1])
+        shots = ((sample.get("details", {}).get("shots"), result.score) for result, sample in first)
+        return sorted((float(count), score) for count, score in shots if count is not None)
+
+    shots = {task.name: [by_shots(one, task) for one in results] for task in tasks_of("ICL")}
     shots = {name: lines for name, lines in shots.items() if any(lines)}
     attention = [
         (one.name, fmean(found), _mean(_value(one, "LongQA", length) for length in lengths_of([one])))
@@ -157,13 +142,14 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
         for one in results
         if (cosine := one.model.get("negatives_cosine")) is not None
     ]
-    label = "length in tokens"
+    label, attended = "length in tokens", ("attention on the first third, percent", "LongQA, percent")
+    cosine_score = ("median cosine of the negatives", "mean over task types, percent")
     figures = [
         ("score-by-length", "Score by length", drawn(_lines, panels, names, xlabel=label, ticks=at_lengths)),
         ("task-types", "Score by task type, mean over the lengths measured", drawn(_task_types, results)),
         ("icl-by-shots", "In-context learning by shots", drawn(_lines, shots, names, xlabel="shots")),
-        ("attention-longqa", "Attention on the first third, and LongQA", drawn(_bars, attention, *_ATTENTION)),
-        ("similarity", "Similarity of the negatives, and score", drawn(_bars, similarity, *_SIMILARITY)),
+        ("attention-longqa", "Attention on the first third, and LongQA", drawn(_bars, attention, *attended)),
+        ("similarity", "Similarity of the negatives, and score", drawn(_bars, similarity, *cosine_score)),
     ]
     # A curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6).
     labelled = [(match[1], int(match[2]), one) for one in results if (match := _LABEL_NUMBER.fullmatch(one.name))]
@@ -205,14 +191,8 @@ def style(number: int) -> dict[str, Any]:
     return {**look, "markersize": 4, "linewidth": 1.6}
 
 
-def _first_samples(one: ModelResults, task: Task) -> Iterator[tuple[Result, Json]]:
-    for result in one.of(task.name):
-        if (samples := result.values["samples"]) and "shots" in samples[0].get("details", {}):
-            yield result, samples[0]
-
-
 def _value(one: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
-    score = category_score(one, category, length, tasks)
+    score = tables.category_score(one, category, length, tasks)
     return None if score is None else score.value
 
 
@@ -223,7 +203,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]]:
     """Return the tasks of each category that every model was measured on."""
-    return {category: tasks for category in (*CATEGORIES, *more) if (tasks := shared_tasks(results, category))}
+    shared = {category: tables.shared_tasks(results, category) for category in (*tables.CATEGORIES, *more)}
+    return {category: tasks for category, tasks in shared.items() if tasks}
 
 
 def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
@@ -232,9 +213,8 @@ def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequen
 
 def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     if len(names) > 1:
-        figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(names), 4), frameon=False
-        )
+        handles, ncols = axes.get_legend_handles_labels(), min(len(names), 4)
+        figure.legend(*handles, loc="outside lower center", ncols=ncols, frameon=False)
 
 
 def _lines(
@@ -271,27 +251,24 @@ def _lines(
 
 def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results)
-    # Mean over the lengths by model and category; a category that no model has is left out.
+    # Mean over the lengths by category and model; a category that no model has is left out.
     means = {
-        one.name: {
-            name: _mean(_value(one, name, length, tasks) for length in lengths) for name, tasks in shared.items()
-        }
-        for one in results
+        name: [_mean(_value(one, name, length, tasks) for length in lengths) for one in results]
+        for name, tasks in shared.items()
     }
-    categories = [name for name in shared if any(row[name] is not None for row in means.values())]
-    if not categories:
+    means = {name: values for name, values in means.items() if any(value is not None for value in values)}
+    if not means:
         return False
     axes, width = figure.subplots(), 0.8 / len(results)
-    for number, (name, row) in enumerate(means.items()):
+    for number, one in enumerate(results):
         # The bars of the models stand side by side, centred on their category.
-        places = np.arange(len(categories)) + (number - (len(results) - 1) / 2) * width
-        heights = [row[category] or 0.0 for category in categories]
-        bars = axes.bar(places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)])
+        places = np.arange(len(means)) + (number - (len(results) - 1) / 2) * width
+        heights = [values[number] or 0.0 for values in means.values()]
+        bars = axes.bar(places, heights, width * 0.94, label=one.name, color=_COLOURS[number % len(_COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
-    labels = [title_of(category, shared[category]).replace(", ", "\n") for category in categories]
-    axes.set_xticks(range(len(categories)), labels)
+    axes.set_xticks(range(len(means)), [title_of(name, shared[name]).replace(", ", "\n") for name in means])
     axes.set(ylabel="percent", ylim=(0, 102))
-    _legend(figure, axes, list(means))
+    _legend(figure, axes, [one.name for one in results])
     return True
 
 
@@ -305,7 +282,7 @@ def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars:
     axes.set_ylabel(bars)
     if any(score is not None for score in scores):
         right = axes.twinx()
-        right.plot(names, [float("nan") if score is None else score for score in scores], **style(1))
+        right.plot(names, np.array(scores, float), **style(1))
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,16 +22,9 @@ import nextlong
 from nextlong.engine import store
 from nextlong.engine.process import memory_bytes
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import required, results
+from nextlong.evaluate import engines, required, results
 from nextlong.evaluate.data import STAND_INS, DataFiles
-from nextlong.evaluate.engines import (
-    SHARDED,
-    HuggingFaceModel,
-    ServerModel,
-    VllmModel,
-    context_of,
-    local_config,
-)
+from nextlong.evaluate.engines import SHARDED, HuggingFaceModel
 from nextlong.evaluate.prompts import AnsweringModel, ModelOptions, Prompts
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
 from nextlong.report import tables
@@ -82,20 +75,18 @@ def _pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]
     for task in settings.tasks:
         if task.lengths and not set(task.lengths) & set(settings.lengths):
             known = ", ".join(map(str, task.lengths))
-            raise EvaluateError(
-                f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
-            )
+            raise EvaluateError(f"--lengths: {task.name} is defined at {known} only; add one of them or leave it out")
 
-    def is_defined(task: Task | Probe, length: int) -> bool:
+    def is_defined(task: Task | Probe, length: int | None) -> bool:
+        if length is None or task.lengths is None:
+            return length is None and task.lengths is None
         if task.usual_length is not None and not settings.names_lengths:
             return length == task.usual_length
-        return task.lengths == () or length in (task.lengths or ())
+        return task.lengths == () or length in task.lengths
 
     # Short lengths first: mistakes in the setup show after minutes rather than hours.
-    each: list[tuple[Task | Probe, int | None]] = [
-        (task, length) for length in sorted(settings.lengths) for task in settings.tasks if is_defined(task, length)
-    ]
-    return [*each, *((task, None) for task in settings.tasks if task.lengths is None)]
+    lengths = [*sorted(settings.lengths), None]
+    return [(task, length) for length in lengths for task in settings.tasks if is_defined(task, length)]
 
 
 def check(settings: EvaluationSettings, *, context: int | None) -> None:
@@ -181,9 +172,9 @@ def opened(settings: EvaluationSettings) -> AnsweringModel:
     options = settings.model
     assert options is not None, "the command names one"
     if options.url is not None:
-        return ServerModel(options, Prompts.read(options))
+        return engines.ServerModel(options, Prompts.read(options))
     if options.engine == "vllm":
-        return VllmModel(options, longest=max(settings.lengths))
+        return engines.VllmModel(options, longest=max(settings.lengths))
     return HuggingFaceModel(options)
 
 
@@ -199,15 +190,9 @@ def _one(
     samples = settings.samples or task.samples
     # What a result depends on: among others the hash of every file that is read, of a stand-in where one is missing.
     read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
-    depends_on = {
-        "task": task.name,
-        "version": task.version,
-        "length": length,
-        "samples": samples,
-        "seed": settings.seed,
-        "model": model.identity(),
-        "data": {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)},
-    }
+    depends_on: Json = {"task": task.name, "version": task.version, "length": length, "samples": samples}
+    depends_on |= {"seed": settings.seed, "model": model.identity()}
+    depends_on["data"] = {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
         from nextlong.runs import run as opened
 
@@ -222,17 +207,8 @@ def _one(
         progress.start(task.name, length, 0, done=0)
         progress.done(f"{done.score:6.2f}  cached")
         return
-    prompts = model.prompts
-    request = TaskRequest(
-        length=length or 0,
-        tokenizer=prompts.tokenizer,
-        data=data,
-        samples=samples,
-        seed=settings.seed,
-        overhead=prompts.overhead,
-        run=settings.run,
-        advance=progress.advance,
-    )
+    request = TaskRequest(length or 0, model.prompts.tokenizer, data, samples, settings.seed, model.prompts.overhead)
+    request = replace(request, run=settings.run, advance=progress.advance)
     # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
@@ -283,10 +259,11 @@ def _answered(
     model: AnsweringModel, task: Task, request: TaskRequest, samples: int, *, skip: int
 ) -> Iterator[list[Json]]:
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
-    prompts, made = model.prompts, None
+    prompts = model.prompts
+    # `make` is called when the first sample is taken, so that its errors are those of a sample.
+    made = islice(chain.from_iterable(map(task.make, [request])), skip, samples)
     while True:
         try:
-            made = islice(task.make(request), skip, samples) if made is None else made
             group = list(islice(made, model.batch(request.length)))
         except EvaluateError as error:
             raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
@@ -303,9 +280,8 @@ def _answered(
         ]
         answers = list(model.answers(fitting)) if fitting else []
         if task.follow_up is not None and answers:
-            questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
             # The first answers are only the reasoning; the answers to the second questions are scored.
-            answers = list(model.answers(questions))
+            answers = list(model.answers([task.follow_up(*pair) for pair in zip(answers, fitting, strict=True)]))
         said, lines = iter(answers), []
         for sample in group:
             details = {"details": sample.details} if sample is not None and sample.details else {}
@@ -330,10 +306,8 @@ class TaskProgress:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._number, self._read, self._first_s = console, 0, 0, time.monotonic()
         self._tokens: Sequence[int] = ()
-        self._number = self._read = 0
-        self._first_s = time.monotonic()
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Set the tokens that remain to be read for each task; 0 for a finished one or one without length."""
@@ -351,8 +325,7 @@ class TaskProgress:
 
     def advance(self, samples: int) -> None:
         """Count more answered samples, and print the time left."""
-        self._done += samples
-        self._fresh += samples
+        self._done, self._fresh = self._done + samples, self._fresh + samples
         self._read += samples * self._length
         now, tokens = time.monotonic(), sum(self._tokens[self._number :])
         if not self._console.is_terminal and now - self._printed_s < _SILENCE_S:
@@ -388,10 +361,10 @@ def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
     """
     options = settings.model
     assert options is not None, "the command names one"
-    config = local_config(options) if options.url is None else None
-    context, tasks = context_of(config, options), list[Json]()
+    config = engines.local_config(options) if options.url is None else None
+    context, tasks = engines.context_of(config, options), list[Json]()
     for task, length in _pairs(settings):
-        gone = settings.missing(task, length)
+        gone, samples = settings.missing(task, length), settings.samples or task.samples
         if results.place_of(settings.out, task.name, length).is_file():
             state = "done"
         elif task.reads == "run" and settings.run is None:
@@ -400,7 +373,6 @@ def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
             state = f"too long: the model's context is {context:,}"
         else:
             state = f"missing: {', '.join(gone)}" if gone else "to do"
-        samples = settings.samples or task.samples
         tokens = 0 if state == "done" or samples == ALL_SAMPLES else samples * (length or 0)
         about = {"task": task.name, "length": length, "samples": None if samples == ALL_SAMPLES else samples}
         tasks.append({**about, "state": state, "tokens": tokens})
@@ -436,15 +408,16 @@ def _memory(config: PreTrainedConfig | None, options: ModelOptions, lengths: Seq
     # Short prompts are answered together, so the longest need not take the most memory.
     length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
     dtype, weights, cache = _needed_bytes(config, options, max(1, options.batch_tokens // length) * length)
-    shown, total = f"{cache / 2**30:.2f} GiB", ""
-    told = "weights: not on this machine"
-    if weights is not None:
-        told = f"weights {weights / 2**30:.2f} GiB"
-        total = f", together {(weights + cache) / 2**30:.2f} GiB and the activations of {options.chunk_tokens:,} tokens"
-    beside = f"; {place} has {capacity / 2**30:.2f} GiB"
+    told = f"key-value cache {cache / 2**30:.2f} GiB"
+    if weights is None:
+        told = f"weights: not on this machine, {told}"
+    else:
+        both = f"together {(weights + cache) / 2**30:.2f} GiB and the activations of {options.chunk_tokens:,} tokens"
+        told = f"weights {weights / 2**30:.2f} GiB, {told}, {both}"
+    told += f"; {place} has {capacity / 2**30:.2f} GiB"
     if (weights or 0) + cache > capacity:
-        beside += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
-    return f"memory at {short(length)} in {dtype}: {told}, key-value cache {shown}{total}{beside}"
+        told += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
+    return f"memory at {short(length)} in {dtype}: {told}"
 
 
 def _needed_bytes(config: PreTrainedConfig, options: ModelOptions, tokens: int) -> tuple[str, int | None, int]:
@@ -460,10 +433,9 @@ def _needed_bytes(config: PreTrainedConfig, options: ModelOptions, tokens: int) 
             raise EvaluateError(f"{options.name} has no weights (*.safetensors); save the model with `save_pretrained`")
         weights = sum(file.stat().st_size for file in files) * size // _BYTES.get(saved, 4)
     # 2 × layers × key-value heads × head size × tokens.
-    heads = config.num_attention_heads
-    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return dtype, weights, int(2 * config.num_hidden_layers * key_value_heads * head_size * tokens * size)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return dtype, weights, int(2 * config.num_hidden_layers * heads * head_size * tokens * size)
 
 
 def _device_memory(device: str) -> tuple[str, int]:

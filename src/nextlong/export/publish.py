@@ -47,8 +47,6 @@ _MARKER: Final = ".nextlong-push-check"
 _COMMITS: Final = frozenset({"hf"})
 # Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
-
-
 _Record = dict[str, Json]  # of each file by name: its `bytes`, its `xxh3` in hex, and whether it has arrived `whole`
 
 
@@ -67,11 +65,7 @@ class ExportFile:
 
 
 def publish(
-    files: Sequence[ExportFile],
-    destination: str,
-    *,
-    others: Literal["refuse", "replace"] = "refuse",
-    threads: int = 8,
+    files: Sequence[ExportFile], destination: str, *, others: Literal["refuse", "replace"] = "refuse", threads: int = 8
 ) -> list[str]:
     """Put files to a destination: a local folder or an fsspec URL; return the names of those that were sent.
 
@@ -85,13 +79,8 @@ def publish(
         hashes = {file.name: file.xxh3 for file in files}
         sizes, known = place.held(hashes)
         # Of earlier pushes, what is not of these files; a card may differ.
-        other = sorted(
-            name
-            for name, entry in known.items()
-            if name in sizes
-            and hashes.get(name) != entry["xxh3"]
-            and (name not in hashes or posixpath.basename(name) not in _TOLD_ANEW)
-        )
+        differing = (name for name in sizes.keys() & known if hashes.get(name) != known[name]["xxh3"])
+        other = sorted(name for name in differing if name not in hashes or posixpath.basename(name) not in _TOLD_ANEW)
         if other and others == "refuse":
             raise _of_another(destination, other)
         # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
@@ -161,14 +150,24 @@ def _comes_last(name: str) -> bool:
 
 
 @contextmanager
-def _refusals(url: str) -> Iterator[None]:
-    """Turn the errors of file systems, of which each has its own, into ExportError."""
+def _refusals(url: str, name: str = "") -> Iterator[None]:
+    """Turn the errors of file systems, of which each has its own, into an ExportError that says what to do."""
     try:
         yield
     except (ExportError, RunError):
         raise
     except Exception as error:
-        raise _refusal(url, error) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        what = f"{name!r} could not be sent to {url}" if name else f"{url} could not be reached"
+        if isinstance(error, PermissionError) or "credential" in reason.lower():
+            cure = "check your credentials, and that they may list and write there"
+        elif isinstance(error, FileNotFoundError | NotADirectoryError):
+            cure = "check the path; a bucket or repository must exist already"
+        elif isinstance(error, OSError) and error.errno in _FULL:
+            cure = "free space there; what arrived is kept"
+        else:
+            cure = "try again: what arrived is kept and not sent twice"
+        raise ExportError(f"{what}: {reason}; {cure}") from None
 
 
 def _send(file: ExportFile, place: Destination, record: _Record) -> None:
@@ -179,33 +178,16 @@ def _send(file: ExportFile, place: Destination, record: _Record) -> None:
         raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
     if digest != file.xxh3:
         raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
-    for attempt in range(_ATTEMPTS):
-        try:
-            place.put(file)
-            record[file.name] = file.entry(whole=True)
-            return
-        except Exception as error:
-            lasts = isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
-            if attempt == _ATTEMPTS - 1 or lasts:
-                raise _refusal(place.url, error, file.name) from None
-            time.sleep(_FIRST_PAUSE_S * 2**attempt)
-
-
-def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
-    """Return what an error of a file system means to the user, and the cure."""
-    if isinstance(error, ExportError):
-        return error
-    reason = " ".join(str(error).split()) or type(error).__name__
-    what = f"{name!r} could not be sent to {url}" if name else f"{url} could not be reached"
-    if isinstance(error, PermissionError) or "credential" in reason.lower():
-        cure = "check your credentials, and that they may list and write there"
-    elif isinstance(error, FileNotFoundError | NotADirectoryError):
-        cure = "check the path; a bucket or repository must exist already"
-    elif isinstance(error, OSError) and error.errno in _FULL:
-        cure = "free space there; what arrived is kept"
-    else:
-        cure = "try again: what arrived is kept and not sent twice"
-    return ExportError(f"{what}: {reason}; {cure}")
+    with _refusals(place.url, file.name):
+        for pause in (*(_FIRST_PAUSE_S * 2**attempt for attempt in range(_ATTEMPTS - 1)), None):
+            try:
+                place.put(file)
+                break
+            except Exception as error:
+                if pause is None or isinstance(error, _LASTING) or getattr(error, "errno", None) in _FULL:
+                    raise
+                time.sleep(pause)
+    record[file.name] = file.entry(whole=True)
 
 
 class Destination:
@@ -223,16 +205,11 @@ class Destination:
         self.fs.invalidate_cache()
         if self.fs.isfile(self.root):
             raise ExportError(f"the destination {self.url!r} is a file; name a folder")
-        try:
-            listed = self.fs.find(self.root, detail=True)
-        except FileNotFoundError:
-            return {}
-        names = {posixpath.relpath(path, self.root): info for path, info in listed.items()}
-        return {
-            name: int(info["size"] or 0)
-            for name, info in names.items()
-            if not any(part.startswith(".") for part in name.split("/"))
-        }
+        with suppress(FileNotFoundError):
+            listed = self.fs.find(self.root, detail=True).items()
+            sizes = {posixpath.relpath(path, self.root): int(info["size"] or 0) for path, info in listed}
+            return {name: size for name, size in sizes.items() if "/." not in f"/{name}"}
+        return {}
 
     def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], _Record]:
         """Return the sizes of all files, and what the record says of those that are there or were being sent.

@@ -39,6 +39,10 @@ _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers 
 _ID_BYTES = 4
 _BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
 _SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
+_NO_CHANGE = {
+    "boundaries": "sequence",
+    "pad_documents_to": None,
+}  # values of keys under which the files are as without them
 
 
 _Count = int | Literal["all"]
@@ -138,17 +142,12 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
     compression = export.compression if export.compression in made.compressions else made.compressions[0]
     # What does not change the files is not part of the fingerprint.
     keys = {key: getattr(export, key) for key in sorted(made.keys - {"compression"})}
-    for key, default in (("boundaries", "sequence"), ("pad_documents_to", None)):
-        if keys.get(key) == default:
-            keys.pop(key, None)
-    config: Json = {
-        "format": name,
-        "split": split,
-        "shard_mb": export.shard_mb,
-        **keys,
-        **({"compression": compression} if compression != made.compressions[0] else {}),
-        **({"extra_tokens": made.extra_tokens} if made.extra_tokens else {}),
-    }
+    keys = {key: value for key, value in keys.items() if key not in _NO_CHANGE or value != _NO_CHANGE[key]}
+    config: Json = {"format": name, "split": split, "shard_mb": export.shard_mb, **keys}
+    if compression != made.compressions[0]:
+        config["compression"] = compression
+    if made.extra_tokens:
+        config["extra_tokens"] = made.extra_tokens
     asked_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
@@ -166,29 +165,26 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
         )
         origins = of_runs(done)
         bounds = _shard_bounds(np.load(index), np.load(offsets), origins, made=made, options=options)
-        shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins}
+        shard = partial(_export_shard, name=name, index=index, offsets=offsets, origins=origins)
         each = [
-            partial(
-                _export_shard,
-                name=name,
-                rows=rows,
-                options=replace(options, shard=number, shards=len(bounds) - 1),
-                **shared,
-            )
+            partial(shard, rows=rows, options=replace(options, shard=number, shards=len(bounds) - 1))
             for number, rows in enumerate(pairwise(bounds))
         ]
         return Work(each, [Join(range(len(each)), lambda results: partial(_close_export, name=name, shards=results))])
 
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
 
+    def tokens(amounts: Amounts) -> float:
+        return share * amounts.tokens
+
     def shards(amounts: Amounts) -> float:  # of a format that has no rule of its own
-        megabytes = share * float(amounts.tokens) * _ID_BYTES / 1e6
+        megabytes = tokens(amounts) * _ID_BYTES / 1e6
         return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
     estimate = Estimate(
-        work=lambda amounts: share * amounts.tokens,
+        work=tokens,
         seconds=4e-8,
-        disk=lambda amounts: share * amounts.tokens,
+        disk=tokens,
         bytes=made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
         tasks=shards,
     )
@@ -196,12 +192,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 
 
 def _shard_bounds(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
-    origins: Sequence[SequenceFiles],
-    *,
-    made: Format,
-    options: Options,
+    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, made: Format, options: Options
 ) -> list[int]:
     """Return which rows make one file: file i holds rows [bounds[i], bounds[i + 1]).
 
@@ -238,8 +229,7 @@ def _export_shard(
     options: Options,
 ) -> ShardResult:
     """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
-    made = format_of(name)
-    row_offsets = np.load(offsets)[rows[0] : rows[1] + 1]
+    made, row_offsets = format_of(name), np.load(offsets)[rows[0] : rows[1] + 1]
     blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
     if options.keys.get("boundaries") == "document":
         blocks = ((resolve.of_documents(block), texts) for block, texts in blocks)
@@ -252,8 +242,7 @@ def _export_shard(
 
 def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
     """Write the files that a format has once for all shards, from what `write` returned for each of them."""
-    close = format_of(name).close
-    if close is not None:
+    if (close := format_of(name).close) is not None:
         close(out.parent, shards)
     return TaskResult()
 
@@ -278,13 +267,13 @@ def _read_rows(
         runs = sequences["run"]
         of_runs, texts_of_runs = {}, {}
         for run in np.unique(runs).tolist():
-            origin = origins[run]
-            table, columns = _table(sequences[runs == run], origin), "spans" if wanted == "texts" else wanted
-            of_runs[run] = resolve.resolve_table(table, origin, wanted=columns)
+            origin, table = origins[run], _table(sequences[runs == run], origins[run])
+            of_run = of_runs[run] = resolve.resolve_table(
+                table, origin, wanted="spans" if wanted == "texts" else wanted
+            )
             if wanted == "texts":
-                texts_of_runs[run] = resolve.span_texts(
-                    of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
-                )
+                texts_of, special = origin.corpus.texts, origin.special_texts
+                texts_of_runs[run] = resolve.span_texts(of_run, text_of=texts_of, special_text=special)
         # Which sequences of which run, counted run by run, stand one after the other in the block.
         order: list[tuple[int, int, int]] = []
         seen: Counter[int] = Counter()
@@ -292,14 +281,11 @@ def _read_rows(
             run = int(stretch[0])
             order.append((run, seen[run], seen[run] + len(stretch)))
             seen[run] += len(stretch)
-        texts = [
-            text
-            for run, start, stop in (order if wanted == "texts" else ())
-            for text in texts_of_runs[run][slice(*of_runs[run].span_offsets[[start, stop]])]
-        ]
-        if len(of_runs) == 1:
-            (block,) = of_runs.values()
-        else:
+        texts: list[str] = []
+        for run, start, stop in order if wanted == "texts" else ():
+            texts += texts_of_runs[run][slice(*of_runs[run].span_offsets[[start, stop]])]
+        block = of_runs[order[0][0]]
+        if len(of_runs) > 1:
             block = resolve.joined([resolve.sliced(of_runs[run], start, stop) for run, start, stop in order])
         yield resolve.packed(block, offsets[first : last + 1] - offsets[first]), texts
         first = last

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -69,25 +69,20 @@ NEXTLONG: Final = Citation(
 
 
 class Method(ABC, Generic[_OptionsT]):
-    """Which documents make one sequence, in what order.
+    """Which documents make one sequence, in what order."""
 
-    `name` is that of `compose.method` and of the method's section of the recipe, whose keys are the fields of `Options`
-    (none: `Section` itself). `scores`: what the score of a span is the cosine to, for reports; empty if there are none.
-    The data card gives the `citation` of the method's paper beside NExtLong's.
-    """
-
-    name: str
-    Options: type[Section] = Section
+    name: str  # of `compose.method`, and of the method's section of the recipe …
+    Options: type[Section] = Section  # … whose keys these are
     layout: Layout = Layout.CONCATENATED
     needs: frozenset[Need] = frozenset()
-    scores: str = ""
-    citation: Citation | None = None
+    scores: str = ""  # what the score of a span is the cosine to, for reports; empty if there are none
+    citation: Citation | None = None  # of the method's paper, for the data card beside NExtLong's
 
-    def describe(self, options: _OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
+    def describe(self, options: _OptionsT) -> str:
         """Return the method as reports name it: what data must not be taken for is part of the name."""
         return self.name
 
-    def repeats_documents(self, options: _OptionsT) -> bool:  # noqa: ARG002
+    def repeats_documents(self, options: _OptionsT) -> bool:
         """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
         return False
 
@@ -98,10 +93,7 @@ class Method(ABC, Generic[_OptionsT]):
 
     @abstractmethod
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps from the chunks to the drafts, in order; the last one drafts.
-
-        The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
-        """
+        """Return the steps from the chunks to the drafts, which the last makes; each `attempt`, from 0, makes more."""
 
 
 def method_of(recipe: Recipe) -> Method[Any]:
@@ -148,28 +140,23 @@ class CorpusArrays:
 
 
 class Draft(NamedTuple):
-    """One sequence: documents in reading order; composing cuts it at T.
+    """One sequence: documents in reading order; composing cuts it at T."""
 
-    An interleaved draft names a document once for each of its parts, in order, and says how many chunks each part takes.
-    """
-
-    documents: NDArray[np.int64]  # (r,) positions
+    documents: NDArray[
+        np.int64
+    ]  # (r,) positions; of an interleaved draft a document once for each of its parts, in order
     scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
-    chunks: NDArray[np.int64] | None = None  # (r,); None: each document whole
+    chunks: NDArray[np.int64] | None = None  # (r,) that each part takes; None: each document whole
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drafted:
-    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
+    """Drafts in the order in which they are to serve, and what the method left out; None if it leaves out none for that."""
 
-    `near_duplicates` says how many documents the method left out as near-duplicates of others, None if it leaves out none;
-    `unshared_keywords` how many because no other document has a keyword of theirs, None if it looks at none.
-    """
-
-    drafts: Sequence[Draft] = field(default_factory=list)
-    starved: int = 0
-    near_duplicates: int | None = None
-    unshared_keywords: int | None = None
+    drafts: Sequence[Draft] = ()
+    starved: int = 0  # drafts given up because neighbours ran out before T
+    near_duplicates: int | None = None  # documents
+    unshared_keywords: int | None = None  # documents of whose keywords no other document has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,16 +171,13 @@ class DraftRequest:
 def stretches(
     order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
-
-    What is left at the end and does not reach it is left out.
-    """
+    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`."""
     filled = np.concatenate([[0], np.cumsum(tokens[order])])
     pieces: list[NDArray[np.int64]] = []
     first = 0
     while sequences is None or len(pieces) < sequences:
         last = int(np.searchsorted(filled, filled[first] + enough))
-        if last == len(filled):
+        if last == len(filled):  # what is left does not reach it
             break
         pieces.append(order[first:last])
         first = last
@@ -206,7 +190,7 @@ class DocumentMethod(Method[_OptionsT]):
     searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
     version: int = 1  # to be raised whenever the same documents and options give other drafts
 
-    def neighbours(self, options: _OptionsT) -> int | None:  # noqa: ARG002
+    def neighbours(self, options: _OptionsT) -> int | None:
         """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
         return None
 

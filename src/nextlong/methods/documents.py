@@ -8,15 +8,21 @@ Lengths are counted with the run's tokenizer, not estimated: how many characters
 languages, and a draft that falls short of T is lost, so an estimate fills a data set with what it favours. Counting is
 exact at the price of estimating: 77 MB/s a core by fastokens, against 64 to class characters by script, from which tokens
 follow to within 20 % of a document.
+
+A method that walks along neighbours holds them all, 60 bytes each: 300 GB at 10^9 chunks. Above `documents.partition_size`
+neighbours, documents are put into parts by spherical k-means, some `_CLUSTERS_OF_A_PART` clusters to a part, clusters whose centres
+are near each other in the same one; each part is drafted as if it were the corpus. That is ours. The authors of In-Context
+Pretraining hold every neighbour on one machine (sort/sort.py), and end a path after 21 documents.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,27 +30,31 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of, special_ids
+from nextlong.artifacts.finished import corpus, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
 from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, Neighbours
 from nextlong.methods.keywords import keywords_step, read_keywords
-from nextlong.methods.partition import Part, count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.amounts import TOKENIZER_BYTES, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
-from nextlong.retrieval.index import document_neighbours, index_steps
+from nextlong.retrieval.index import NeighbourCount, count_neighbours, document_neighbours, index_steps
 from nextlong.retrieval.indexes.base import VectorShards
+from nextlong.retrieval.indexes.costs import PRODUCT_S
+from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
-from nextlong.retrieval.sample import chunk_ids_of, documents_step
+from nextlong.retrieval.sample import DrawResult, chunk_ids_of, documents_step
 from nextlong.sequences.encode import Engine, kept_encoder
 from nextlong.text import Json
 
 _ROWS_PER_FILE = 64
-_SEARCHED_AT_ONCE = 65_536  # vectors, held as float32
+_HELD_VECTORS = 65_536  # as float32
+_CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
+_SAMPLED_OF_A_CLUSTER = 256  # vectors that k-means sees
+_ITERATIONS = 10
 
 
 def document_steps(
@@ -62,8 +72,7 @@ def document_steps(
         neighbours = document_neighbours(recipe, neighbours=method.neighbours(recipe.options), attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
-        size = recipe.documents.partition_size
-        parts = partition_steps(documents, vectors, neighbours, partition_size=size, seed=recipe.seed)
+        parts = _partition_steps(documents, vectors, neighbours, size=recipe.documents.partition_size, seed=recipe.seed)
         on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
         needed += [*parts, mine, *([vectors] if Need.DOCUMENT_VECTORS in method.needs else [])]
     if Need.KEYWORDS in method.needs:
@@ -76,11 +85,13 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
     """CHUNKS → how many tokens each takes."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        separator_tokens = len(special_ids(done).separator)
-        tokenizer = done["tokenizer"].file(".tokenizer.json")
-        task = partial(_count_tokens, tokenizer=tokenizer, engine=engine, separator_tokens=separator_tokens)
-        return [partial(task, documents=documents, chunks=chunks) for documents, chunks in shards]
+        separator, tokenizer, text = (
+            special_ids(done).separator,
+            done["tokenizer"].file(".tokenizer.json"),
+            corpus(done),
+        )
+        task = partial(_count_tokens, tokenizer=tokenizer, engine=engine, separator_tokens=len(separator))
+        return [partial(task, documents=one, chunks=its) for one, its in zip(text.documents, text.chunks, strict=True)]
 
     estimate = Estimate(
         work="kept_chars",
@@ -88,18 +99,17 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
         disk="chunks",
         bytes=4,
         tasks=per_shard,
-        memory=lambda _: TOKENIZER_BYTES,
+        memory=TOKENIZER_BYTES,
         rate="tokens",
     )
-    inputs = (ingest, chunk, tokenizer_step)
-    return Step("lengths", 1, {"engine": engine}, inputs, tasks, estimate=estimate)
+    return Step("lengths", 1, {"engine": engine}, (ingest, chunk, tokenizer_step), tasks, estimate=estimate)
 
 
 def _draft_step(
     method: DocumentMethod[Any], recipe: Recipe, needed: Sequence[Step], tokenizer: Step, *, attempt: int
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
-    limit = sequence_limit(recipe.compose, attempt)
+    compose, limit = recipe.compose, sequence_limit(recipe.compose, attempt)
     config: Json = {
         **method.promises(recipe.options),
         "version": method.version,
@@ -120,26 +130,23 @@ def _draft_step(
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         request = DraftRequest(target_tokens=room, sequences=limit, seed=recipe.compose_seed)
-        docs = done["documents"].file(".docs.npy")
-        files: dict[str, Any] = {name: done[name].files(suffixes[name]) for name in read}
-        draft = partial(_draft_documents, method=method.name, options=recipe.options, docs=docs, **files)
+        docs, files = done["documents"].file(".docs.npy"), {name: done[name].files(suffixes[name]) for name in read}
+        draft = partial(_draft_documents, method=method.name, options=recipe.options, docs=docs, files=files)
         if not (parts := parts_of(done)):
             return [partial(draft, request=request)]
         # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
-        asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
+        asked = None if compose.sequences == "all" else compose.sequences << attempt
         return [partial(draft, request=replace(request, sequences=asked), part=part) for part in parts]
 
     def check(done: Artifact) -> None:
-        drafted = done.results(DraftResult)
-        if not any(part.drafts or part.starved for part in drafted):
+        if not any(part.drafts or part.starved for part in done.results(DraftResult)):
             raise CorpusError(
-                f"compose.method={method.name} finds no sequence of compose.target_tokens="
-                f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
-                "documents or lower it"
+                f"compose.method={method.name} finds no sequence of compose.target_tokens={compose.target_tokens:,}: the "
+                "documents that it puts together are too few or too short; add documents or lower it"
             )
 
     def parts(amounts: Amounts) -> int:
-        return count_parts(recipe.documents.partition_size, amounts.all_neighbours)
+        return _count_parts(recipe.documents.partition_size, amounts.all_neighbours)
 
     # Bytes of a document, measured: what is read of its row; with ten keywords, which are hashes, flags and what draws one.
     document_bytes = 150 if Need.KEYWORDS in method.needs else 65
@@ -192,8 +199,8 @@ class Vectors:
         query = self._rows(np.array([document]))[0]
         searched = np.flatnonzero(among)
         found, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
-        for first in range(0, len(searched), _SEARCHED_AT_ONCE):
-            block = searched[first : first + _SEARCHED_AT_ONCE]
+        for first in range(0, len(searched), _HELD_VECTORS):
+            block = searched[first : first + _HELD_VECTORS]
             found, cosines = np.append(found, block), np.append(cosines, self._rows(block) @ query)
             best = np.argsort(-cosines, kind="stable")[:k]
             found, cosines = found[best], cosines[best]
@@ -209,17 +216,14 @@ def _draft_documents(
     method: str,
     options: Section,
     docs: Path,
-    lengths: Sequence[Path],
-    neighbours: Sequence[Path] | None = None,
-    document_vectors: Sequence[Path] | None = None,
-    keywords: Sequence[Path] | None = None,
+    files: Mapping[str, Sequence[Path]],
     request: DraftRequest,
     part: Part | None = None,
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
 
-    The result says whether there may be more: `limited` if the method stopped at as many as were asked for, `starved` how
-    many it gave up for want of neighbours that there are.
+    `files` are those of the steps that the method reads, by name. The result says whether there may be more: `limited` if the
+    method stopped at as many as were asked for, `starved` how many it gave up for want of neighbours that there are.
     """
     rows = np.load(docs, mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
@@ -227,13 +231,13 @@ def _draft_documents(
     if part is not None:
         members, share = part.choose(rows, request.sequences)
         request = replace(request, sequences=share)
-    near, searched = (None, 0) if neighbours is None else _read_neighbours(neighbours, rows, members)
+    near, searched = _read_neighbours(files["neighbours"], rows, members) if "neighbours" in files else (None, 0)
     counts = rows["chunks"][members]
     offsets = np.concatenate([[0], np.cumsum(counts)])
     # (chunks of all members,), one document after the other, read a shard at a time; `firsts`: each shard's first document.
-    firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(lengths) + 1))
+    firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(files["lengths"]) + 1))
     of_shards = [np.empty(0, np.int32)]
-    for path, low, high in zip(lengths, *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
+    for path, low, high in zip(files["lengths"], *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
         of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(rows[members[low:high]]))])
     chunk_tokens: NDArray[Any] = np.concatenate(of_shards)
     del of_shards
@@ -243,16 +247,14 @@ def _draft_documents(
         chunk_offsets=offsets,
         chunk_tokens=chunk_tokens,
         neighbours=near,
-        vectors=None if document_vectors is None else Vectors(document_vectors, members),
-        keywords=None if keywords is None else read_keywords(keywords),
+        vectors=Vectors(files["document_vectors"], members) if "document_vectors" in files else None,
+        keywords=read_keywords(files["keywords"]) if "keywords" in files else None,
     )
     nothing = not len(members) or request.sequences == 0
     drafted = Drafted() if nothing else document_method.draft(documents, options, request)
     for number, first in enumerate(range(0, max(1, len(drafted.drafts)), _ROWS_PER_FILE)):
-        with (
-            pa.OSFile(f"{out}.{number:05d}.drafts.arrow", "wb") as sink,
-            pa.ipc.new_file(sink, schemas.DRAFTS) as writer,
-        ):
+        path = f"{out}.{number:05d}.drafts.arrow"
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
             for draft in drafted.drafts[first : first + _ROWS_PER_FILE]:
                 row = _row(document_method, rows[members[draft.documents]], draft)
                 writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
@@ -330,3 +332,141 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> J
         "score": np.repeat(scores, sizes),
         "near_duplicates": [],
     }
+
+
+class _ClustersResult(TaskResult):
+    """In how many parts documents are drafted, and how many clusters make these up."""
+
+    parts: int
+    clusters: int
+
+
+class Part(NamedTuple):
+    """One of several parts: its number, how many there are, the centres of all clusters and the documents' clusters by shard."""
+
+    number: int
+    parts: int
+    centres: Path
+    clusters: Sequence[Path]
+
+    def choose(self, rows: NDArray[Any], sequences: int | None) -> tuple[NDArray[np.int64], int | None]:
+        """Return the positions of the part's documents among META_DOCUMENTS `rows`, and its share of `sequences` by characters."""
+        cluster_of = np.concatenate([np.empty(0, np.uint16), *map(np.load, self.clusters)])  # (documents,)
+        part_of = _parts_of_clusters(np.load(self.centres), np.bincount(cluster_of), parts=self.parts)[cluster_of]
+        chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
+        # (parts + 1,): the share of all characters that the parts before each hold.
+        ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
+        share = None
+        if sequences is not None:
+            share = math.floor(sequences * ends[self.number + 1]) - math.floor(sequences * ends[self.number])
+        return np.flatnonzero(part_of == self.number), share
+
+
+def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
+    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
+
+    The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
+    """
+    counts = np.pad(counts, (0, len(centres_CD) - len(counts)))
+    cosines_CC = centres_CD.astype(np.float64) @ centres_CD.T
+    row, here = [], 0
+    for _ in range(len(centres_CD)):
+        row.append(here)
+        cosines_CC[:, here] = -np.inf
+        here = int(cosines_CC[here].argmax())
+    # (clusters,): how many documents stand in the row before the middle of each of its clusters.
+    middles = np.cumsum(counts[row]) - counts[row] / 2
+    part_of = np.empty(len(row), np.int64)
+    part_of[row] = np.minimum(parts * middles // max(1, counts.sum()), parts - 1)
+    return part_of
+
+
+def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> _ClustersResult:
+    """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
+    shards = VectorShards(vectors)
+    total = sum(shards.rows)
+    count = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
+    sample = min(total, _SAMPLED_OF_A_CLUSTER * count)
+    sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(np.float32)
+    np.save(f"{out}.centres.npy", train_centres(sample_SD, count=count, iterations=_ITERATIONS, seed=seed))
+    return _ClustersResult(parts=parts, clusters=count)
+
+
+def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
+    """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
+    stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
+    numbers = np.empty(len(stored), np.uint16)
+    for first in range(0, len(stored), _HELD_VECTORS):
+        block_ND = stored[first : first + _HELD_VECTORS].astype(np.float32)
+        numbers[first : first + len(block_ND)] = nearest_centres(block_ND, centres_CD, count=1)[:, 0]
+    np.save(f"{out}.clusters.npy", numbers)
+    return TaskResult()
+
+
+def _count_parts(partition_size: int, neighbours: float) -> int:
+    """Return in how many parts documents are drafted that have so many neighbours together."""
+    return max(1, math.ceil(neighbours / partition_size))
+
+
+def parts_of(done: Artifacts) -> list[Part]:
+    """Return the parts that a finished run's documents were put into; none where they are drafted together."""
+    if "partition" not in done or not done["partition"].manifest["parts"]:
+        return []
+    trained = done["clusters"].result(_ClustersResult)
+    centres, clusters = done["clusters"].file(".centres.npy"), done["partition"].files(".clusters.npy")
+    return [Part(number, trained.parts, centres, clusters) for number in range(trained.parts)]
+
+
+def describe_partition(done: Artifacts) -> str:
+    """Return how the documents of a finished run were partitioned, as summaries and cards say it; "" if they were not."""
+    sizes = [part.documents for part in done["draft"].results(DraftResult) if part.documents is not None]
+    if not sizes:
+        return ""
+    return (
+        f"{len(sizes):,} partitions of similar documents, {min(sizes):,} to {max(sizes):,} each; neighbours in another partition "
+        "are not used (documents.partition_size), which the method's paper does not do"
+    )
+
+
+def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount, *, size: int, seed: int) -> list[Step]:
+    """Return the steps that put the documents into parts; without tasks where one part holds all."""
+
+    def vectors_in_parts(done: Artifacts) -> tuple[list[Path], int]:
+        drawn = done["documents"].result(DrawResult).drawn
+        parts = _count_parts(size, drawn * count_neighbours(neighbours, done))
+        return done["document_vectors"].files(".document_vectors.npy") if parts > 1 else [], parts
+
+    def train(done: Artifacts) -> list[Task]:
+        paths, parts = vectors_in_parts(done)
+        return [partial(_train_clusters, vectors=paths, parts=parts, seed=seed)] if paths else []
+
+    def assign(done: Artifacts) -> list[Task]:
+        paths, _ = vectors_in_parts(done)
+        return [
+            partial(_assign_clusters, vectors=path, centres=done["clusters"].file(".centres.npy")) for path in paths
+        ]
+
+    def clusters(amounts: Amounts) -> float:
+        count = _count_parts(size, amounts.all_neighbours)
+        return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
+
+    config: Json = {"partition_size": size, "neighbours": dict(neighbours), "seed": seed}
+    training = Estimate(
+        work=lambda amounts: _ITERATIONS * _SAMPLED_OF_A_CLUSTER * clusters(amounts) ** 2 * amounts.dimensions,
+        seconds=PRODUCT_S,
+        disk=lambda amounts: clusters(amounts) * amounts.dimensions,
+        bytes=4,
+        memory=lambda amounts: 6.0 * _SAMPLED_OF_A_CLUSTER * clusters(amounts) * amounts.dimensions,
+        rate="products",
+    )
+    assigning = Estimate(
+        work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
+        seconds=PRODUCT_S,
+        disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
+        bytes=2,
+        tasks=per_shard,
+        memory=lambda amounts: 4.0 * _HELD_VECTORS * amounts.dimensions if clusters(amounts) else 0.0,
+        rate="products",
+    )
+    trained = Step("clusters", 1, config, (documents, vectors), train, _ClustersResult, estimate=training)
+    return [trained, Step("partition", 1, {}, (documents, vectors, trained), assign, estimate=assigning)]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, chunks_of
+from nextlong.artifacts.finished import CorpusFiles, corpus
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
@@ -43,16 +43,9 @@ from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine
 from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.mine import mine_steps
+from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import (
-    ComparedDocument,
-    ShingleStore,
-    Weights,
-    documents_of,
-    shingle_store,
-    shingles_step,
-    weights_step,
-)
+from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, ShingleStore, Weights
 from nextlong.retrieval.sample import chunk_ids_of, meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
@@ -92,8 +85,8 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
     near_duplicate_steps = []
     if recipe.mine.near_duplicates_for(compose.negatives) is not None:
-        shingled = shingles_step(ingest, chunk)
-        near_duplicate_steps = [shingled, weights_step(recipe, ingest, chunk, shingled)]
+        shingled = shingling.shingles_step(ingest, chunk)
+        near_duplicate_steps = [shingled, shingling.weights_step(recipe, ingest, chunk, shingled)]
     inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
     draft = _draft_step(recipe, inputs, attempt=attempt)
     # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
@@ -120,20 +113,22 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
     }
 
     def tasks(done: Artifacts) -> list[Task]:
-        meta_documents = done["meta_documents"].file(".meta_documents.npy")
-        ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
+        meta_documents, text = done["meta_documents"].file(".meta_documents.npy"), corpus(done)
+        retrieved, measure = done["mine"].files(".candidates.arrow"), None
+        if "weights" in done:
+            measure = shingling.shingle_store(done), done["weights"].file(".weights.npy")
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         sure_chars = SURE_SHARE * compose.target_tokens * chars_per_token
         drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
         draft = partial(
             _draft_block,
             meta_documents=meta_documents,
-            documents=done["ingest"].files(".documents.arrow"),
+            documents=text.documents,
             tokenizer=done["tokenizer"].file(".tokenizer.json"),
             engine=recipe.tokenizer.engine,
-            chunks=chunks_of(done).files(".chunks.arrow"),
+            chunks=text.chunks,
             vectors=done["embed"].files(".vectors.npy"),
-            measure=(shingle_store(done), done["weights"].file(".weights.npy")) if "weights" in done else None,
+            measure=measure,
             compose=compose,
             mine=mine,
             target_tokens=recipe.sequence_tokens,
@@ -143,7 +138,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         )
         return [
             partial(draft, first=first, last=min(last, drafted), candidates=candidates)
-            for (first, last), candidates in ranges
+            for (first, last), candidates in zip(query_ranges(meta_documents), retrieved, strict=True)
             if first < drafted
         ]
 
@@ -215,10 +210,7 @@ def _draft_block(
     max_chars: int,
     seed: int,
 ) -> DraftResult:
-    """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
-
-    With `measure`, SHINGLES and WEIGHTS, candidates are filtered by `mine.near_duplicates`, and near-duplicates are counted too.
-    """
+    """Draft the meta-documents [first, last) that fit; writes `{out}.drafts.arrow`. `measure`: SHINGLES, WEIGHTS to filter by."""
     # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
     metas = np.load(meta_documents)[first:last]  # (n,) META_DOCUMENTS
     texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
@@ -227,7 +219,8 @@ def _draft_block(
     tokens = kept_encoder(tokenizer, engine).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
     own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
     fits = own_tokens < target_tokens  # (n,); documents that do not fit are compared with nothing
-    compared = documents_of([own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]) if measure else []
+    those = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
+    compared = shingling.documents_of(those) if measure else []
     near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
@@ -239,34 +232,26 @@ def _draft_block(
             # T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant. `fit="exact"` drafts at
             # the E of the meta-document where that is above the corpus's: its negatives are in its own language and style, so
             # where it takes fewer tokens than the mean, so do they.
-            own_chars_per_token = (
-                float(meta["chars"]) / max(1, int(own_tokens[place])) if compose.fit == "exact" else 0.0
-            )
+            chars = int(meta["chars"])
+            own_chars_per_token = chars / max(1, int(own_tokens[place])) if compose.fit == "exact" else 0.0
             target_chars = target_tokens * max(chars_per_token, own_chars_per_token)
             order = partial(_ordered_candidates, chunks=chunks, vectors=vectors, seed=seed)
             ordered = order(meta, retrieved, compose, mine, target_chars=target_chars)
-            sizes = partial(_draft_prefixes, document_chars=int(meta["chars"]), max_chars=max_chars)
-            prefixes_of = partial(sizes, compose=compose, target_chars=target_chars)
+            prefixes_of = partial(
+                _draft_prefixes, compose=compose, target_chars=target_chars, document_chars=chars, max_chars=max_chars
+            )
             if measure is None or mine.near_duplicates is None:
                 drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                drafted = _filter_near_duplicates(
-                    ordered,
-                    prefixes_of,
-                    document=compared[place],
-                    shingles=measure[0],
-                    weights=opened(measure[1]),
-                    threshold=mine.near_duplicates,
-                )
+                rule = partial(_filter_near_duplicates, weights=opened(measure[1]), threshold=mine.near_duplicates)
+                drafted = rule(ordered, prefixes_of, document=compared[place], shingles=measure[0])
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
             own = int(meta["first_chunk"]), int(meta["chunks"])
             examples += [(chunk, *(own if other is None else (other, 1))) for chunk, other in drafted.examples]
-    too_long = tuple(
-        (int(meta["first_chunk"]), int(meta["chunks"]), int(tokens))
-        for meta, tokens in zip(metas[~fits][:_DROPPED_EXAMPLES], own_tokens[~fits].tolist(), strict=False)
-    )
+    columns = (metas["first_chunk"], metas["chunks"], own_tokens)
+    too_long = tuple(zip(*(column[~fits][:_DROPPED_EXAMPLES].tolist() for column in columns), strict=True))
     return DraftResult(
         drafts=int(fits.sum()),
         dropped={DropReason.TOO_LONG: int((~fits).sum())},
@@ -323,17 +308,14 @@ def _ordered_candidates(
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
     if negatives.repeat_meta_chunk:  # each is its own negative, often enough
         sizes = lookup.chunk_chars(own_chunks, chunks)
-        times = (
-            np.ceil(target_chars * compose.draft_factor / len(own_chunks) / np.maximum(sizes, 1)).astype(np.int64) + 1
-        )
+        chars = target_chars * compose.draft_factor / len(own_chunks)
+        times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
         return _Candidates(
             [np.full(count, chunk) for chunk, count in zip(own_chunks, times, strict=True)],
             [np.ones(count, np.float32) for count in times],
             [np.full(count, size) for size, count in zip(sizes, times, strict=True)],
         )
-    if (
-        negatives.origin == "corpus"
-    ):  # as many random chunks of other documents as were retrieved, with their true cosines
+    if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with true cosines
         counts = np.array([opened(path).shape[0] for path in vectors])
         first_of_shard = np.cumsum(counts) - counts
         drawn = _Candidates([], [], [])
@@ -377,19 +359,20 @@ def _read_candidates(
 
 def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
-    ids, roles, groups, scores = [], [], [], []
+    ids, scores = [], []
     for group, length in enumerate(drafted.prefixes):
         ids += [np.array([int(meta["first_chunk"]) + group]), drafted.candidates.ids[group][:length]]
         scores += [np.array([1.0], np.float32), drafted.candidates.scores[group][:length]]
-        roles += [np.array([schemas.META], np.int8), np.full(length, schemas.NEGATIVE, np.int8)]
-        groups.append(np.full(length + 1, group, np.int32))
+    sizes = np.array(drafted.prefixes) + 1
+    roles = np.full(sizes.sum(), schemas.NEGATIVE, np.int8)
+    roles[np.cumsum(sizes) - sizes] = schemas.META
     return {
         "sequence_id": f"nextlong-{int(meta['content_hash']):016x}",
         "key": int(meta["content_hash"]),
         "layout": Layout.EXTENDED.value,
         "chunk_id": np.concatenate(ids),
-        "role": np.concatenate(roles),
-        "group": np.concatenate(groups),
+        "role": roles,
+        "group": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         "score": np.concatenate(scores),
         "near_duplicates": drafted.pairs.ravel(),
     }
@@ -419,13 +402,12 @@ def _filter_near_duplicates(
             + [own[length:most] for own, length, most in zip(numbers, drafted, examined, strict=True)]
         )
         walked = every[np.sort(np.unique(every, return_index=True)[1])]
-        copies = find_near_duplicates(
-            shingles.of(chunks[walked]), document=document, weights=weights, threshold=threshold
-        )
-        repeats_document = _mask(walked[copies.of_document], count=len(chunks))
+        compared = shingles.of(chunks[walked])
+        copies = find_near_duplicates(compared, document=document, weights=weights, threshold=threshold)
+        repeats_document = np.bincount(walked[copies.of_document], minlength=len(chunks)) > 0
         keep = [~repeats_document[own] for own in numbers]
         kept, kept_numbers = candidates.picked(keep), [own[mask] for own, mask in zip(numbers, keep, strict=True)]
-        is_repeat = _mask(walked[_repeats(copies.pairs)], count=len(chunks))
+        is_repeat = np.bincount(walked[_repeats(copies.pairs)], minlength=len(chunks)) > 0
         prefixes = draft(kept.emptied([is_repeat[own] for own in kept_numbers]))
         known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
         runs_short = [length > count for length, count in zip(prefixes, known, strict=True)]
@@ -433,7 +415,7 @@ def _filter_near_duplicates(
             break
         examined = [2 * most if short else most for most, short in zip(examined, runs_short, strict=True)]
     drafted_numbers = [own[:length] for own, length in zip(kept_numbers, prefixes, strict=True)]
-    is_reached = _mask(np.concatenate(drafted_numbers), count=len(chunks))
+    is_reached = np.bincount(np.concatenate(drafted_numbers), minlength=len(chunks)) > 0
     pairs = chunks[walked[copies.pairs[is_reached[walked][copies.pairs].all(axis=1)]]]
     is_passed_over = is_repeat & is_reached
     for own, mask, length in zip(numbers, keep, prefixes, strict=True):
@@ -449,12 +431,6 @@ def _filter_near_duplicates(
             examples.append((chunk, None if chunk in of_document else int(earlier[-1])))
     by_passage = int(is_passed_over[walked[copies.by_passage]].sum())
     return _Filtered(kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples))
-
-
-def _mask(numbers: _Ids, *, count: int) -> NDArray[np.bool_]:
-    mask = np.zeros(count, np.bool_)
-    mask[numbers] = True
-    return mask
 
 
 def _repeats(pairs: _Ids) -> _Ids:

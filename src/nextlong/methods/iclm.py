@@ -34,6 +34,9 @@ from nextlong.recipe import Section
 from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
+_Ids = NDArray[np.int64]
+_Cosines = NDArray[np.float32]
+
 _NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain where near-duplicates fall out
 
 
@@ -86,16 +89,11 @@ class _IclmMethod(DocumentMethod[Iclm]):
 
 
 def _drop_near_duplicates(
-    neighbours: NDArray[np.int64],
-    cosines: NDArray[np.float32],
-    ranks: NDArray[np.int64],
-    *,
-    max_similarity: float | None,
+    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, max_similarity: float | None
 ) -> NDArray[np.bool_]:
     """Return which documents stay, shape (n,): no two of them are near-duplicates, the lowest rank of each group stays.
 
-    `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer; K above k
-    leaves each document k neighbours when near-duplicates fall out.
+    `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer.
     """
     above = np.inf if max_similarity is None else max_similarity  # of half-precision vectors a cosine may exceed 1
     rows, columns = np.nonzero((cosines > above) & (neighbours >= 0))
@@ -109,13 +107,8 @@ def _drop_near_duplicates(
 
 
 def _walk(
-    neighbours: NDArray[np.int64],
-    cosines: NDArray[np.float32],
-    ranks: NDArray[np.int64],
-    *,
-    kept: NDArray[np.bool_],
-    k: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, kept: NDArray[np.bool_], k: int
+) -> tuple[_Ids, _Cosines]:
     """Return all kept documents in the order of the walk, and the weight of the edge to each, NaN for a jump; (kept,).
 
     The graph joins each kept document, shape (n,), to its `k` nearest kept ones, in both directions; equal weights by rank.

@@ -70,27 +70,20 @@ class Keywords(Section):
 def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> Step:
     """Documents → the keywords of their queries."""
     if not isinstance(options, Keywords):
+        base = "nextlong.methods.keywords.Keywords"
         raise METHODS.broken(
-            method,
-            "needs keywords, but its Options do not derive from nextlong.methods.keywords.Keywords, whose keys say how "
-            "they are read",
+            method, f"needs keywords, but its Options do not derive from {base}, whose keys say how they are read"
         )
 
     files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
     tasks = each_shard(partial(_extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))
+    is_model = options.queries != "extractive"  # which takes a GPU for itself
     model = Path(options.queries).expanduser()
-    if options.queries != "extractive" and model.is_dir():
+    if is_model and model.is_dir():
         config["files"] = store.hash_folder(model)
-    needs = Resources(gpu="unused" if options.queries == "extractive" else "optional")  # a model takes one for itself
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=5e-8,
-        disk="kept_documents",
-        bytes=80,
-        tasks=per_shard,
-        rate=TRIED if options.queries == "extractive" else "queries",
-    )
+    needs, rate = Resources(gpu="optional" if is_model else "unused"), "queries" if is_model else TRIED
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="kept_documents", bytes=80, tasks=per_shard, rate=rate)
     return Step("keywords", 3, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
@@ -112,19 +105,12 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
             texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
             first += batch.num_rows
             queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
-            score, chars = options.min_keyword_score, options.min_keyword_chars
-            keywords = [
-                _candidate_keywords(of_text, min_keyword_score=score, min_keyword_chars=chars) for of_text in queries
-            ]
+            keywords = [_candidate_keywords(of_text, options) for of_text in queries]
             with_keywords += sum(map(bool, keywords))
             hashes = [[xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in of_text] for of_text in keywords]
             writer.write_batch(pa.record_batch([pa.array(hashes, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
-    return KeywordsResult(
-        documents=len(wanted),
-        with_keywords=with_keywords,
-        queries=_EXTRACTIVE if model is None else options.queries,
-        source=source,
-    )
+    made = _EXTRACTIVE if model is None else options.queries
+    return KeywordsResult(documents=len(wanted), with_keywords=with_keywords, queries=made, source=source)
 
 
 def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
@@ -159,9 +145,8 @@ _TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
 
 
 def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
-    """Return the first line and the most central sentences of a text, in reading order: the extractive stand-in.
+    """Return the first line and the most central sentences of a text, in reading order, with blanks between words (`_spaced`).
 
-    Where its script sets no blanks between words, the sentences have them. Raises RecipeError if what finds words is not installed.
     Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
     left out, over the root of their number. Deterministic; no model.
     """
@@ -171,28 +156,20 @@ def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     stop_words = _stop_words_of(_find_words(read[:_TOLD_BY_CHARS].lower()))
     words = [set(filter(_is_word, _find_words(sentence.lower()))) - stop_words for sentence in sentences]
     counts = Counter(word for sentence_words in words for word in sentence_words)
-    central = [
-        sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
-    ]
+    central = [sum(counts[word] for word in distinct) / math.sqrt(len(distinct) or 1) for distinct in words]
     best = sorted(range(1, len(sentences)), key=lambda place: (-central[place], place))[: max_queries - 1]
     return [sentences[place] for place in sorted([*best, 0])] if sentences else []
 
 
-def _candidate_keywords(
-    queries: Sequence[str],
-    *,
-    min_keyword_score: float = 3.0,
-    min_keyword_chars: int = 6,
-) -> list[str]:
+def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
     """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
-    return [
-        phrase
-        for phrase, score in _key_phrases(_spaced("\n".join(queries)))
-        # An ideograph says as much as three letters.
-        if len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase)) >= min_keyword_chars
-        and score >= min_keyword_score
-        and phrase not in _UNINFORMATIVE
-    ]
+
+    def is_candidate(phrase: str, score: float) -> bool:
+        size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))  # an ideograph says as much as three letters
+        is_enough = size >= options.min_keyword_chars and score >= options.min_keyword_score
+        return is_enough and phrase not in _UNINFORMATIVE
+
+    return [phrase for phrase, score in _key_phrases(_spaced("\n".join(queries))) if is_candidate(phrase, score)]
 
 
 class _Doc2Query:
@@ -214,26 +191,21 @@ class _Doc2Query:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
             model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
         except (ImportError, OSError, ValueError) as error:
-            cure = (
-                "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), such as "
-                "doc2query/msmarco-t5-base-v1"
-            )
-            cure = "pip install 'nextlong[quest]'" if isinstance(error, ImportError) else cure
+            cure = "pip install 'nextlong[quest]'"
+            if not isinstance(error, ImportError):
+                cure = "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), "
+                cure += "such as doc2query/msmarco-t5-base-v1"
             raise EncoderError(f"quest.queries={name} cannot be loaded: {first_sentence(error)}; {cure}") from None
         device = device or (f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu")
         try:
             self._torch, self._model = torch, model.to(device).eval()
         except (RuntimeError, AssertionError) as error:
-            reason = first_sentence(error)
-            raise EncoderError(
-                f"quest.queries={name} does not run on device={device!r}: {reason}; name another"
-            ) from None
+            why = f"does not run on device={device!r}: {first_sentence(error)}; name another"
+            raise EncoderError(f"quest.queries={name} {why}") from None
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the queries of each text, one a segment of `segment_tokens` tokens, for its first `max_segments`.
-
-        Greedy decoding: the authors of docTTTTTquery sample (top-k 10), but then a run could not be repeated.
-        """
+        """Return the queries of each text, one a segment of `segment_tokens` tokens, for its first `_MAX_SEGMENTS`."""
+        # Greedy decoding: the authors of docTTTTTquery sample (top-k 10), but then a run could not be repeated.
         owners: list[int] = []
         segments: list[list[int]] = []
         size = self._segment_tokens - 1
@@ -248,22 +220,16 @@ class _Doc2Query:
         for start in range(0, len(segments), self._batch_size):
             places = longest_first[start : start + self._batch_size]
             batch = self._tokenizer.pad({"input_ids": [segments[place] for place in places]}, return_tensors="pt")
+            given = {name: batch[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             with self._torch.inference_mode():
-                outputs = self._model.generate(
-                    input_ids=batch["input_ids"].to(self._model.device),
-                    attention_mask=batch["attention_mask"].to(self._model.device),
-                    max_new_tokens=_QUERY_TOKENS,
-                    do_sample=False,
-                    num_beams=1,
-                )
+                outputs = self._model.generate(**given, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1)
             decoded = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
             for place, query in zip(places, decoded, strict=True):
                 predicted[place] = query.strip()
-        queries_of: list[list[str]] = [[] for _ in texts]
+        queries_of: list[dict[str, None]] = [{} for _ in texts]  # each once
         for owner, query in zip(owners, predicted, strict=True):
-            if query and query not in queries_of[owner]:
-                queries_of[owner].append(query)
-        return queries_of
+            queries_of[owner].setdefault(query)
+        return [[*filter(None, of_text)] for of_text in queries_of]
 
 
 _doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # which a worker loads once for all its shards
@@ -297,9 +263,7 @@ _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
-_IS_LATIN: Final = re.compile(
-    "[\0-\u02ff\u2000-\u206f]*"
-).fullmatch  # whose words hold no marks apart from their letters
+_IS_LATIN: Final = re.compile("[\0-\u02ff\u2000-\u206f]*").fullmatch  # words hold no marks apart from their letters
 _LATIN_TOKENS: Final = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]|\n")
 _IDEOGRAPH: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _LEAST_UNSPACED: Final = 0.1  # of a text's characters; below, names and quotations in another language
@@ -317,10 +281,7 @@ _OTHER_STOP_WORDS: Final = {
 
 
 def _spaced(text: str) -> str:
-    """Return a text with blanks between the words of Chinese, Japanese, Thai, Lao, Khmer and Burmese, if it is written in these.
-
-    Raises RecipeError if icu4py is not installed.
-    """
+    """Return a text with blanks between words, if it has none, as in Thai. Raises RecipeError without icu4py."""
     runs = _UNSPACED_RUN.findall(text)
     if sum(map(len, runs)) <= _LEAST_UNSPACED * len(text):
         return text

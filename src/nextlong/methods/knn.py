@@ -42,10 +42,7 @@ class _KnnMethod(DocumentMethod[Knn]):
         return options.reuse == "across-sequences"
 
     def draft(self, documents: CorpusArrays, options: Knn, request: DraftRequest) -> Drafted:
-        """Return a sequence for each seed, in draw order, whose free neighbours reach `request.target_tokens`.
-
-        Another seed gives no sequence and, under `reuse="never"`, takes no document from others.
-        """
+        """Return a sequence for each seed, in draw order, whose free neighbours reach T; other seeds take no document."""
         near, tokens = documents.neighbours, documents.tokens
         assert near is not None
         free = np.ones(len(tokens), np.bool_)

@@ -31,19 +31,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import (
-    Citation,
-    CorpusArrays,
-    DocumentMethod,
-    Draft,
-    Drafted,
-    DraftRequest,
-    Need,
-    stretches,
-)
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe.keys import Positive
 from nextlong.rng import keyed_hash, rng_for
+
+_Ids = NDArray[np.int64]
+_Hashes = NDArray[np.uint64]
 
 _RANGES = 64  # a power of two; of 2.4 billion candidates, those of 240 million documents, one holds 38 million
 _DRAWN_AT_ONCE = 1 << 22  # documents
@@ -78,7 +72,7 @@ class _QuestMethod(DocumentMethod[Quest]):
         made = "extractive stand-in for queries" if options.queries == "extractive" else f"queries by {options.queries}"
         return f"{self.name} ({made})"
 
-    def repeats_documents(self, options: Quest) -> bool:  # noqa: ARG002
+    def repeats_documents(self, options: Quest) -> bool:
         """Say that the documents of oversampled keywords may come back."""
         return True
 
@@ -91,18 +85,13 @@ class _QuestMethod(DocumentMethod[Quest]):
 
 
 def _draw_keywords(
-    candidates: pa.ChunkedArray,
-    content_hashes: NDArray[np.uint64],
-    *,
-    seed: int,
-    min_keyword_documents: int = 2,
-    max_keyword_share: float = 0.05,
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+    candidates: pa.ChunkedArray, hashes: _Hashes, *, seed: int, min_documents: int = 2, max_share: float = 0.05
+) -> tuple[_Hashes, _Ids, int]:
     """Sample one keyword for each document, by key, from its candidates, list<uint64> (n,), distinct within a document.
 
-    Candidates of fewer than `min_keyword_documents` documents connect nothing, and those of more than the share
-    `max_keyword_share` of all documents are uninformative; neither is sampled. Returns the sampled keywords (d,), ascending; for
-    each document its index into these, shape (n,), -1 for none; and how many documents have only candidates that are not sampled.
+    Candidates of fewer than `min_documents` connect nothing, and those of more than the share `max_share` of all documents are
+    uninformative; neither is sampled. Returns the sampled keywords (d,), ascending; for each document its index into these, shape
+    (n,), -1 for none; and how many documents have only candidates that are not sampled.
     """
     # (m,) every candidate of every document, document after document: those of document i are [offsets[i], offsets[i + 1]).
     counts = np.concatenate([np.empty(0, np.int32), *(piece.value_lengths().to_numpy() for piece in candidates.chunks)])
@@ -114,8 +103,7 @@ def _draw_keywords(
     for number in range(_RANGES):
         places = np.flatnonzero(range_of == number)
         _, word, documents = np.unique(words[places], return_inverse=True, return_counts=True)
-        usable = (documents >= min_keyword_documents) & (documents <= max_keyword_share * len(candidates))
-        is_usable[places] = usable[word]
+        is_usable[places] = ((documents >= min_documents) & (documents <= max_share * len(candidates)))[word]
     # (n,) the hash of the usable candidate that a document's own hash selects.
     drawn, has_one = np.zeros(len(candidates), np.uint64), np.zeros(len(candidates), np.bool_)
     for first in range(0, len(candidates), _DRAWN_AT_ONCE):
@@ -124,9 +112,8 @@ def _draw_keywords(
         before = np.searchsorted(usable_places, ends)
         choices = np.diff(before)
         some = np.flatnonzero(choices)
-        nth = keyed_hash(content_hashes[first + some], seed=seed, stage="quest.keyword") % choices[some].astype(
-            np.uint64
-        )
+        keys = keyed_hash(hashes[first + some], seed=seed, stage="quest.keyword")
+        nth = keys % choices[some].astype(np.uint64)
         drawn[first + some] = words[usable_places[before[some] + nth.astype(np.int64)]]
         has_one[first + some] = True
     del words, range_of, is_usable, offsets  # 98 bytes a document, before the next arrays take 50
@@ -136,17 +123,12 @@ def _draw_keywords(
 
 
 def _draft_keywords(
-    keywords: NDArray[np.uint64],
-    keyword_of: NDArray[np.int64],
-    documents: CorpusArrays,
-    options: Quest,
-    request: DraftRequest,
+    keywords: _Hashes, keyword_of: _Ids, documents: CorpusArrays, options: Quest, request: DraftRequest
 ) -> list[Draft]:
     """Return sequences of the documents of sampled `keywords` (d,), keyword after keyword; `keyword_of` as `_draw_keywords`.
 
     Every keyword comes once, the `split_ratio` of them with the fewest documents `oversample` times, in random order; its documents
-    follow in random order. That row is cut into sequences, of which some are sampled. A document that an oversampled keyword would
-    put into one sequence twice is there once; sequences that this leaves short are dropped.
+    follow in random order. That row is cut into sequences, of which some are sampled.
     """
     hashed = partial(keyed_hash, seed=request.seed)
     # `by_keyword`: the documents with a keyword, sorted by keyword, within one by keyed hash; the documents of keyword k are
@@ -168,6 +150,7 @@ def _draft_keywords(
     places += np.arange(len(places))
     pieces = stretches(by_keyword[places], documents.tokens, enough=request.target_tokens)
     drafts: list[Draft] = []
+    # A document that an oversampled keyword puts into a sequence twice is there once; sequences that this leaves short are dropped.
     for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():
         if len(drafts) == request.sequences:
             break

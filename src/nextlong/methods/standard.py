@@ -19,7 +19,7 @@ class Standard(DocumentMethod[Section]):
 
     name = "standard"
 
-    def draft(self, documents: CorpusArrays, options: Section, request: DraftRequest) -> Drafted:  # noqa: ARG002
+    def draft(self, documents: CorpusArrays, options: Section, request: DraftRequest) -> Drafted:
         """Return stretches of one shuffle."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)

@@ -17,16 +17,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import (
-    InputFormat,
-    Items,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    refuse_column,
-    source_id,
-)
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind
 
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
 _HEAD_BYTES: Final = 512
@@ -45,7 +36,7 @@ class _Delimited(InputFormat):
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
-        file, source, columns = request.part.file, request.source, request.columns
+        file, source = request.part.file, request.source
         rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
         _, header = next(rows, (1, None))
         if header is None:
@@ -57,11 +48,11 @@ class _Delimited(InputFormat):
         names = [name.strip() for name in header]
         if names.count(source.text) != 1 and len(names) == 1:
             self._refuse_delimiter(names[0], file)
-        for name, key in ((source.text, "text"), *((name, "metadata or filter") for name in columns)):
+        for name, key in request.required():
             if names.count(name) != 1:
-                refuse_column(file, name, names, key=key)
+                request.refuse_column(name, names, key=key)
         id_index = names.index(source.id) if names.count(source.id) == 1 else None
-        text_index, *indexes = (names.index(name) for name in (source.text, *columns))
+        text_index, *indexes = (names.index(name) for name, _ in request.required())
         for line, row in rows:
             if isinstance(row, str):
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
@@ -74,8 +65,7 @@ class _Delimited(InputFormat):
                 yield Reject(file.name, line, RejectKind.INVALID_UTF8)
             else:
                 own_id = None if id_index is None else row[id_index]
-                values = tuple(row[index] or None for index in indexes)
-                yield Record(row[text_index], source_id(own_id, file.name, line), line, values)
+                yield request.record(row[text_index], own_id, line, tuple(row[index] or None for index in indexes))
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows. Raises CorpusError if another delimiter separates the names of the columns."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import pyarrow as pa
@@ -211,14 +210,6 @@ class _RowFilter:
     def _syntax_tree(self, statement: str) -> Any:
         query = "SELECT json_serialize_sql(?::VARCHAR)"
         return json.loads(self._connection.execute(query, [statement]).fetchall()[0][0])
-
-
-def evaluator() -> str:
-    """Return the version of DuckDB, because another one may decide otherwise; "" if it is not installed."""
-    try:
-        return f"duckdb {version('duckdb')}"
-    except PackageNotFoundError:
-        return ""
 
 
 @lru_cache(maxsize=64)

@@ -14,17 +14,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.records import (
-    InputFormat,
-    Items,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    conversation_text,
-    refuse_column,
-    source_id,
-)
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
 from nextlong.text import Json, counted
 
 _MAX_HEAD_BYTES: Final = 10_000_000
@@ -61,18 +51,18 @@ class _JsonLines(InputFormat):
                 nested = ((key, field) for key, field in value.items() if isinstance(field, dict))
                 keys = keys or [*value, *(f"{key}.{inner}" for key, field in nested for inner in field)]
                 if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_first_part:
-                    refuse_column(file, source.text, keys)
+                    request.refuse_column(source.text, keys)
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
                 continue
             with_column += 1
             text = found if (turns := conversation_text(found)) is None else turns
             if isinstance(text, str):
                 values = tuple(_lookup(value, name) for name in request.columns)
-                yield Record(text, source_id(_lookup(value, source.id), file.name, number), number, values)
+                yield request.record(text, _lookup(value, source.id), number, values)
             else:
                 yield Reject(file.name, number, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
         if without_column and not with_column and is_first_part and part.stop is None:
-            refuse_column(file, source.text, keys)
+            request.refuse_column(source.text, keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
         """Yield the objects of the first lines; other lines are skipped.
@@ -84,15 +74,12 @@ class _JsonLines(InputFormat):
             lines += 1
             if number == 1:
                 _refuse_array(file, line)
-            try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                problem = problem or f"line {number}: {RejectKind.BROKEN_JSON}: {_broken_at(error)}"
-                continue
+            value = _parse(line, "")
             if isinstance(value, dict):
                 has_objects = True
                 yield value
-            problem = problem or f"line {number}: {RejectKind.NOT_AN_OBJECT}"
+            else:
+                problem = problem or f"line {number}: {Reject(file.name, number, *value).reason}"
         if lines and not has_objects:
             raise ValueError(f"{problem}; {counted(lines, 'line')} read, none of them a JSON object")
 
@@ -177,14 +164,10 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
             return RejectKind.LONE_SURROGATE, ""
         except (ValueError, RecursionError):
             # The parser's own "line 1" would contradict the line of the file, which every reject carries.
-            return RejectKind.BROKEN_JSON, _broken_at(error)
+            # After the newline of a cut line, it counts columns from 1 again.
+            column = min(error.pos, len(error.doc.rstrip("\r\n"))) + 1
+            return RejectKind.BROKEN_JSON, f"{error.msg} at column {column}"
     return value if isinstance(value, dict) else (RejectKind.NOT_AN_OBJECT, "")
-
-
-def _broken_at(error: orjson.JSONDecodeError) -> str:
-    """Return the parser's reason and the column; after the newline of a cut line, it counts columns from 1 again."""
-    column = min(error.pos, len(error.doc.rstrip("\r\n"))) + 1
-    return f"{error.msg} at column {column}"
 
 
 def _refuse_array(file: InputFile, line: bytes) -> None:

@@ -254,8 +254,7 @@ def recognise_inputs(
         now.setdefault(source.path, {}).update({file.name: file for file in recognised[-1]})
     if changed_inputs == "accept":
         return recognised
-    changes = [change for path in now for change in _changes(path, now[path], known.get(path, {}))]
-    if changes:
+    if changes := [change for path in now for change in _changes(path, now[path], known.get(path, {}))]:
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
             f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
@@ -283,22 +282,18 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
 
 def _changes(path: str, now: Mapping[str, InputFile], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Describe each known file of a source's path that has changed or is gone."""
-    changed, gone = [], []
-    for name, entry in entries.items():
-        file = now.get(name)
-        if file is None:
-            shown = path if posixpath.basename(path) == name else f"{name} of {path}"
-            gone.append(f"{shown} is gone, or no longer named")
-        elif file.known_as is None:
-            size, _, mark = file.version.partition(":")
-            if size != _size(entry["version"]):
-                how = f"has {size} bytes and had {_size(entry['version'])}"
-            elif entry["xxh3"] is not None:
-                how = f"has other content of the same size ({size} bytes)"
-            else:
-                how = f"has another version (time or ETag {mark}, was {entry['version'].partition(':')[2]})"
-            changed.append(f"{file.path} {how}")
-    return [*changed, *gone]
+    changed = []
+    for file, entry in ((now[name], entry) for name, entry in entries.items() if name in now):
+        (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
+        if size != known_size:
+            how = f"has {size} bytes and had {known_size}"
+        elif entry["xxh3"] is not None:
+            how = f"has other content of the same size ({size} bytes)"
+        else:
+            how = f"has another version (time or ETag {mark}, was {known_mark})"
+        changed += [f"{file.path} {how}"] if file.known_as is None else []
+    gone = [path if posixpath.basename(path) == name else f"{name} of {path}" for name in entries if name not in now]
+    return [*changed, *(f"{shown} is gone, or no longer named" for shown in gone)]
 
 
 def remember(
@@ -309,9 +304,10 @@ def remember(
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
     for source, source_files in zip(sources, files, strict=True):
-        for file in source_files:
-            entry = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
-            now[source.path][file.name] = entry
+        now[source.path] |= {
+            file.name: {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
+            for file in source_files
+        }
     store.write_json(run_dir / _INPUTS_FILE, {**_read_known(run_dir), **now})
 
 

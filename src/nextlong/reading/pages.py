@@ -9,37 +9,23 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import (
-    InputFormat,
-    Items,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    refuse_column,
-    source_id,
-)
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Record, Reject, RejectKind, library
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
 _MARKUP: Final = 20  # bytes of a page per character of its text, at most
-try:
-    _EXTRACTOR = f"resiliparse {version('resiliparse')}"  # another version may extract another text
-except PackageNotFoundError:
-    _EXTRACTOR = ""
 
 
 class _Pages(InputFormat):
     """What archives and single pages share; `columns` are those that a page can give."""
 
     columns: tuple[str, ...]
-    extractor = _EXTRACTOR
+    extractor = library("resiliparse")
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
@@ -51,13 +37,12 @@ class _Pages(InputFormat):
 
     def _check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
         """Return the file. Raises CorpusError if packages are missing, or the source names a column that pages do not have."""
-        file, source = request.part.file, request.source
-        self.head(stream, file)
-        named = [(name, "metadata or filter") for name in request.columns]
-        for name, key in [*named, (source.id, "id")] if source.names_ids else named:
+        self.head(stream, request.part.file)
+        _, *named = request.required()
+        for name, key in [*named, (request.source.id, "id")] if request.source.names_ids else named:
             if name not in self.columns:
-                refuse_column(file, name, self.columns, key=key)
-        return file
+                request.refuse_column(name, self.columns, key=key)
+        return request.part.file
 
 
 class _Html(_Pages):
@@ -75,7 +60,7 @@ class _Html(_Pages):
             return
         text, values = _page(raw, None, file)
         own_id = values.get(request.source.id) or file.name
-        yield Record(text, source_id(own_id, file.name, 1), 1, tuple(values.get(name) for name in request.columns))
+        yield request.record(text, own_id, 1, tuple(values.get(name) for name in request.columns))
 
 
 class _Warc(_Pages):
@@ -113,8 +98,7 @@ class _Warc(_Pages):
                 values[name] = record.headers.get(f"WARC-{header}")
             if text and not text.isspace():
                 own_id = values.get(request.source.id) or values["url"] or values["record_id"]
-                columns = tuple(values.get(name) for name in request.columns)
-                yield Record(text, source_id(own_id, file.name, number), number, columns)
+                yield request.record(text, own_id, number, tuple(values.get(name) for name in request.columns))
         if archive.error is not None:
             raise archive.error
         # Every record ends in two newlines; FastWARC accepts any end.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -83,6 +84,30 @@ class ReadRequest:
     columns: Sequence[str]
     max_document_chars: int  # of longer texts less may be read, or nothing
 
+    def required(self) -> list[tuple[str, str]]:
+        """Return the columns that a record must have, each with the key of the source that names it; the text is first."""
+        return [(self.source.text, "text"), *((name, "metadata or filter") for name in self.columns)]
+
+    def record(self, text: str, own_id: Any, line: int, values: tuple[Any, ...] = ()) -> Record:
+        """Return the record of a line or row, under the user's own id as a string, else file:line."""
+        if own_id is None or own_id == "" or isinstance(own_id, dict | list):
+            return Record(text, f"{self.part.file.name}:{line}", line, values)
+        return Record(text, str(own_id).encode("utf-8", "replace").decode(), line, values)
+
+    def refuse_column(self, column: str, known: Sequence[str], *, key: str = "text") -> NoReturn:
+        """Raise CorpusError for a column that the file lacks, or has twice; `key` is the key of the source that names it."""
+        path = self.part.file.path
+        if (count := known.count(column)) > 1:
+            raise CorpusError(
+                f"{path} has {count} columns {column!r}, so it is not clear which is meant by {key}; rename one"
+            )
+        near = difflib.get_close_matches(column, known, n=1)
+        choice, what = (
+            ("the one that holds the text", "for the text") if key == "text" else ("one of these", f"that {key} names")
+        )
+        fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
+        raise CorpusError(f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
+
 
 class InputFormat(ABC):
     """A format of input files. To add one, assign an instance of a subclass to FORMAT in a module of this folder."""
@@ -135,6 +160,14 @@ def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] |
     return (RejectKind.EMPTY, "") if not text or text.isspace() else None
 
 
+def library(package: str) -> str:
+    """Return name and version of what reads or filters text, because another one may decide otherwise; "" if not installed."""
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""
+
+
 @contextmanager
 def explained(file: InputFile) -> Iterator[None]:
     """Turn errors of file systems and decoders into a CorpusError that names the file and the fix."""
@@ -153,26 +186,6 @@ def explained(file: InputFile) -> Iterator[None]:
             f"{file.path} ends early or is damaged ({reason}); re-download it, or rename it if its content is of another "
             "format than its name says"
         ) from None
-
-
-def source_id(value: Any, name: str, line: int) -> str:
-    """Return the user's own id as a string, else file:line."""
-    if value is None or value == "" or isinstance(value, dict | list):
-        return f"{name}:{line}"
-    return str(value).encode("utf-8", "replace").decode()
-
-
-def refuse_column(file: InputFile, column: str, known: Sequence[str], *, key: str = "text") -> NoReturn:
-    """Raise CorpusError for a column that a file does not have, or has twice; `key` is the key of the source that names it."""
-    if (count := known.count(column)) > 1:
-        raise CorpusError(
-            f"{file.path} has {count} columns {column!r}, so it is not clear which is meant by {key}; rename one"
-        )
-    near = difflib.get_close_matches(column, known, n=1)
-    choice = "the one that holds the text" if key == "text" else "one of these"
-    fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
-    what = "for the text" if key == "text" else f"that {key} names"
-    raise CorpusError(f"{file.path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
 
 def conversation_text(value: Any) -> str | None:

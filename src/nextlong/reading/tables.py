@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import reduce
 from itertools import islice
 from typing import Any, Final
 
@@ -16,18 +17,7 @@ import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, open_file
-from nextlong.reading.records import (
-    TURN_KEYS,
-    InputFormat,
-    Items,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    conversation_text,
-    refuse_column,
-    source_id,
-)
+from nextlong.reading.records import TURN_KEYS, InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
 from nextlong.recipe import Source
 
 _HEAD_ROWS: Final = 20
@@ -57,7 +47,7 @@ class _Parquet(InputFormat):
             columns=_dotted(paths),
             use_threads=False,
         )
-        yield from _read_batches(batches, part.file, paths, rows_before=part.lines_before)
+        yield from _read_batches(batches, request, paths, rows_before=part.lines_before)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """Yield the first rows."""
@@ -78,8 +68,7 @@ class _Parquet(InputFormat):
         except (OSError, pa.ArrowException):
             return [FilePart(file)]  # reading it reports what is wrong
         parts, first, rows, held_bytes, rows_before = [], 0, 0, 0, 0
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
+        for number, group in enumerate(map(footer.row_group, range(footer.num_row_groups))):
             held_bytes += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             rows += group.num_rows
             if held_bytes >= part_bytes or number == footer.num_row_groups - 1:
@@ -101,17 +90,13 @@ class _Parquet(InputFormat):
         rows = parquet.metadata.row_group(group).num_rows
         # The same share of each row group, so that none counts for more.
         max_rows, batches, taken = max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))), [], 0
-        for batch in parquet.iter_batches(
-            batch_size=max(1, min(_SAMPLE_ROWS, max_rows)),
-            row_groups=[group],
-            columns=_dotted(paths),
-            use_threads=False,
-        ):
+        size, columns = max(1, min(_SAMPLE_ROWS, max_rows)), _dotted(paths)
+        for batch in parquet.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
             batches.append(batch.slice(0, max_rows - taken))
             taken += batches[-1].num_rows
             if taken >= max_rows:
                 break
-        return _read_batches(batches, file, paths), taken / rows / groups if taken else 1.0
+        return _read_batches(batches, request, paths), taken / rows / groups if taken else 1.0
 
 
 class _Arrow(InputFormat):
@@ -123,7 +108,7 @@ class _Arrow(InputFormat):
         """Yield the record or reject of each row of an Arrow file or stream."""
         paths = _resolve_columns(_open_arrow(stream).schema, request)
         reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-        yield from _read_batches(_arrow_batches(reader), request.part.file, paths)
+        yield from _read_batches(_arrow_batches(reader), request, paths)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """Yield the first rows."""
@@ -134,14 +119,11 @@ class _Arrow(InputFormat):
         """Return (bytes of text, bytes) of the first record batch; only its text column is read from a file."""
         with closing(open_file(file)) as stream:
             path, _ = _resolve(_open_arrow(stream).schema, source.text)
-            if not path:
-                return (0, 0)
             reader = _open_arrow(stream, columns=path[:1])
-            batch = next(_arrow_batches(reader), None)
-            if batch is None:
-                return (0, 0)
-            is_file = isinstance(reader, pa.ipc.RecordBatchFileReader)
-            return _column(batch, path).nbytes, file.bytes // reader.num_record_batches if is_file else batch.nbytes
+            for batch in _arrow_batches(reader) if path else ():
+                count = getattr(reader, "num_record_batches", None)
+                return _column(batch, path).nbytes, batch.nbytes if count is None else file.bytes // count
+            return (0, 0)
 
 
 FORMAT: Final = (_Parquet(), _Arrow())
@@ -154,9 +136,8 @@ def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
 
 def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None) -> Any:
     """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
-    fields = None
-    if columns is not None:
-        fields = [index for index, name in enumerate(_open_arrow(stream).schema.names) if name in columns]
+    names = [] if columns is None else _open_arrow(stream).schema.names
+    fields = None if columns is None else [index for index, name in enumerate(names) if name in columns]
     stream.seek(0)
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)
@@ -165,17 +146,16 @@ def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None)
 
 
 def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return (reader.get_batch(index) for index in range(reader.num_record_batches))
-    return iter(reader)
+    count = getattr(reader, "num_record_batches", None)  # a stream does not know it
+    return iter(reader) if count is None else map(reader.get_batch, range(count))
 
 
 def _read_batches(
-    batches: Iterable[pa.RecordBatch], file: InputFile, paths: Sequence[_Path], *, rows_before: int = 0
+    batches: Iterable[pa.RecordBatch], request: ReadRequest, paths: Sequence[_Path], *, rows_before: int = 0
 ) -> Items:
     """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
     text_path, id_path, *others = paths
-    line = rows_before
+    name, line = request.part.file.name, rows_before
     for batch in batches:
         # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
@@ -187,11 +167,11 @@ def _read_batches(
             for text, own_id, row_values in zip(texts, ids, values, strict=True):
                 line += 1
                 if isinstance(text, str):
-                    yield Record(text, source_id(own_id, file.name, line), line, row_values)
+                    yield request.record(text, own_id, line, row_values)
                 elif isinstance(text, bytes):
-                    yield Reject(file.name, line, RejectKind.INVALID_UTF8)
+                    yield Reject(name, line, RejectKind.INVALID_UTF8)
                 else:
-                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
+                    yield Reject(name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
 
 
 def _texts(column: pa.Array) -> list[Any]:
@@ -212,22 +192,21 @@ def _texts(column: pa.Array) -> list[Any]:
 
 def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
     """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
-    file, source = request.part.file, request.source
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
     paths = []
-    for name, key in ((source.text, "text"), *((name, "metadata or filter") for name in request.columns)):
+    for name, key in request.required():
         path, kind = _resolve(schema, name)
         if kind is None:
-            refuse_column(file, name, known, key=key)
+            request.refuse_column(name, known, key=key)
         paths.append(path)
         value_type = kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
         is_string = any(is_kind(value_type) for is_kind in _STRING_KINDS)
         if key == "text" and not is_string and not _is_conversation(kind):
             raise CorpusError(
-                f"{file.path}: column {name!r} holds {kind}, not strings or conversations; name another as text"
+                f"{request.part.file.path}: column {name!r} holds {kind}, not strings or conversations; name another as text"
             )
-    id_path, id_type = _resolve(schema, source.id)
+    id_path, id_type = _resolve(schema, request.source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     return [paths[0], id_path if is_scalar else (), *paths[1:]]
 
@@ -250,10 +229,7 @@ def _is_conversation(kind: pa.DataType) -> bool:
 
 
 def _column(batch: pa.RecordBatch, path: _Path) -> Any:
-    column = batch.column(path[0])
-    for part in path[1:]:
-        column = pc.struct_field(column, part)
-    return column
+    return reduce(pc.struct_field, path[1:], batch.column(path[0]))
 
 
 def _dotted(paths: Iterable[_Path]) -> list[str]:
@@ -262,7 +238,7 @@ def _dotted(paths: Iterable[_Path]) -> list[str]:
 
 def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
     """Return the uncompressed bytes of one column, or of all within a nested one, from the footer; 0 if there is none."""
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]
-    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    indexes = [index for index, path in enumerate(paths) if f"{path}.".startswith(f"{column}.")]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
     return sum(group.column(index).total_uncompressed_size for group in groups for index in indexes)

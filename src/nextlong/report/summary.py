@@ -15,8 +15,8 @@ from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
+from nextlong.methods.documents import describe_partition
 from nextlong.methods.keywords import KeywordsResult
-from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
@@ -37,7 +37,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     shortfall = ""
     if asked == "all":
-        shortfall = f" ({causes})" if Attempt.of(done).dropped else ""
+        shortfall = f" ({causes})" if Attempt(done).dropped else ""
     elif sequences != asked:
         shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
@@ -67,34 +68,25 @@ def embed_rows(
     rows = embedded_rows(chunks, shortlist)[first:last]
     at_once = _BLOCK_CHUNKS if execution is None else execution.call_chunks
 
-    def encoded(texts: list[str], done: int) -> NDArray[np.float16]:
-        vectors = model.encode(texts)
-        place, what, shape = 0, "", (len(texts), model.dimensions)
-        if vectors.shape != shape:
-            what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
-        else:
-            lengths = np.linalg.norm(vectors, axis=1)
-            wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
-            if len(wrong):
-                place = int(wrong[0])
-                what = f"a vector of length {lengths[place]:.4g} where it must be 1"
-        if what:
-            ids = rows[done + place : done + place + 1]
-            ((document, ordinal),) = chunk_names(ids, documents=[documents], chunks=[chunks])
-            where = f"{document} · chunk {ordinal}"
-            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
-        return vectors.astype("<f2")
-
     def blocks() -> Iterator[NDArray[np.float16]]:
-        waiting: list[str] = []
-        done = 0
-        for batch in iter_chunk_texts(documents, chunks, rows):
-            waiting += batch.texts
-            while len(waiting) >= at_once:
-                yield encoded(waiting[:at_once], done)
-                waiting, done = waiting[at_once:], done + at_once
-        if waiting:
-            yield encoded(waiting, done)
+        texts = chain.from_iterable(batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
+        for done in range(0, len(rows), at_once):
+            some = list(islice(texts, at_once))
+            vectors, place, what = model.encode(some), 0, ""
+            if vectors.shape != (shape := (len(some), model.dimensions)):
+                what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
+            else:
+                lengths = np.linalg.norm(vectors, axis=1)
+                wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
+                if len(wrong):
+                    place = int(wrong[0])
+                    what = f"a vector of length {lengths[place]:.4g} where it must be 1"
+            if what:
+                ids = rows[done + place : done + place + 1]
+                ((document, ordinal),) = chunk_names(ids, documents=[documents], chunks=[chunks])
+                where = f"{document} · chunk {ordinal}"
+                raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
+            yield vectors.astype("<f2")
 
     if execution is None:
         return _write_vectors(out, blocks(), rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
@@ -149,12 +141,8 @@ def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tup
     """Return shard, first and last of the rows of each slice; small corpora are cut finer, to give all workers something."""
     finest = -(-sum(row_counts) // _LEAST_TASKS)
     finest += -finest % execution.call_chunks
-    size = max(execution.call_chunks, min(execution.task_chunks, finest))
-    return [
-        (shard, first, min(first + size, count))
-        for shard, count in enumerate(row_counts)
-        for first in range(0, count, size)
-    ]
+    size, counts = max(execution.call_chunks, min(execution.task_chunks, finest)), enumerate(row_counts)
+    return [(shard, first, min(first + size, count)) for shard, count in counts for first in range(0, count, size)]
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
@@ -190,20 +178,47 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     kind, encoder = kind_of(recipe.encoder), recipe.encoder
 
     def tasks(done: Artifacts) -> list[Task]:
-        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
-        return kind.prepare(encoder, documents=documents, chunks=chunks, seed=recipe.seed)
+        text = corpus(done)
+        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=recipe.seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
-    resources, estimate = kind.resources(encoder), kind.estimate(encoder)
+    needs, estimate = kind.resources(encoder), kind.estimate(encoder)
     return Step(
-        "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=resources, estimate=estimate
+        "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=estimate
     )
 
 
-def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortlist: Step | None = None) -> Step:
+def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
     """CHUNKS, all or those on the shortlist → VECTORS: by shards, or by slices of them where the encoder asks for that."""
-    kind = kind_of(recipe.encoder)
-    inputs = (ingest, chunk, encoder) if shortlist is None else (ingest, chunk, encoder, shortlist)
+    kind, encoder = kind_of(recipe.encoder), recipe.encoder
+    inputs = (ingest, chunk, prepared) if shortlist is None else (ingest, chunk, prepared, shortlist)
+
+    def tasks(done: Artifacts) -> Work:
+        text = corpus(done)
+        marks = [None] * len(text.chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
+        shards = [*zip(text.documents, text.chunks, marks, strict=True)]
+        files: list[dict[str, Any]] = [
+            {"documents": one, "chunks": its, "shortlist": mark} for one, its, mark in shards
+        ]
+        if kind.embeds == "shards":
+            fitted = done["encoder"].stem() if kind.needs_fit else None
+            return Work([partial(embed_rows, encoder=encoder, fitted=fitted, **of_shard) for of_shard in files])
+        execution = done["encoder"].result(ExecutionResult)
+        counts = [len(embedded_rows(its, mark)) for _, its, mark in shards]
+        embed = partial(embed_rows, encoder=encoder, execution=execution)
+        each: list[Task] = []
+        members: list[list[int]] = [[] for _ in files]  # of each shard, the numbers of its tasks
+        for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
+            each.append(partial(embed, first=first, last=last, **files[shard]))
+            members[shard].append(number)
+
+        def join(numbers: list[int], chunks: Path, mark: Path | None) -> Join:
+            task = partial(join_slices, tasks=numbers, chunks=chunks, shortlist=mark, dimensions=execution.dimensions)
+            return Join(numbers, lambda _: task, replaces=True)
+
+        joins = [join(numbers, its, mark) for numbers, (_, its, mark) in zip(members, shards, strict=True)]
+        return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
+
     estimate = Estimate(
         work="embedded",
         seconds=6e-5,
@@ -212,41 +227,12 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
         tasks=per_shard,
         rate=kind.rate,
     )
-
-    def tasks(done: Artifacts) -> Work:
-        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
-        marks = [None] * len(chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
-        files: list[dict[str, Any]] = [
-            dict(zip(("documents", "chunks", "shortlist"), of_shard, strict=True))
-            for of_shard in zip(documents, chunks, marks, strict=True)
-        ]
-        if kind.embeds == "shards":
-            fitted = done["encoder"].stem() if kind.needs_fit else None
-            return Work([partial(embed_rows, encoder=recipe.encoder, fitted=fitted, **of_shard) for of_shard in files])
-        execution = done["encoder"].result(ExecutionResult)
-        counts = [len(embedded_rows(of_shard["chunks"], of_shard["shortlist"])) for of_shard in files]
-        embed = partial(embed_rows, encoder=recipe.encoder, execution=execution)
-        each: list[Task] = []
-        members: list[list[int]] = [[] for _ in files]  # of each shard, the numbers of its tasks
-        for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
-            each.append(partial(embed, first=first, last=last, **files[shard]))
-            members[shard].append(number)
-
-        def join(numbers: list[int], of_shard: dict[str, Any]) -> Join:
-            of_join = {name: of_shard[name] for name in ("chunks", "shortlist")}
-            task = partial(join_slices, tasks=numbers, dimensions=execution.dimensions, **of_join)
-            return Join(numbers, lambda _: task, replaces=True)
-
-        joins = [join(*one) for one in zip(members, files, strict=True)]
-        return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
-
     version = 1
     if kind.embeds == "slices":
         version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
         estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
-    return Step(
-        "embed", version, {}, inputs, tasks, EmbedResult, resources=kind.resources(recipe.encoder), estimate=estimate
-    )
+    needs = kind.resources(encoder)
+    return Step("embed", version, {}, inputs, tasks, EmbedResult, resources=needs, estimate=estimate)
 
 
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:

@@ -48,13 +48,10 @@ class _IndexResult(TaskResult):
 
 
 def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int) -> NeighbourCount:
-    """Return how many neighbours a document gets: a number, or (None) as many as hold enough characters.
-
-    Short documents' neighbours are short too. Each further `attempt` doubles the characters: the attempts before it ran out of
-    neighbours.
-    """
+    """Return how many neighbours a document gets: a number, or (None) as many as hold enough characters."""
     if neighbours is not None:
         return {"neighbours": neighbours}
+    # Short documents' neighbours are short too. The attempts before ran out of neighbours: each further one doubles the characters.
     return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
 
 
@@ -68,9 +65,7 @@ def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
 
 def vectors_of(done: Artifacts) -> list[Path]:
     """Return the vectors that are searched: of documents if a method searches for these, else of chunks."""
-    if "document_vectors" in done:
-        return done["document_vectors"].files(".document_vectors.npy")
-    return done["embed"].files(".vectors.npy")
+    return done["document_vectors" if "document_vectors" in done else "embed"].files("vectors.npy")
 
 
 def queries_of(done: Artifacts) -> Path:
@@ -91,7 +86,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         if is_auto:
             drawn = done["documents" if "documents" in done else "meta_documents"].result(DrawResult)
             load = {"queries": drawn.meta_chunks or drawn.drawn, "k": count_neighbours(neighbours, done)}
-        return [partial(choose_and_train, vectors=vectors_of(done), search=search, seed=recipe.seed, **load)]
+        return [partial(_choose_and_train, vectors=vectors_of(done), search=search, seed=recipe.seed, **load)]
 
     def part_bounds(done: Artifacts) -> list[int]:
         # Where the shards of each part of the index begin, and their end.
@@ -109,20 +104,17 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
     def measure(done: Artifacts) -> Work:
         if is_exact(done):
             return Work([])
-        files, bounds = index_files(done), part_bounds(done)
-        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": recipe.seed}
-        given["k"] = count_neighbours(neighbours, done)
+        files, bounds, k = index_files(done), part_bounds(done), count_neighbours(neighbours, done)
+        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": recipe.seed, "k": k}
         tasks = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
-        each: list[Task] = []
-        for low, high in pairwise(np.linspace(0, len(files.lists), tasks + 1).astype(int).tolist()):
-            shards = range(bounds[low], bounds[high])
-            each.append(partial(ivf.measure_block, lists=slice(low, high), shards=shards, **given))
+        each = [
+            partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **given)
+            for low, high in pairwise(np.linspace(0, len(files.lists), tasks + 1).astype(int).tolist())
+        ]
         tune = partial(ivf.tune, blocks=tasks, target=search.recall, **given)
         return Work(each, [Join(range(tasks), lambda _: tune, replaces=True)])
 
-    config: Json = {"index": search.index, "seed": recipe.seed}
-    if is_auto:
-        config["neighbours"] = dict(neighbours)
+    config: Json = {"index": search.index, "seed": recipe.seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
     index = Step("index", 3, config, inputs, train, _IndexResult, estimate=costs.TRAIN)
     shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
@@ -150,9 +142,7 @@ def index_files(done: Artifacts) -> IndexFiles:
 
 def describe_choice(done: Artifacts) -> str:
     """Return which search a finished run chose, and why; empty where it had no choice."""
-    if "index" not in done:
-        return ""
-    return f"{EXACT if is_exact(done) else describe_recall(done)}; {done['index'].result(_IndexResult).why}"
+    return f"{describe_recall(done) or EXACT}; {done['index'].result(_IndexResult).why}" if "index" in done else ""
 
 
 def describe_recall(done: Artifacts) -> str:
@@ -168,20 +158,19 @@ def describe_recall(done: Artifacts) -> str:
     )
 
 
-def choose_and_train(
+def _choose_and_train(
     out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
 ) -> _IndexResult:
-    """Choose between exact search and an index, if the recipe leaves it open, and train the index.
+    """Choose between exact search and an index, if the recipe leaves it open, and train the index: `{out}.template.faiss`.
 
-    Writes `{out}.template.faiss` unless exact search is chosen. Raises RecipeError for an index that does not fit the vectors.
+    Raises RecipeError for an index that does not fit the vectors.
     """
     shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "set by search.index"
     if factory == AUTO:
-        factory, why = costs.choose(
-            Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k), has_gpu=costs.has_gpu(search)
-        )
+        amounts = Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k)
+        factory, why = costs.choose(amounts, has_gpu=costs.has_gpu(search))
     if is_built(factory) and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
     if not is_built(factory):

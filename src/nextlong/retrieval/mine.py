@@ -10,7 +10,7 @@ for all queries and keeps what reaches the bound, and `_mine_block` merges what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,8 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
-from nextlong.retrieval.indexes import costs
+from nextlong.retrieval.indexes import costs, exact
 from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind, is_built, open_index
-from nextlong.retrieval.indexes.exact import ROUNDING, guess_kth, open_exact, rounding_error, sampled_rank
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
@@ -71,7 +70,7 @@ def _find_least_scores(
     guess_Q = None
     if len(ids):
         sample = _sample_size(k, sum(shards.rows))
-        guess_Q = guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
+        guess_Q = exact.guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
     np.save(f"{out}.least.npy", np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q)
     return TaskResult()
 
@@ -81,10 +80,9 @@ def _scan_block(
 ) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
-    Writes `{out}.ids.npy` int64 and `{out}.scores.npy` float32, the neighbours of all queries one after the other, and
-    `{out}.ends.npy` int64 (queries + 1,): those of query q are [ends[q], ends[q + 1]).
+    Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries one after the other; those of q are [ends[q], ends[q + 1]).
     """
-    index = open_exact(vectors, block=block)
+    index = exact.open_exact(vectors, block=block)
     query_ids, exclude, _ = read_queries(queries)
     least_Q = np.concatenate([np.load(path) for path in least])
     ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
@@ -93,11 +91,10 @@ def _scan_block(
         queries_QD = lookup.vectors(query_ids[part], vectors)
         found = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
         ids, scores = ids + found[0], scores + found[1]
-    counts = [*map(len, ids[1:])]
-    np.save(f"{out}.ids.npy", np.concatenate(ids))
-    np.save(f"{out}.scores.npy", np.concatenate(scores))
-    np.save(f"{out}.ends.npy", np.cumsum([0, *counts]))
-    return MineResult(queries=len(query_ids), candidates=sum(counts))
+    ends = np.cumsum([*map(len, ids)])  # (queries + 1,), from 0 on
+    for name, column in (("ids", np.concatenate(ids)), ("scores", np.concatenate(scores)), ("ends", ends)):
+        np.save(f"{out}.{name}.npy", column)
+    return MineResult(queries=len(query_ids), candidates=int(ends[-1]))
 
 
 def _mine_block(
@@ -113,8 +110,7 @@ def _mine_block(
 ) -> MineResult:
     """Find the candidates of the queries of rows [first, last); writes `{out}.candidates.arrow`.
 
-    `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`. With a
-    `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero.
+    `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`.
     """
     ids, exclude, before = read_queries(queries, first, last)
     opened_index = open_index(index)
@@ -131,7 +127,7 @@ def _mine_block(
                 redone = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
                 for query, row_ids, row_scores in zip(again.tolist(), *redone, strict=True):
                     neighbours[query], scores[query] = row_ids, row_scores
-            if shortlist:
+            if shortlist:  # the vectors of chunks that were not embedded are zero: candidates have a positive cosine
                 counts = [int(np.count_nonzero(row > 0)) for row in scores]  # descending
                 neighbours = [row[:count] for row, count in zip(neighbours, counts, strict=True)]
                 scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
@@ -166,7 +162,7 @@ def _merge(
         cosines.append(scores[best])
         # A block compared rough scores with the bound: certain is only what lies above it by more than their error.
         kth = scores[best[-1]] if len(best) == k else -np.inf
-        if kth - ROUNDING * rounding_error(dimensions) < least_Q[query] and least_Q[query] > -np.inf:
+        if kth - exact.ROUNDING * exact.rounding_error(dimensions) < least_Q[query] and least_Q[query] > -np.inf:
             again.append(query)
     return (neighbours, cosines), np.array(again, np.int64)
 
@@ -183,7 +179,7 @@ def _scanned(amounts: Amounts) -> float:
     if not k or not _block_count(amounts):
         return 0.0
     sample = _sample_size(k, amounts.vectors)
-    rank = sampled_rank(k, amounts.vectors, sample=sample)
+    rank = exact.sampled_rank(k, amounts.vectors, sample=sample)
     reached = amounts.vectors * (rank / sample if rank else 1.0)
     return amounts.queries * min(reached, k * _block_count(amounts))
 
@@ -212,28 +208,32 @@ def _least_tasks(amounts: Amounts) -> float:
     return max(blocks(amounts.queries, amounts.queries), amounts.queries / _LEAST_QUERIES)
 
 
+def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+    """Return an amount that is 0 where the corpus is searched in one piece."""
+    return lambda amounts: amount(amounts) if _block_count(amounts) else 0.0
+
+
 _LEAST = Estimate(
-    work=lambda amounts: bool(_block_count(amounts)) * _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions,
+    work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
     seconds=costs.PRODUCT_S,
-    disk=lambda amounts: bool(_block_count(amounts)) * amounts.queries,
+    disk=_if_blocks(lambda amounts: amounts.queries),
     bytes=4,
     tasks=_least_tasks,
-    memory=lambda amounts: bool(_block_count(amounts)) * 6.0 * _SAMPLE_AT_MOST * amounts.dimensions,
+    memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
     rate="products",
-    # Each task reads the whole sample.
-    reads=lambda amounts: (
-        bool(_block_count(amounts)) * 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
-    ),
+    reads=_if_blocks(
+        lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
+    ),  # each the whole
 )
 _SCAN = Estimate(
-    work=lambda amounts: bool(_block_count(amounts)) * _products(amounts),
+    work=_if_blocks(_products),
     seconds=costs.PRODUCT_S,
     disk=_scanned,
     bytes=12,
     tasks=lambda amounts: max(1.0, _block_count(amounts)),
-    memory=lambda amounts: bool(_block_count(amounts)) * (_search_memory(amounts) + _BLOCK_BYTES),
+    memory=_if_blocks(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
     rate="products",
-    reads=lambda amounts: bool(_block_count(amounts)) * read_bytes(amounts),
+    reads=_if_blocks(read_bytes),
 )
 _MINE = Estimate(
     work=lambda amounts: (
@@ -261,8 +261,7 @@ def mine_steps(
 ) -> list[Step]:
     """VECTORS → CANDIDATES of the queries, by the index that the steps `index` built, or exactly; the last step is `name`.
 
-    `shortlist` are the steps that chose the chunks with vectors, if they did.
-    The steps before it are of exact search by blocks of the corpus; a corpus of one block leaves them without tasks.
+    The others search by blocks of the corpus; one block leaves them without tasks. `shortlist`: what chose the chunks with vectors.
     """
     given = (vectors, queries, *index, *shortlist)
     config: dict[str, Any] = dict(neighbours)

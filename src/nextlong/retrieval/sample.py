@@ -29,16 +29,13 @@ _MOST_DOCUMENTS = 256  # documents drafted at a time
 
 
 class DrawResult(TaskResult):
-    """Documents that have chunks, those of them that may be drawn, and those that were, or whose neighbours are wanted.
-
-    Also the chunks of the drawn meta-documents, or the characters of all documents, whichever the step counts.
-    """
+    """What was counted of the documents that have chunks."""
 
     documents: int
-    eligible: int
-    drawn: int
-    meta_chunks: int = 0
-    chars: int = 0
+    eligible: int  # those that may be drawn
+    drawn: int  # … and those that were, or whose neighbours are wanted
+    meta_chunks: int = 0  # of the drawn meta-documents
+    chars: int = 0  # of all documents, where a method of documents asks
 
 
 def sample_meta_documents(
@@ -51,17 +48,15 @@ def sample_meta_documents(
     min_meta_chunks: int,
     seed: int,
 ) -> DrawResult:
-    """Sample documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
-
-    A document that lost a chunk to `decontaminate` is not sampled: the dependency that it would teach has a hole. Its chunks
-    then have fewer characters than `chars`, by document row, says.
-    """
+    """Sample documents of at least `min_meta_chunks` chunks by keyed hash (None: all); writes `{out}.meta_documents.npy`."""
     drawn = np.empty(0, META_DOCUMENTS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
         documents_of = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(documents_of)
-        if len(documents_of):  # (documents,) rows: the characters that the chunks of each hold, and those that it had
+        # A document that lost a chunk to `decontaminate` is not sampled: the dependency that it would teach has a hole. Its chunks
+        # then have fewer characters than the document had.
+        if len(documents_of):
             table = read_chunks(chunk_path)
             doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
             is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
@@ -70,8 +65,7 @@ def sample_meta_documents(
         drawn = np.concatenate([drawn, documents_of])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
-    drawn = np.sort(drawn, order=["key", "first_chunk"])
-    np.save(f"{out}.meta_documents.npy", drawn)
+    np.save(f"{out}.meta_documents.npy", np.sort(drawn, order=["key", "first_chunk"]))
     meta_chunks = int(drawn["chunks"].sum())
     return DrawResult(documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=meta_chunks)
 
@@ -100,16 +94,13 @@ def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
 def list_documents(
     out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
 ) -> DrawResult:
-    """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`.
-
-    Queries are the ids, among the document vectors, of `seeds` documents whose neighbours a method uses, or of all (None).
-    """
+    """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`, ids."""
     shards = enumerate(zip(chunks, hashes, strict=True))
     of_shards = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
     rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
     ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
-    order = np.arange(len(docs))
+    order = np.arange(len(docs))  # queries are the ids, among the document vectors, of `seeds` documents, or of all
     if seeds is not None:  # in the order in which they start sequences
         order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
     np.save(f"{out}.docs.npy", docs)
@@ -126,10 +117,7 @@ class Queries(NamedTuple):
 
 
 def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:
-    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS, or documents by their ids.
-
-    Document ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
-    """
+    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS, or documents by the ids of their vectors."""
     stored = np.load(path, mmap_mode="r")
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
@@ -141,10 +129,7 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
 
 
 def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:
-    """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries each.
-
-    They depend on the rows alone; a range has about `most` queries at most. A document's chunks are never divided.
-    """
+    """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries, about `most`."""
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
     # (rows,): how many queries there are up to and including each row.
@@ -171,8 +156,7 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         return [partial(sample_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Artifact) -> None:
-        sampled = done.result(DrawResult)
-        if not sampled.drawn:
+        if not (sampled := done.result(DrawResult)).drawn:
             raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
 
     estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)

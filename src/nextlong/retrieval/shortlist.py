@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, chunks_of
+from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.finished import corpus as corpus_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, per_shard
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
@@ -90,14 +91,10 @@ class _Vocabulary(NamedTuple):
     mean_words: float
 
 
-def count_words(
+def _count_words(
     out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], sampled: int, seed: int
 ) -> _WordsResult:
-    """Count the words of a sample of all chunks.
-
-    Writes `{out}.words.npy` and `{out}.idf.npy`, a _Vocabulary, and `{out}.sample.npz`, the BM25 weights of the sample as CSR
-    (V, sampled chunks).
-    """
+    """Count the words of a sample of all chunks; writes a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
     from scipy import sparse
 
     total = sum(map(count_chunks, chunks))
@@ -117,7 +114,7 @@ def count_words(
     return _WordsResult(words=len(several), mean_words=vocabulary.mean_words, **size)
 
 
-def choose_words(
+def _choose_words(
     out: Path,
     *,
     meta_documents: Path,
@@ -130,16 +127,13 @@ def choose_words(
 ) -> TaskResult:
     """Choose the words that the meta-chunks of the META_DOCUMENTS [first, last) are looked up by, and the score to reach.
 
-    Writes `{out}.queries.npz`, how often each query has which words, CSR float32 (queries, V), and `{out}.least.npy`, float32
-    (queries,), the score.
+    Writes `{out}.queries.npz`, how often each has which words, CSR float32 (queries, V); `{out}.least.npy`, float32 (queries,).
     """
     from scipy import sparse
 
     metas = np.load(meta_documents)[first:last]
-    vocabulary = _vocabulary(words, summary)
-    texts = corpus.texts(chunk_ids_of(metas)).tolist()
-    hashes, bounds = _hashed(texts)
-    counts = _looked_up(hashes, bounds, vocabulary.hashes)
+    vocabulary = _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
+    counts = _looked_up(*_hashed(corpus.texts(chunk_ids_of(metas)).tolist()), vocabulary.hashes)
     # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
     weights, kept = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
     for low, high in pairwise(counts.indptr.tolist()):
@@ -151,7 +145,7 @@ def choose_words(
     own = np.repeat(metas["chunks"], metas["chunks"])
     wanted = (chunks_per_document / own + own) * summary.sampled / max(1, summary.chunks)
     ranks = np.maximum(_LEAST_RANK, np.ceil(wanted)).astype(np.int64)
-    least = np.full(len(texts), np.inf, np.float32)
+    least = np.full(counts.shape[0], np.inf, np.float32)
     for begin, scores in _scores(queries, sample):
         for row, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True), start=begin):
             found = scores.data[low:high]
@@ -163,7 +157,7 @@ def choose_words(
     return TaskResult()
 
 
-def mark_shard(
+def _mark_shard(
     out: Path,
     *,
     shard: int,
@@ -175,10 +169,10 @@ def mark_shard(
     queries: Sequence[Path],
     seed: int,
 ) -> _ShortlistResult:
-    """Mark the chunks of a shard that are embedded; writes `{out}.shortlist.npy`. `queries` are stems of `choose_words`."""
+    """Mark the chunks of a shard that are embedded; writes `{out}.shortlist.npy`. `queries` are stems of `_choose_words`."""
     from scipy import sparse
 
-    vocabulary = _vocabulary(words, summary)
+    vocabulary = _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
     # (chunks,): bits that say why a chunk is embedded, as a control or because it is on the shortlist; 0 if it is not.
     marks = np.zeros(count_chunks(chunks), np.uint8)
     keys = chunk_keys(documents, chunks, seed=seed, stage="shortlist.control")
@@ -235,10 +229,6 @@ def describe_shortlist(done: Artifacts) -> str:
     )
 
 
-def _vocabulary(words: Path, summary: _WordsResult) -> _Vocabulary:
-    return _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
-
-
 def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the hashes of the words of all n texts, one after the other, and where each text's begin, shape (n + 1,)."""
     hashes, bounds = [np.empty(0, np.uint64)], [np.zeros(1, np.int64)]
@@ -273,10 +263,8 @@ def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabu
 
 
 def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr_matrix]]:
-    """Yield the first row of each block of queries and the block's scores, CSR (queries of the block, chunks).
-
-    The scores of a query are sums in the order of its words: the same bits whatever the block and whatever the shard.
-    """
+    """Yield the first row of each block of queries and the block's scores, CSR (queries of the block, chunks)."""
+    # The scores of a query are sums in the order of its words: the same bits whatever the block and whatever the shard.
     # (queries + 1,): how many products the queries before each one take.
     postings = np.concatenate([[0], np.cumsum(np.diff(weights.indptr)[queries.indices])])[queries.indptr]
     first = 0
@@ -290,30 +278,26 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     """CHUNKS and META_DOCUMENTS → SHORTLIST; the last step is `shortlist`."""
     seed = recipe.seed
 
-    def sources(done: Artifacts) -> CorpusFiles:
-        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
-        return CorpusFiles(tuple(documents), tuple(chunks))
-
     def words_of(done: Artifacts) -> dict[str, Any]:
-        """What `choose_words` and `mark_shard` both take."""
+        """What `_choose_words` and `_mark_shard` both take."""
         metas, words = done["meta_documents"].file(".meta_documents.npy"), done["shortlist_words"]
         return {"meta_documents": metas, "words": words.stem(), "summary": words.result(_WordsResult)}
 
     def count(done: Artifacts) -> list[Task]:
-        corpus = sources(done)
-        return [partial(count_words, documents=corpus.documents, chunks=corpus.chunks, sampled=_SAMPLED, seed=seed)]
+        text = corpus_of(done)
+        return [partial(_count_words, documents=text.documents, chunks=text.chunks, sampled=_SAMPLED, seed=seed)]
 
     def choose(done: Artifacts) -> list[Task]:
         given = words_of(done)
         wanted = shortlist_chunks(recipe, given["summary"].chars / max(1, given["summary"].sampled))
-        each = partial(choose_words, corpus=sources(done), chunks_per_document=wanted, **given)
+        each = partial(_choose_words, corpus=corpus_of(done), chunks_per_document=wanted, **given)
         return [partial(each, first=first, last=last) for first, last in query_ranges(given["meta_documents"])]
 
     def mark(done: Artifacts) -> list[Task]:
-        corpus, least = sources(done), done["shortlist_queries"].files(".least.npy")
+        text, least = corpus_of(done), done["shortlist_queries"].files(".least.npy")
         stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
-        each = partial(mark_shard, queries=stems, seed=seed, **words_of(done))
-        shards = enumerate(zip(corpus.documents, corpus.chunks, strict=True))
+        each = partial(_mark_shard, queries=stems, seed=seed, **words_of(done))
+        shards = enumerate(zip(text.documents, text.chunks, strict=True))
         return [partial(each, shard=shard, documents=documents, chunks=chunks) for shard, (documents, chunks) in shards]
 
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
@@ -328,20 +312,20 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     return [words, queries, shortlist]
 
 
+def _sampled(amounts: Amounts) -> float:
+    return min(amounts.chunks, _SAMPLED)
+
+
 _WORDS = Estimate(
-    work=lambda amounts: min(amounts.chunks, _SAMPLED),
-    seconds=1e-4,
-    disk=lambda amounts: min(amounts.chunks, _SAMPLED),
-    bytes=1200,
-    memory=lambda amounts: 12e3 * min(amounts.chunks, _SAMPLED),
+    work=_sampled, seconds=1e-4, disk=_sampled, bytes=1200, memory=lambda amounts: 12e3 * _sampled(amounts)
 )
 _QUERIES = Estimate(
-    work=lambda amounts: amounts.queries * (1 + min(amounts.chunks, _SAMPLED) / 5_000),
+    work=lambda amounts: amounts.queries * (1 + _sampled(amounts) / 5_000),
     seconds=2e-4,
     disk="queries",
     bytes=8 * _QUERY_WORDS + 12,
     tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
-    memory=lambda amounts: 2400 * min(amounts.chunks, _SAMPLED) + 400e6,
+    memory=lambda amounts: 2400 * _sampled(amounts) + 400e6,
 )
 _MARKS = Estimate(
     # The words of queries that chunks have, too: what is looked up is in one of 250 chunks on average.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -59,61 +60,36 @@ def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
     return float(of_ranks.max() / of_ranks.mean())
 
 
-class AttentionCounter:
-    """Accumulates the imbalance of rows and the left contexts of tokens; `per_row` sequences fill a row, in their order."""
-
-    def __init__(self, *, per_row: int) -> None:
-        self._per_row = per_row
-        self._waiting: list[NDArray[np.int64]] = []  # document lengths of the sequences of a row that is not full
-        self._imbalances: dict[tuple[str, int], list[float]] = {}
-        self._contexts = {mask: np.zeros(_BUCKETS, np.int64) for mask in ("sequence", "document")}
-        self._sums = dict.fromkeys(self._contexts, 0)
-        self._has_documents = False
-
-    def add(self, sequences: Sequence[NDArray[np.int64]]) -> None:
-        """Count sequences, each given by the lengths of its documents."""
-        for lengths in sequences:
-            self._has_documents |= len(lengths) > 1
-            for mask, visible in (("sequence", lengths.sum(keepdims=True)), ("document", lengths)):
-                self._contexts[mask] += context_histogram(visible)
-                self._sums[mask] += int((visible * (visible - 1) // 2).sum())
-            self._waiting.append(lengths)
-            if len(self._waiting) == self._per_row:
-                self._add_row()
-
-    def _add_row(self) -> None:
-        masks = {"sequence": np.array([lengths.sum() for lengths in self._waiting])}
-        if any(len(lengths) > 1 for lengths in self._waiting):
-            masks["document"] = np.concatenate(self._waiting)
-        for mask, lengths in masks.items():
-            for ranks in RANKS:
-                self._imbalances.setdefault((mask, ranks), []).append(imbalance(lengths, ranks=ranks))
-        self._waiting = []
-
-    def work(self) -> tuple[RankWork, ...]:
-        """Return the imbalance by mask and number of ranks, including the last row if it is not full."""
-        if self._waiting:
-            self._add_row()
-        return tuple(
-            RankWork(mask, ranks, float(np.mean(rows)), float(np.max(rows)))
-            for (mask, ranks), rows in self._imbalances.items()
-        )
-
-    def exposure(self) -> tuple[Exposure, ...]:
-        """Return the left contexts under each mask; under document masks only where a sequence holds several documents."""
-        exposures = []
-        for mask in ("sequence", "document") if self._has_documents else ("sequence",):
-            counts = self._contexts[mask]
-            if targets := int(counts.sum()):
-                last = int(np.flatnonzero(counts)[-1])
-                edges = zip(_EDGES[: last + 1].tolist(), _EDGES[1 : last + 2].tolist(), counts.tolist(), strict=False)
-                bins = tuple(Bin(float(low), float(high - 1), count) for low, high, count in edges)
-                exposures.append(Exposure(mask, targets, self._sums[mask] / targets, bins))
-        return tuple(exposures)
+def rank_work(sequences: Sequence[NDArray[np.int64]], *, per_row: int) -> tuple[RankWork, ...]:
+    """Return the imbalance by mask and number of ranks; `per_row` sequences fill a row, in their order."""
+    imbalances: dict[tuple[str, int], list[float]] = {}
+    for first in range(0, len(sequences), per_row):
+        masks = _lengths_by_mask(sequences[first : first + per_row])
+        for (mask, lengths), ranks in product(masks.items(), RANKS):
+            imbalances.setdefault((mask, ranks), []).append(imbalance(lengths, ranks=ranks))
+    return tuple(RankWork(*key, float(np.mean(rows)), float(np.max(rows))) for key, rows in imbalances.items())
 
 
-def context_histogram(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many tokens of documents of these lengths fall into each bucket, (_BUCKETS,); the first token is no target."""
-    below = np.minimum(lengths[:, None], _EDGES)  # tokens 0 … length − 1 have as many before them
-    counts: NDArray[np.int64] = np.diff(below, axis=1).sum(axis=0)
-    return counts
+def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
+    """Return the left contexts under each mask; under document masks only where a sequence holds several documents."""
+    exposures = []
+    for mask, lengths in _lengths_by_mask(sequences).items():
+        values, counts = np.unique(lengths, return_counts=True)
+        # (values, _BUCKETS) of a document of each length, the tokens in each bucket; the first token is no target.
+        contexts = np.diff(np.minimum(values[:, None], _EDGES), axis=1)
+        in_buckets = counts @ contexts
+        if targets := int(in_buckets.sum()):
+            bounds = zip(
+                _EDGES.tolist(), (_EDGES[1:] - 1).tolist(), np.trim_zeros(in_buckets, "b").tolist(), strict=False
+            )
+            bins = tuple(Bin(float(least), float(most), count) for least, most, count in bounds)
+            exposures.append(Exposure(mask, targets, int(counts @ (values * (values - 1) // 2)) / targets, bins))
+    return tuple(exposures)
+
+
+def _lengths_by_mask(sequences: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    """Return the lengths of what attention sees as one under each mask, given the document lengths of each sequence."""
+    masks = {"sequence": np.array([lengths.sum() for lengths in sequences], np.int64)}
+    if any(len(lengths) > 1 for lengths in sequences):
+        masks["document"] = np.concatenate(sequences)
+    return masks

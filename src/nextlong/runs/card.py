@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,7 +31,7 @@ from nextlong.export.arrange import RowsResult, fill, percent
 from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
-from nextlong.methods.partition import describe_partition
+from nextlong.methods.documents import describe_partition
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.runs import data_folder
@@ -44,7 +45,9 @@ from nextlong.text import Json, public_name
 
 _MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_SIZE_BOUNDS: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_SIZES: Final = ("n<1K", *(f"{least}<n<{most}" for least, most in pairwise(_SIZE_BOUNDS)), "n>1T")
+_COUNTS: Final = ("rows", "sequences", "documents", "tokens")  # of a split
 
 # Licences that the hub knows, most of which are spelled as SPDX spells them; any other goes by `other` and its own name.
 _HUB_NAMES: Final = (
@@ -104,6 +107,11 @@ class Exported:
         """The tokens of the longest sequence."""
         return max(run.recipe.sequence_tokens for run in self.runs)
 
+    @property
+    def version(self) -> str:
+        """The version of nextlong that wrote the rows."""
+        return str(self.done["rows"].manifest["versions"].get("nextlong", "not installed as a package"))
+
     @cached_property
     def rows(self) -> RowsResult:
         """The rows of each split."""
@@ -151,7 +159,7 @@ def of_data(written: Exported) -> str:
     first = written.recipe.export.formats[0]
     facts = _facts(written, first, {split: f"{first}/{part}" for split, part in written.below.items()})
     laid = {first: facts["laid"][0]._replace(folder=first)}
-    laid |= {one.format.name: one for one in laid_in(written.folder) if one.format.name != first}
+    laid |= {one.format.name: one for one in _laid_in(written.folder) if one.format.name != first}
     names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
     return card(facts | {"laid": [laid[name] for name in names if name in laid]})
 
@@ -169,7 +177,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
-            **rows.splits[split].model_dump(include={"rows", "sequences", "documents", "tokens"}),
+            **rows.splits[split].model_dump(include=set(_COUNTS)),
             bytes=written.step(name, split).manifest["bytes"],
         )
         for split, folder in below.items()
@@ -206,15 +214,10 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
             (run.name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
             for number, run in enumerate(runs if len(runs) > 1 else ())
         ],
-        "version": _version(written),
+        "version": written.version,
         "statistics": statistics,
         "warnings": [*filter(None, [control(stats) if stats else ""]), *(warning.message for warning in warned)],
     }
-
-
-def _version(written: Exported) -> str:
-    version: str = written.done["rows"].manifest["versions"].get("nextlong", "not installed as a package")
-    return version
 
 
 def card(facts: Json) -> str:
@@ -252,12 +255,8 @@ def front_matter(facts: Json) -> Json:
         name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
         matter |= {"license": "other", "license_name": name or "own"}
     matter["task_categories"] = ["text-generation"]
-    exponent = len(str(sum(split.rows for split in facts["splits"]))) - 4  # 3 digits: under 1K; 4: 1K to 10K
-    if exponent < 0:
-        size = f"n<{_SIZES[0]}"
-    else:
-        size = f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
-    matter["size_categories"] = [size]
+    digits = len(str(sum(split.rows for split in facts["splits"])))  # 3: under 1K; 4: 1K to 10K
+    matter["size_categories"] = [_SIZES[min(max(digits - 3, 0), len(_SIZES) - 1)]]
     methods = (f"method:{method}" for method in facts["methods"])
     matter["tags"] = ["long-context", "pretraining", "synthetic", "nextlong", *methods]
     # `datasets` reads all configurations of a card with one reader, so one format alone is named.
@@ -271,18 +270,14 @@ def front_matter(facts: Json) -> Json:
 
 def _loading(facts: Json, laid: Laid) -> str:
     """Return Python that reads the first split of a format."""
-    first = laid.splits[0]
+    first, vocabulary = laid.splits[0], facts["vocabulary"]
     below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
     place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
-    known = {
-        "place": place,
-        "split": repr(first.name),
-        "tokens": max(facts["target_tokens"]),
-        "vocabulary": facts["vocabulary"],
-        "uint": "uint16" if facts["vocabulary"] <= 1 << 16 else "uint32",
-        "eos": facts["eos"],
-    }
-    package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
+    known = {"split": repr(first.name), "tokens": max(facts["target_tokens"]), "eos": facts["eos"]}
+    uint = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    package, rows, shown = (
+        piece.format(place=place, vocabulary=vocabulary, uint=uint, **known) for piece in laid.format.snippet
+    )
     folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
@@ -291,17 +286,20 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _ticks(text: str) -> str:
+    """Return more backticks than stand together anywhere in a text."""
+    return "`" + max(re.findall("`+", text), key=len, default="")
+
+
 def _code(text: str) -> str:
-    """Return text as inline code, whatever backticks it holds."""
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    """Return text as inline code."""
     space = " " if "`" in text else ""
-    return f"{ticks}{space}{_line(text)}{space}{ticks}"
+    return f"{_ticks(text)}{space}{_line(text)}{space}{_ticks(text)}"
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a fenced block whose fence is longer than any that the text holds."""
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
+    fence = max("```", _ticks(text), key=len)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def public_recipe(recipe: Recipe) -> str:
@@ -361,7 +359,7 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
         }
     record = {
         "format": name,
-        "nextlong": _version(written),
+        "nextlong": written.version,
         "runs": [
             {
                 "name": run.path.name,
@@ -391,6 +389,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
     is_extended = stats.layout == Layout.EXTENDED
     chunks = "chunks of the meta-document" if is_extended else "parts of a document"
     similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
+    own = stats.own_document_negatives
     numbers = {
         "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
         "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
@@ -399,9 +398,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         f"tokens between consecutive {chunks}": _spread(stats.distance_tokens, "{:,.0f}"),
         f"cosine of {similar}": _spread(stats.similarity, "{:.3f}"),
         "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most" if stats.reuse.max else "",
-        "negatives from the own document": ""
-        if stats.own_document_negatives is None
-        else f"{stats.own_document_negatives:,}",
+        "negatives from the own document": "" if own is None else f"{own:,}",
         "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
         "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
         "encoder": _model_name(stats.encoder) if stats.encoder else "",
@@ -427,21 +424,17 @@ def write_index(run_dir: Path) -> None:
     if record.current(run_dir) is not None or not data.is_dir():
         return
     variants = record.variants(run_dir)
-    laid = {variant.name: laid_in(data / variant.name) for variant in variants}
-    preferred = [name for variant in variants for name in variant.recipe["export"]["formats"]]
+    laid = {variant.name: {one.format.name: one for one in _laid_in(data / variant.name)} for variant in variants}
+    preferred = (name for variant in variants for name in variant.recipe["export"]["formats"])
     # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
-    loadable = {one.format.name for of_variant in laid.values() for one in of_variant if one.format.hub == "loads"}
-    format_name = next((name for name in preferred if name in loadable), None)
-    configs = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split.name, "path": f"{name}/{split.files}"} for split in one.splits],
-        }
-        for name, of_variant in laid.items()
-        for one in of_variant
-        if one.format.name == format_name
-    ]
-    rows = [f"| `{name}/` | {', '.join(one.format.name for one in of_variant)} |" for name, of_variant in laid.items()]
+    loadable = {name for of_variant in laid.values() for name, one in of_variant.items() if one.format.hub == "loads"}
+    chosen = next((name for name in preferred if name in loadable), None)
+    configs = []
+    for name, of_variant in laid.items():
+        if chosen in of_variant:
+            files = [{"split": one.name, "path": f"{name}/{one.files}"} for one in of_variant[chosen].splits]
+            configs.append({"config_name": name, "data_files": files})
+    rows = [f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()]
     load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
     text = (
         f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
@@ -453,7 +446,7 @@ def write_index(run_dir: Path) -> None:
         store.write_file(data / CARD, text)
 
 
-def laid_in(folder: Path) -> list[Laid]:
+def _laid_in(folder: Path) -> list[Laid]:
     """Return what each format's folder below `folder` holds, as its record has it."""
     laid = []
     for below, plain in delivered_in(folder):
@@ -462,11 +455,8 @@ def laid_in(folder: Path) -> list[Laid]:
             Split(
                 name,
                 f"{below.name}/{told['folder']}{made.reader_takes}",
-                told["rows"],
-                told["sequences"],
-                told["documents"],
-                told["tokens"],
-                sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
+                **{count: told[count] for count in _COUNTS},
+                bytes=sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
             )
             for name, told in plain["splits"].items()
         ]

@@ -105,30 +105,28 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)
 
 
-def stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> list[Path]:
-    """Return the formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone."""
+def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
+    """Remove formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone.
+
+    What the user put there stays.
+    """
     data = run_dir / DATA
-    stale = [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]
-    if stale and (data / CARD).exists():
+    if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
-        formats = delivered_in(folder)
-        if folder.name.startswith(MIX):
-            gone = [one for one, plain in formats if plain["rows"] not in rows]
-        else:
-            gone = [one for one, plain in formats if _variant_of(plain) == folder.name and folder.name not in kept]
+        formats, is_mix, is_kept = delivered_in(folder), folder.name.startswith(MIX), folder.name in kept
+        gone = [
+            one
+            for one, plain in formats
+            if (plain["rows"] not in rows if is_mix else _variant_of(plain) == folder.name and not is_kept)
+        ]
         stale += [*gone, folder / CARD] if gone and len(gone) == len(formats) else gone
-    return stale
-
-
-def remove(paths: list[Path]) -> None:
-    """Remove formats and cards of `data/`; what the user put there stays."""
-    for path in paths:
-        if path.is_dir():
-            _remove_ours(path)
-        else:
+    for path in stale:
+        if path.name == CARD:
             path.unlink(missing_ok=True)
-        if path.parent.name != DATA:
+        else:
+            _remove_ours(path)
+        if path.parent != data:
             _remove_empty(path.parent)
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from html import escape
+from itertools import islice, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,14 +34,19 @@ from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
+from nextlong.picture import before_after, pieces
+from nextlong.picture.pieces import clean
 from nextlong.recipe import Recipe
-from nextlong.runs import data_folder, notebook
+from nextlong.runs import data_folder
 from nextlong.schemas import Span
 from nextlong.text import Json
 
 if TYPE_CHECKING:
     import datasets
     from tokenizers import Tokenizer
+
+_FIRST = 5  # sequences that a notebook shows of a run
+_MOST_PIECES = 4000  # that a picture is drawn of
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,9 @@ class Sequence:
         return "".join(self.texts)
 
     def _repr_html_(self) -> str:
-        return notebook.sequence_html(self)
+        if len(self.spans) > _MOST_PIECES:
+            return facts_html(self.id, tokens=f"{len(self.input_ids):,}", chunks=f"{len(self.spans):,}")
+        return before_after.svg(self.spans, tokens=len(self.input_ids), name=self.id)
 
 
 class Run:
@@ -110,7 +118,21 @@ class Run:
         return Path(str(self)).name
 
     def _repr_html_(self) -> str:
-        return notebook.run_html(self)
+        facts = {
+            "method": self.recipe.compose.method,
+            "sequences": f"{len(self):,} of exactly {self.recipe.sequence_tokens:,} tokens",
+            "read from": ", ".join(source.name or source.path for source in self.recipe.ingest.sources),
+        }
+        heads = "".join(f"<th>{head}</th>" for head in ("sequence", "about", "chunks", "mean cosine"))
+        rows = ""
+        for number, sequence in enumerate(islice(self.sequences(), _FIRST)):
+            cosines, lead = pieces.scored(sequence.spans), pieces.lead_document(sequence.spans)
+            about = next((span.source_id for span in sequence.spans if span.doc_id == lead), "")
+            chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
+            mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
+            rows += f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        return facts_html(str(self), **facts) + table
 
     def other_variants(self) -> list[str]:
         """Return the names of the run directory's other variants, the oldest first."""
@@ -179,22 +201,19 @@ class Run:
         for block in resolve(self.files, part, first=first, take=last):
             metadata = [json.loads(line) if line else {} for line in block.metadata]
             roles = [schemas.ROLES[role] for role in block.roles.tolist()]
-            arrays: tuple[Any, ...] = (
-                block.chunk_ids,
-                block.doc_ids,
-                block.source_ids,
-                metadata,
-                block.char_starts,
-                block.char_ends,
-            )
-            arrays += (roles, block.groups, block.token_starts, block.token_ends, block.scores)
+            arrays: tuple[Any, ...] = (block.chunk_ids, block.doc_ids, block.source_ids, metadata, block.char_starts)
+            arrays += (block.char_ends, roles, block.groups, block.token_starts, block.token_ends, block.scores)
+            columns = [array if isinstance(array, list) else array.tolist() for array in arrays]
             for number, (start, stop) in enumerate(pairwise(block.span_offsets.tolist())):
-                columns = (column[start:stop] for column in arrays)
-                spans = tuple(
-                    map(Span, *(column if isinstance(column, list) else column.tolist() for column in columns))
-                )
+                spans = tuple(map(Span, *(column[start:stop] for column in columns)))
                 ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
                 yield Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def facts_html(title: str, **facts: str) -> str:
+    """Return facts as HTML without script or style sheet, for a notebook trusts neither."""
+    lines = "".join(f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items())
+    return f"<p><b>{escape(clean(title))}</b>{lines}</p>"
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:

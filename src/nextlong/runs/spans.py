@@ -21,7 +21,6 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.resolve import document_starts
-from nextlong.runs.attention import AttentionCounter
 from nextlong.runs.tally import Tally
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
@@ -92,9 +91,8 @@ def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
 class Counting:
     """What is counted in all blocks so far; cosines in units of COSINE_UNIT."""
 
-    def __init__(self, *, per_row: int = 1) -> None:
-        """Count nothing yet; `per_row` sequences fill a row."""
-        self.attention = AttentionCounter(per_row=per_row)
+    def __init__(self) -> None:
+        self.document_lengths: list[NDArray[np.int64]] = []  # of each sequence, in tokens, for the masks of attention
         self.cosines, self.cosines_of_document, self.scores_of_document = Tally(), Tally(), Tally()
         # (ranks + 1,) by rank, from 1
         self.rank_sums: NDArray[np.float64] = np.zeros(1)
@@ -186,7 +184,7 @@ class Counting:
         starts = document_starts(
             lengths, roles=block.roles, groups=block.groups, starts=firsts[block.sequence] + block.starts
         )
-        self.attention.add(np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:])))
+        self.document_lengths += np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:]))
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:

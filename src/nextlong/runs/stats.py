@@ -33,7 +33,7 @@ from nextlong.methods.keywords import KeywordsResult
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.index import describe_recall
 from nextlong.retrieval.shortlist import describe_shortlist
-from nextlong.runs import measures, spans
+from nextlong.runs import attention, measures, spans
 from nextlong.runs.attention import Exposure, RankWork
 from nextlong.runs.run import Run
 from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Counting
@@ -233,8 +233,7 @@ def compute(run: Run) -> Stats:
 
     So the same sequences give the same bytes anywhere.
     """
-    counting = Counting(per_row=(run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1)
-    tokens, whole_chars, whole_tokens = finished.token_store(run.steps), 0, 0
+    counting, tokens, whole_chars, whole_tokens = Counting(), finished.token_store(run.steps), 0, 0
     for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
@@ -247,6 +246,7 @@ def compute(run: Run) -> Stats:
 
 
 def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> Stats:
+    per_row = (run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1
     compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
     tokens = sum(by_role.values())
     method = method_of(run.recipe)
@@ -320,14 +320,14 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         distinct_documents=len(counting.tokens_of_document.counted()[0]),
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
-        attention_work=counting.attention.work(),
-        exposure=counting.attention.exposure(),
+        attention_work=attention.rank_work(counting.document_lengths, per_row=per_row),
+        exposure=attention.exposure(counting.document_lengths),
         steps=(),
     )
 
 
 def _yield(run: Run) -> Yield:
-    made = Attempt.of(run.steps)
+    made = Attempt(run.steps)
     drafts, lost, draw = sum(part.drafts for part in made.drafted), made.dropped, made.draw
     documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
     begun = draw.drawn if "meta_documents" in run.steps else documents

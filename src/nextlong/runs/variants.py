@@ -59,7 +59,7 @@ def list_variants(run_dir: Path) -> list[Listed]:
                 why = "; ".join(why_fewer(run.recipe.compose, run.steps))
             except (RunError, KeyError):  # a step is damaged, of which `verify` tells
                 why = "unknown: its steps cannot be read"
-        composed = manifest_of(run_dir / steps.get("compose", "")).get("config", {})
+        manifests = {step: manifest_of(run_dir / folder) for step, folder in steps.items()}
         one = Listed(
             name=variant.name,
             is_current=variant.name == current,
@@ -67,8 +67,8 @@ def list_variants(run_dir: Path) -> list[Listed]:
             sequences=variant.sequences,
             asked=asked,
             why_fewer=why,
-            tokens_each=composed.get("target_tokens"),
-            exports={step: folder for step, folder in steps.items() if "rows" in _inputs_of(run_dir / folder)},
+            tokens_each=manifests.get("compose", {}).get("config", {}).get("target_tokens"),
+            exports={step: steps[step] for step, manifest in manifests.items() if "rows" in manifest.get("inputs", {})},
             bytes=sum(sizes[folder] for folder in set(steps.values())),
             alone_bytes=sum(sizes[folder] for folder in set(steps.values()) if holders[folder] == 1),
             made=variant.made,
@@ -86,16 +86,10 @@ def manifest_of(folder: Path) -> Json:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _inputs_of(folder: Path) -> dict[str, str]:
-    inputs: dict[str, str] = manifest_of(folder).get("inputs", {})
-    return inputs  # the fingerprints of the steps that a folder was made from, by name
-
-
 def bytes_of(folder: Path) -> int:
     """Return how much the files in a folder, or one file, hold."""
-    if not folder.is_dir():
-        return folder.lstat().st_size
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+    paths = folder.rglob("*") if folder.is_dir() else [folder]
+    return sum(path.lstat().st_size for path in paths if not path.is_dir())
 
 
 _LEFTOVERS = (".work-*", ".*.tmp")
@@ -129,24 +123,25 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
 
 def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
+    manifests = {folder.name: manifest_of(folder) for folder in sorted(run_dir.glob("[0-9][0-9]-*"))}
+    inputs: dict[str, Json] = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
     needed = {folder for variant in kept for folder in variant.steps.values()}
     given_up = {folder for variant in dropped for folder in variant.steps.values()} - needed
     # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
     composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    for folder in run_dir.glob("[0-9][0-9]-*"):
-        if _inputs_of(folder).get("compose") in composed and folder.name not in given_up:
-            needed.add(folder.name)
-    rows = {_inputs_of(run_dir / name).get("rows") for name in needed}
-    needed |= {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
+    needed |= {name for name, of in inputs.items() if of.get("compose") in composed and name not in given_up}
+    rows = {inputs.get(name, {}).get("rows") for name in needed}
+    needed |= {name for name in inputs if name[2:].startswith("-rows-") and _fingerprint(name) in rows}
     waste = []
-    for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
-        if folder.name not in needed:
-            owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
-            left = "of no variant" if manifest_of(folder) else "not finished"
-            waste.append(Waste(folder, bytes_of(folder), f"of {', '.join(owners)}" if owners else left))
-            continue
-        leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
+    for name, manifest in manifests.items():
+        folder = run_dir / name
+        if name in needed:
+            leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
+            waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
+        else:
+            owners = ", ".join(variant.name for variant in dropped if name in variant.steps.values())
+            why = f"of {owners}" if owners else "of no variant" if manifest else "not finished"
+            waste.append(Waste(folder, bytes_of(folder), why))
     return waste
 
 
@@ -170,22 +165,19 @@ def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
 def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
-        pages = find_pages(run_dir, dropped)
-        removed = {one.path for one in waste}
+        pages, removed = find_pages(run_dir, dropped), {one.path for one in waste}
         rows = {_fingerprint(path.name) for path in run_dir.glob("[0-9][0-9]-rows-*") if path not in removed}
-        gone = {variant.name for variant in dropped}
-        kept = {name for name in record.variant_names(run_dir) if name not in gone}
-        data_folder.remove(data_folder.stale(run_dir, kept=kept, rows=rows))
+        kept = set(record.variant_names(run_dir)) - {variant.name for variant in dropped}
+        data_folder.remove_stale(run_dir, kept=kept, rows=rows)
         for variant in dropped:
             record.remove(variant)
         for page in pages:
             store.remove_file(page.path)
-        for one in waste:
-            if not one.path.is_dir():
-                one.path.unlink(missing_ok=True)
-                continue
-            # A folder is first renamed to what `store.locked` takes for a killed task's, and removes.
-            aside = run_dir / f".work-removed-{one.path.name}"
-            one.path.rename(aside)
-            shutil.rmtree(aside)
+        for path in (one.path for one in waste):
+            if path.is_dir():
+                # A folder is first renamed to what `store.locked` takes for a killed task's, and removes.
+                aside = run_dir / f".work-removed-{path.name}"
+                shutil.rmtree(path.rename(aside))
+            else:
+                path.unlink(missing_ok=True)
         card.write_index(run_dir)

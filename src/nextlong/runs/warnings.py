@@ -27,8 +27,7 @@ from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
-from nextlong.sequences.token_chars import lossy_tokenizer
-from nextlong.sequences.tokenizer import find_ends, local_path
+from nextlong.sequences.tokenizer import find_ends, local_path, lossy_tokenizer
 from nextlong.text import counted, public_name
 
 if TYPE_CHECKING:

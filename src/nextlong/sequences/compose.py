@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,107 +31,16 @@ from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChu
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES, Compose
-from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import (
-    ComparedDocument,
-    Shingles,
-    ShingleStore,
-    document_of,
-    shingle_store,
-    shingles,
-)
+from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.fit import (
-    Cut,
-    Cutter,
-    Dropped,
-    Fit,
-    Group,
-    Position,
-    Rules,
-    SizedChunk,
-    TokenSpan,
-    compose_spans,
-    concatenate_spans,
-)
+from nextlong.sequences import fit
 from nextlong.sequences.shortfall import has_gaps, is_extended
 from nextlong.text import Json
 
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # for each reason and task: first chunk, chunks of the (meta-)documents, tokens
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
-
-
-class Composed(NamedTuple):
-    """One sequence in memory: its token ids and the spans that tile it."""
-
-    input_ids: list[int]
-    spans: list[TokenSpan]
-
-
-def compose(
-    meta_chunks: Sequence[Sequence[int]],
-    negatives: Sequence[Sequence[Sequence[int]]],
-    *,
-    target_tokens: int,
-    fit: Fit = "exact",
-    min_gap_tokens: int = 1,
-    position: Position = "head",
-    separator: Sequence[int] = (),
-    bos: Sequence[int] = (),
-    eos: Sequence[int] = (),
-    seed: int = 0,
-) -> Composed | Dropped:
-    """Compose one sequence from plain lists of token ids.
-
-    `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first. Equal lists count as the same
-    chunk: it serves once, and never if it is a meta-chunk. In the spans, chunk i < p is meta-chunk i; others are
-    numbered in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises
-    ValueError for arguments that fit no sequence. Source: arXiv 2501.12766 §3.1.
-    """
-    if len(meta_chunks) != len(negatives):
-        raise ValueError(f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each")
-    if not meta_chunks:
-        raise ValueError("meta_chunks is empty; a sequence extends at least one")
-    for name, value, choices in (("fit", fit, get_args(Fit)), ("position", position, get_args(Position))):
-        if value not in choices:
-            raise ValueError(f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}")
-    if min_gap_tokens < 1:
-        raise ValueError(f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more")
-    if target_tokens <= len(bos) + len(eos):
-        raise ValueError(
-            f"target_tokens={target_tokens} leaves no room beside {len(bos)} tokens of bos and {len(eos)} of eos; raise it"
-        )
-    tokens: list[Sequence[int]] = list(meta_chunks)
-    numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
-    groups = []
-    for number, (meta, meta_negatives) in enumerate(zip(meta_chunks, negatives, strict=True)):
-        pieces = []
-        for ids in meta_negatives:
-            chunk = numbers.setdefault(tuple(ids), len(tokens))
-            if chunk == len(tokens):
-                tokens.append(ids)
-            pieces.append(SizedChunk(chunk, len(ids)))
-        groups.append(Group(SizedChunk(number, len(meta)), pieces))
-    rules = Rules(
-        target_tokens=target_tokens,
-        fit=fit,
-        min_gap_tokens=min_gap_tokens,
-        position=position,
-        separator_tokens=len(separator),
-        bos_tokens=len(bos),
-        eos_tokens=len(eos),
-    )
-    spans = compose_spans(groups, rules, rng=rng_for(seed, "position"), blocked=range(len(meta_chunks)))
-    if isinstance(spans, Dropped):
-        return spans
-    special = {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
-    input_ids: list[int] = []
-    for span in spans:
-        source = special[span.role] if span.chunk == schemas.NO_CHUNK else tokens[span.chunk]
-        input_ids += source[: span.end - span.start]
-    return Composed(input_ids, spans)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +51,7 @@ class _ComposeInputs:
     corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
-    near_duplicates: tuple[ShingleStore, Path, float] | None = None
+    near_duplicates: tuple[shingles.ShingleStore, Path, float] | None = None
 
 
 def _compose_drafts(
@@ -151,7 +60,7 @@ def _compose_drafts(
     drafts: Sequence[Path],
     take: Sequence[int],
     inputs: _ComposeInputs,
-    rules: Rules,
+    rules: fit.Rules,
     method: str,
     seed: int,
     max_uses: int | None = None,
@@ -178,7 +87,7 @@ def _compose_drafts(
         ):
             for draft, pieces in _drafts_and_pieces(reader, taken, inputs.tokens, inputs.corpus.chunks):
                 spans = _compose_draft(draft, pieces, inputs, rules, seed=seed, blocked=blocked)
-                if isinstance(spans, Dropped):
+                if isinstance(spans, fit.Dropped):
                     dropped[spans.reason] += 1
                     if dropped[spans.reason] <= _DROPPED_EXAMPLES:
                         metas = int((draft.column("role").values.to_numpy() == schemas.META).sum())
@@ -208,29 +117,29 @@ def _compose_drafts(
 
 def _compose_draft(
     draft: pa.RecordBatch,
-    pieces: list[SizedChunk],
+    pieces: list[fit.SizedChunk],
     inputs: _ComposeInputs,
-    rules: Rules,
+    rules: fit.Rules,
     *,
     seed: int,
     blocked: Container[int],
-) -> list[TokenSpan] | Dropped:
+) -> list[fit.TokenSpan] | fit.Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
-        return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
-    groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in pairwise([*starts, len(pieces)])]
+        return fit.concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
+    groups = [fit.Group(pieces[a], pieces[a + 1 : b]) for a, b in pairwise([*starts, len(pieces)])]
     near_duplicates: dict[int, list[int]] = {}
     for one_chunk, other in draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist():
         near_duplicates.setdefault(one_chunk, []).append(other)
         near_duplicates.setdefault(other, []).append(one_chunk)
     rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
-    return compose_spans(groups, rules, rng=rng, blocked=blocked, near_duplicates=near_duplicates, cutter=cutter)
+    return fit.compose_spans(groups, rules, rng=rng, blocked=blocked, near_duplicates=near_duplicates, cutter=cutter)
 
 
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
-) -> Iterator[tuple[pa.RecordBatch, list[SizedChunk]]]:
+) -> Iterator[tuple[pa.RecordBatch, list[fit.SizedChunk]]]:
     """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
@@ -253,12 +162,12 @@ def _drafts_and_pieces(
         continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
         continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
         closed = ~separator | np.append(continues, False)
-        pieces = list(map(SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
+        pieces = list(map(fit.SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
         yield from zip(block, [pieces[first:last] for first, last in pairwise(ends)], strict=True)
         block, ends = [], [0]
 
 
-class _TextCutter(Cutter):
+class _TextCutter(fit.Cutter):
     """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
@@ -267,29 +176,29 @@ class _TextCutter(Cutter):
         """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
-        self._document: ComparedDocument | None = None
+        self._document: shingles.ComparedDocument | None = None
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
-    def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:
+    def negative(self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]) -> fit.Cut | None:
         """Return the longest cut that fills the budget, with separators behind it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
         text, cuts = self._looked_up(piece.chunk)
-        possible = [Cut(budget, closed=True)] if budget <= piece.tokens else []
+        possible = [fit.Cut(budget, closed=True)] if budget <= piece.tokens else []
         if self.separator_tokens:
             most = budget - self.separator_tokens
             shorter = range(most, most - self.trimmed_tokens - 1, -1)
             fitting = (tokens for tokens in shorter if 1 <= tokens < piece.tokens or tokens == piece.tokens == most)
-            possible += [Cut(tokens, closed=False) for tokens in fitting]
+            possible += [fit.Cut(tokens, closed=False) for tokens in fitting]
         for cut in possible:
             kept = int(cuts.chars[cut.tokens])
             if kept and cuts.between[cut.tokens] and text[:kept].endswith("\n") == cut.closed:
                 break
         else:
-            cut, kept = Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
+            cut, kept = fit.Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
         return cut if kept and not self._repeats(text[:kept], placed) else None
 
-    def end(self, piece: SizedChunk, tokens: int) -> int:
+    def end(self, piece: fit.SizedChunk, tokens: int) -> int:
         """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
         _, cuts = self._looked_up(piece.chunk)
         fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
@@ -311,16 +220,15 @@ class _TextCutter(Cutter):
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            self._document = document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
-        own, others = shingles([visible]), store.of(np.array(placed, np.int64))
+            self._document = shingles.document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
+        own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
         sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
         pieces = [others.hashes[others.offsets[other] : others.offsets[other + 1]] for other in sharing]
-        compared = Shingles(np.concatenate([own.hashes, *pieces]), np.cumsum([0, len(own.hashes), *map(len, pieces)]))
-        copies = find_near_duplicates(
-            compared, document=self._document, weights=lookup.opened(weights), threshold=threshold
-        )
+        offsets = np.cumsum([0, len(own.hashes), *map(len, pieces)])
+        compared, given = shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets), lookup.opened(weights)
+        copies = rule.find_near_duplicates(compared, document=self._document, weights=given, threshold=threshold)
         return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
 
 
@@ -342,7 +250,7 @@ def compose_step(
         special = special_ids(done)
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
-            compared = (shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
+            compared = (shingles.shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
         inputs = _ComposeInputs(
             tokens=token_store(done),
             corpus=corpus(done),
@@ -356,7 +264,7 @@ def compose_step(
             chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
             chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
             min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
-        rules = Rules(
+        rules = fit.Rules(
             **same,
             min_gap_tokens=min_gap_tokens,
             separator_tokens=len(special.separator),

@@ -84,16 +84,12 @@ class TextEncoder:
         self._is_settled = engine == "reference"
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0
-        self._checkable_texts = 0
+        self.checkable_texts = 0  # the first ones are encoded both ways, and some of the others
 
     def expect(self, chars: int) -> None:
         """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
             self.settle()
-
-    def check_anew(self) -> None:
-        """Encode the next texts both ways again, as the first ones."""
-        self._checkable_texts = 0
 
     def settle(self) -> Literal["fastokens", "reference"]:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
@@ -125,12 +121,12 @@ class TextEncoder:
             return _joined(_reference_ids(self._reference, text) for text in texts)
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
-            number = self._checkable_texts + place
+            number = self.checkable_texts + place
             is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
             if is_due and len(text) <= _MAX_CHECKED_CHARS:
                 text_ids = ids[stops[place] - lengths[place] : stops[place]]
                 self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
-        self._checkable_texts += len(texts)
+        self.checkable_texts += len(texts)
         return ids, lengths
 
 

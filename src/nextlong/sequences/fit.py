@@ -18,11 +18,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from nextlong import schemas
+from nextlong.rng import rng_for
 from nextlong.schemas import DropReason
 
 Fit = Literal["exact", "paper"]
@@ -98,6 +99,13 @@ class Rules:
     eos_tokens: int = 0
 
 
+class Composed(NamedTuple):
+    """One sequence in memory: its token ids and the spans that tile it."""
+
+    input_ids: list[int]
+    spans: list[TokenSpan]
+
+
 class Cutter:
     """Decides where chunks may be cut, by their lengths alone."""
 
@@ -116,6 +124,70 @@ class Cutter:
     def end(self, piece: SizedChunk, tokens: int) -> int:  # noqa: ARG002
         """Return how many of its first `tokens` tokens the last chunk of a sequence keeps; separators fill the rest."""
         return tokens
+
+
+def compose(
+    meta_chunks: Sequence[Sequence[int]],
+    negatives: Sequence[Sequence[Sequence[int]]],
+    *,
+    target_tokens: int,
+    fit: Fit = "exact",
+    min_gap_tokens: int = 1,
+    position: Position = "head",
+    separator: Sequence[int] = (),
+    bos: Sequence[int] = (),
+    eos: Sequence[int] = (),
+    seed: int = 0,
+) -> Composed | Dropped:
+    """Compose one sequence from plain lists of token ids.
+
+    `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first. Equal lists count as the same
+    chunk: it serves once, and never if it is a meta-chunk. In the spans, chunk i < p is meta-chunk i; others are
+    numbered in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises
+    ValueError for arguments that fit no sequence. Source: arXiv 2501.12766 §3.1.
+    """
+    if len(meta_chunks) != len(negatives):
+        raise ValueError(f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each")
+    if not meta_chunks:
+        raise ValueError("meta_chunks is empty; a sequence extends at least one")
+    for name, value, choices in (("fit", fit, get_args(Fit)), ("position", position, get_args(Position))):
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}")
+    if min_gap_tokens < 1:
+        raise ValueError(f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more")
+    if target_tokens <= len(bos) + len(eos):
+        raise ValueError(
+            f"target_tokens={target_tokens} leaves no room beside {len(bos)} tokens of bos and {len(eos)} of eos; raise it"
+        )
+    tokens: list[Sequence[int]] = list(meta_chunks)
+    numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
+    groups = []
+    for number, (meta, meta_negatives) in enumerate(zip(meta_chunks, negatives, strict=True)):
+        pieces = []
+        for ids in meta_negatives:
+            chunk = numbers.setdefault(tuple(ids), len(tokens))
+            if chunk == len(tokens):
+                tokens.append(ids)
+            pieces.append(SizedChunk(chunk, len(ids)))
+        groups.append(Group(SizedChunk(number, len(meta)), pieces))
+    rules = Rules(
+        target_tokens=target_tokens,
+        fit=fit,
+        min_gap_tokens=min_gap_tokens,
+        position=position,
+        separator_tokens=len(separator),
+        bos_tokens=len(bos),
+        eos_tokens=len(eos),
+    )
+    spans = compose_spans(groups, rules, rng=rng_for(seed, "position"), blocked=range(len(meta_chunks)))
+    if isinstance(spans, Dropped):
+        return spans
+    special = {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
+    input_ids: list[int] = []
+    for span in spans:
+        source = special[span.role] if span.chunk == schemas.NO_CHUNK else tokens[span.chunk]
+        input_ids += source[: span.end - span.start]
+    return Composed(input_ids, spans)
 
 
 def compose_spans(

@@ -12,12 +12,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 
-from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import corpus, sequences_per_part
 from nextlong.artifacts.results import ChunkResult, ComposeResult, DraftResult, ReferencedChunksResult
@@ -107,9 +105,8 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
     separator = len(tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids)
     options = recipe.chunk.model_dump()
     total = 0.0
-    for share, source_chars, texts in zip(
-        shares, chars, heads if of == "a sample" else [look.texts for look in looks], strict=True
-    ):
+    texts_of = heads if of == "a sample" else [look.texts for look in looks]
+    for share, source_chars, texts in zip(shares, chars, texts_of, strict=True):
         chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
         ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
         tokens_per_char = (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
@@ -120,44 +117,30 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
 # after a run
 
 
-@dataclass(frozen=True)
 class Attempt:
     """What the steps of one attempt tell of the way from documents to sequences."""
 
-    draw: DrawResult  # how many of the eligible documents were sampled
-    drafted: Sequence[DraftResult]
-    referenced: ReferencedChunksResult
-    composed: Sequence[ComposeResult]
-    sequences: int  # that were composed, spare ones included
-    dropped: dict[str, int]  # drafts, by reason
-    is_mostly_copies: bool  # drafts passed over more near-duplicates than they have chunks
-
-    @classmethod
-    def of(cls, done: Artifacts) -> Attempt:
+    def __init__(self, done: Artifacts) -> None:
         """Read the results of the steps."""
-        draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
-        referenced = done["referenced_chunks"].result(ReferencedChunksResult)
-        drafted, composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
+        # How many of the eligible documents were sampled.
+        self.draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
+        self.drafted, self.composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
+        self.referenced = done["referenced_chunks"].result(ReferencedChunksResult)
+        self.sequences = sum(part.sequences for part in self.composed)  # spare ones included
+        self.parts: list[DraftResult | ComposeResult] = [*self.drafted, *self.composed]
         reasons = Counter[str]()
-        for of_part in (*(part.dropped for part in drafted), *(part.dropped for part in composed)):
-            reasons.update(of_part)
-        return cls(
-            draw=draw,
-            drafted=drafted,
-            referenced=referenced,
-            composed=composed,
-            sequences=sum(part.sequences for part in composed),
-            dropped=dict(+reasons),  # without those that never occurred
-            is_mostly_copies=sum(part.near_duplicates or 0 for part in drafted) > referenced.chunks,
-        )
+        for part in self.parts:
+            reasons.update(part.dropped)
+        self.dropped = dict(+reasons)  # drafts, by reason; without those that never occurred
+        # Drafts passed over more near-duplicates than they have chunks.
+        self.is_mostly_copies = sum(part.near_duplicates or 0 for part in self.drafted) > self.referenced.chunks
 
 
 def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str | None:
     """Return the message that there are too few sequences, why, and what the next attempt does; None if it could not help."""
-    made = Attempt.of(done)
+    made, asked = Attempt(done), compose.sequences
     drawn, eligible, composed, lost = made.draw.drawn, made.draw.eligible, made.sequences, made.dropped
     drafts, starved = sum(part.drafts for part in made.drafted), sum(part.starved for part in made.drafted)
-    asked = compose.sequences
     may_give_more = (
         drawn < eligible
         or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in made.drafted) < drawn)
@@ -182,28 +165,25 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
 
 def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     """Return examples of dropped documents by reason, each with its chunks and tokens."""
-    made, where = Attempt.of(done), corpus(done)
+    made, where = Attempt(done), corpus(done)
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
-    for examples_of in (part.dropped_examples for parts in (made.drafted, made.composed) for part in parts):
-        for reason, some in examples_of.items():
+    for part in made.parts:
+        for reason, some in part.dropped_examples.items():
             by_reason.setdefault(reason, []).extend(some)
     named = {}
     for reason, examples in by_reason.items():
-        ids = np.array([first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64)
-        if not len(ids):
-            continue
-        (doc_rows,) = lookup.chunk_columns(ids, where.chunks, ("doc_row",))
-        names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, where.documents).tolist()
-        named[reason] = tuple(
-            f"{name} ({counted(chunks, 'chunk')}, {tokens:,} tokens)"
-            for name, (_, chunks, tokens) in zip(names, examples, strict=False)
-        )
+        if len(ids := np.array([first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64)):
+            names = lookup.source_ids(lookup.documents_of(ids, where.chunks), where.documents).tolist()
+            named[reason] = tuple(
+                f"{name} ({counted(chunks, 'chunk')}, {tokens:,} tokens)"
+                for name, (_, chunks, tokens) in zip(names, examples, strict=False)
+            )
     return named
 
 
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
     """Return the reasons for few sequences, from the corpus to the drafts; never empty."""
-    made, documents = Attempt.of(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
+    made, documents = Attempt(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
     reasons = []
     if "meta_documents" in done:
         reasons.append(
@@ -227,32 +207,27 @@ def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
 
 def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
-    made, compose = Attempt.of(done), recipe.compose
+    made, compose = Attempt(done), recipe.compose
     if made.sequences:
         return
-    reasons, corpus_has = made.dropped, "; ".join(why_fewer(compose, done))
     threshold = recipe.mine.near_duplicates_for(compose.negatives) if is_extended(compose) else None
-    or_allow_copies = (
-        "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
-    )
+    or_copies = "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
     longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
     if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
         problem = (
             "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists mostly of "
             "near-identical documents"
         )
-        cure = (
-            "set ingest.dedup: minhash to keep one of each (pip install 'nextlong[dedup]'), or add other documents"
-            f"{or_allow_copies}"
-        )
-    elif reasons.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
+        cure = f"set ingest.dedup: minhash to keep one of each (pip install 'nextlong[dedup]'), or add other documents{or_copies}"
+    elif made.dropped.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
         problem = "is too short for every document with negatives between all of its chunks"
-        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in reasons else ""
+        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in made.dropped else ""
         cure = f"raise it{or_lower}, or add shorter documents"
     elif not longest:
         problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} ask for more negatives than this corpus has"
-        cure = f"add documents or lower them{or_allow_copies}"
+        cure = f"add documents or lower them{or_copies}"
     else:
         problem = f"but the longest sequence of this corpus is {longest:,} tokens"
-        cure = f"add documents or lower it{or_allow_copies}"
-    raise CorpusError(f"compose.target_tokens={compose.target_tokens:,} {problem} ({corpus_has}); {cure}")
+        cure = f"add documents or lower it{or_copies}"
+    reasons = "; ".join(why_fewer(compose, done))
+    raise CorpusError(f"compose.target_tokens={compose.target_tokens:,} {problem} ({reasons}); {cure}")

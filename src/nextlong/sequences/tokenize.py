@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import chunks_of, corpus
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult
 from nextlong.engine.runner import open_done
@@ -96,20 +96,13 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
     def tasks(done: Artifacts) -> list[Task]:
         same = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
         earlier = _earlier_tokens(done["tokenizer"].folder.parent, same, version=version, config=config)
-        shards = zip(
-            done["ingest"].files(".documents.arrow"),
-            chunks_of(done).files(".chunks.arrow"),
-            done["referenced_chunks"].files(".rows.npy"),
-            strict=True,
-        )
+        text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
         most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
-        groups: list[
-            list[_Wanted]
-        ] = []  # consecutive shards: a task each, of at most `most_rows` unless it is one shard
-        room = 0
-        for shard, paths in enumerate(shards):
+        # Consecutive shards: a task each, of at most `most_rows` unless it is one shard.
+        groups, room = list[list[_Wanted]](), 0
+        for shard, paths in enumerate(zip(text.documents, text.chunks, rows_paths, strict=True)):
             rows = len(np.load(paths[-1], mmap_mode="r"))
             if not groups or rows > room:
                 groups.append([])
@@ -177,7 +170,7 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
     What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
     """
     encoder = kept_encoder(tokenizer, engine)
-    encoder.check_anew()
+    encoder.checkable_texts = 0
     chunks = tokens = chars = copied = 0
     shards = []
     for shard in wanted:

@@ -12,6 +12,8 @@ import difflib
 import json
 import os
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_options
@@ -33,7 +35,6 @@ from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
 _LLAMA3_PATTERN: Final = (
@@ -52,6 +53,14 @@ _CURES: Final = {
     "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
     "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
 }
+
+# How many characters begin in a token's bytes; whether its first byte continues a character that began before; whether its
+# bytes are those of the text wherever its id encodes a part of it.
+_TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
+
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character
+_PROBE_ASCII: Final = "It's\r\n\ta test,  of (1234) blanks \n "
+_PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
 
 
 def tokenizer_step(
@@ -208,7 +217,18 @@ def _prepare_tokenizer(
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
-    texts = _drawn_texts(corpus, seed=seed)
+    # The texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard.
+    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
+    for shard, paths in enumerate(corpus):
+        keys = _chunk_keys(*paths, seed=seed, stage="tokenizer-measure")
+        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
+        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
+        drawn = np.concatenate([drawn, here], axis=1)
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+    texts = []
+    for shard, paths in enumerate(corpus):
+        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
+        texts += [text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts]
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
         tokens = len(encoder.encode_batch(texts)[0])
@@ -217,11 +237,7 @@ def _prepare_tokenizer(
         chars_per_token, measured_chunks = sum(map(len, texts)) / tokens, len(texts)
     specials = (separator_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
     separator_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
-    added = loaded.get_added_tokens_decoder()
-    ordinary = tuple(
-        key for key, token in (("bos", bos_id), ("eos", eos_id)) if token is not None and token not in added
-    )
-    lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
+    known = {None, *loaded.get_added_tokens_decoder()}
     return TokenizerResult(
         chars_per_token=chars_per_token,
         measured_chunks=measured_chunks,
@@ -230,8 +246,8 @@ def _prepare_tokenizer(
         eos_id=eos_id,
         separator_ids=separator_ids,
         special_texts=(separator_text, bos_text, eos_text),
-        lost_share=lost,
-        ordinary=ordinary,
+        lost_share=lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)]),
+        ordinary=tuple(key for key, token in (("bos", bos_id), ("eos", eos_id)) if token not in known),
     )
 
 
@@ -255,30 +271,14 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
             )
 
 
-def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> list[str]:
-    """Return the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
-    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
-    for shard, (documents, chunks) in enumerate(corpus):
-        keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
-        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
-        drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
-    texts = []
-    for shard, (documents, chunks) in enumerate(corpus):
-        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
-        texts += [text for batch in iter_chunk_texts(documents, chunks, rows) for text in batch.texts]
-    return texts
-
-
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
     """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
     tables = (read_chunks(chunks, ("start", "end")) for _, chunks in corpus)
     total_chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
-    for documents, chunks in corpus:
-        rows = np.flatnonzero(_chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train") <= bound)
-        for batch in iter_chunk_texts(documents, chunks, rows):
+    for paths in corpus:
+        rows = np.flatnonzero(_chunk_keys(*paths, seed=seed, stage="tokenizer-train") <= bound)
+        for batch in iter_chunk_texts(*paths, rows):
             yield from batch.texts
 
 
@@ -287,6 +287,92 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
     table = read_chunks(chunks)
     of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
+
+
+# which characters the tokens of a byte-level BPE stand for
+
+
+def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
+    """Return _TOKEN_CHARS, shape (highest id + 1,): from it NumPy computes what remains of a chunk that is cut.
+
+    So a process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000. No token is
+    readable where the tokenizer is no byte-level BPE or has another normalizer than NFC.
+    """
+    vocabulary, added_tokens = tokenizer.get_vocab(with_added_tokens=False), tokenizer.get_added_tokens_decoder()
+    table = np.zeros(max([*vocabulary.values(), *added_tokens], default=-1) + 1, _TOKEN_CHARS)
+    normalizer = tokenizer.normalizer
+    if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
+        return table
+    # The byte that a character stands for, read off the reference's ByteLevel: these code points hold every byte of UTF-8.
+    convert = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
+    codes = [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)]
+    bytes_of = {
+        ord(stand_in): byte
+        for char in map(chr, codes)
+        for stand_in, byte in zip(convert(char)[0][0], char.encode(), strict=True)
+    }
+    # `contents`: id → bytes, without the unknown token and ids that stand for one thing or another.
+    alphabet = set(map(chr, bytes_of))
+    unknown, contents = tokenizer.model.unk_token, dict[int, bytes]()
+    for name, token in vocabulary.items():
+        if name != unknown and alphabet.issuperset(name):
+            contents[token] = name.translate(bytes_of).encode("latin-1")
+    for token, added in added_tokens.items():
+        content = added.content.encode()
+        if added.content == unknown or contents.setdefault(token, content) != content:
+            contents.pop(token, None)
+    probe = _PROBE if normalizer is None else _PROBE_ASCII
+    if b"".join(contents.get(i, b"") for i in tokenizer.encode(probe, add_special_tokens=False).ids) != probe.encode():
+        return table
+    readable = bool if normalizer is None else _is_readable_under_nfc
+    tokens, texts = list(contents), contents.values()
+    table["begun"][tokens] = [len(text.translate(None, _CONTINUATION_BYTES)) for text in texts]
+    table["goes_on"][tokens] = [b"\x80" <= text[:1] < b"\xc0" for text in texts]
+    table["readable"][tokens] = [readable(text) for text in texts]
+    return table
+
+
+def _is_readable_under_nfc(content: bytes) -> bool:
+    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places.
+
+    Of such characters, NFC's output is the text's characters, decomposed one by one; if it is as long as the text, none
+    became several.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return False
+    # A character that Python's Unicode does not know yet may be composed in the tokenizer's.
+    unsure = any(unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text)
+    return not unsure and unicodedata.is_normalized("NFD", text)
+
+
+def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
+    """Return the share of the texts' characters, in NFC, that what their tokens decode to does not have, 0 to 1."""
+    decoder = tokenizer.decoder
+    if decoder is None and token_chars(tokenizer)["readable"].any():
+        decoder = decoders.ByteLevel()
+    model = tokenizer.model
+    unknown = model.unk_token if isinstance(model, models.BPE | models.WordPiece | models.WordLevel) else None
+    total = lost = 0
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+        tokens = [token for token in encoding.tokens if token != unknown]
+        decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
+        characters = Counter(unicodedata.normalize("NFC", text))
+        characters.subtract(Counter(unicodedata.normalize("NFC", decoded)))
+        total += len(text)
+        lost += sum(count for count in characters.values() if count > 0)
+    return lost / max(1, total)
+
+
+def lossy_tokenizer(share: float) -> str:
+    """Say what a share of lost text means and what helps; "" where nothing is lost."""
+    if not share:
+        return ""
+    return (
+        f"loses {share:.1%} of the text's characters (capitals, accents, newlines, or what it does not know): no model can learn "
+        "what its tokens do not say; a byte-level tokenizer loses nothing"
+    )
 
 
 # which token begins a document, and which ends one

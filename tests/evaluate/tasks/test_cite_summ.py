@@ -100,9 +100,8 @@ def test_alces_scores_are_the_references(name):
         found = passages.citations(
             one["answer"], reference[name]["question"], reference["docs"], entails, is_list=name == "qampari"
         )
-        assert (found is None) == (one["claims"] == 0)
-        for metric, value in (found or {}).items():
-            assert value == pytest.approx(one[metric]), (metric, one)
+        for metric, value in found.items():  # the reference leaves an answer without any claim out of its means
+            assert value == pytest.approx(one[metric] if one["claims"] else 0.0), (metric, one)
 
 
 def test_a_prompt_of_cite_has_two_examples_and_as_many_passages_as_the_length_takes(folder):

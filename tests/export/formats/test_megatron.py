@@ -52,7 +52,7 @@ def test_a_pair_byte_for_byte(tmp_path):
     expected = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, 2, 3)
     expected += struct.pack("<2i", 3, 1) + struct.pack("<2q", 0, 12) + struct.pack("<3q", 0, 1, 2)
     assert (tmp_path / "part-00003.idx").read_bytes() == expected
-    assert counts == megatron._MegatronShard(rows=1, documents=2, tokens=4, eod=None, prefix="part-00003")
+    assert counts == megatron._MegatronShard(rows=1, tokens=4, prefix="part-00003")
 
 
 @pytest.mark.parametrize(("vocab_size", "code", "bytes_per_id"), [(65_499, 8, 2), (65_500, 4, 4)])
@@ -68,7 +68,7 @@ def test_an_eod_ends_every_document_once_and_counts(tmp_path):
     megatron.FORMAT.close(tmp_path, [counts])
     rows = [row["input_ids"].tolist() for row in read_back(tmp_path, "megatron")]
     assert rows == [[7, 8, 0], [9, 0], [5, 0]]
-    assert (counts.tokens, counts.documents, counts.eod) == (7, 3, 0)
+    assert counts.tokens == 7
 
 
 @given(seed=st.integers(0, 2**32), per_row=st.sampled_from([1, 4]), vocabulary=st.sampled_from([300, 128_256]))
@@ -84,7 +84,7 @@ def test_documents_come_back(tmp_path_factory, seed, per_row, vocabulary, eod):
 def test_no_rows_are_an_empty_pair(tmp_path):
     counts = write(tmp_path, [])
     megatron.FORMAT.close(tmp_path, [counts])
-    assert (counts.rows, counts.documents, counts.tokens) == (0, 0, 0)
+    assert (counts.rows, counts.tokens) == (0, 0)
     assert read_back(tmp_path, "megatron") == []
 
 

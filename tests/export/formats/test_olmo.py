@@ -5,6 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats import olmo
 from random_rows import documents_of, ended, options, random_blocks, read_back
@@ -24,9 +25,7 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
     blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     counts = olmo.FORMAT.write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
-    assert counts == olmo._OlmoShard(
-        rows=sum(map(len, blocks)), documents=len(expected), tokens=sum(map(len, expected))
-    )
+    assert counts == ShardResult(rows=sum(map(len, blocks)), tokens=sum(map(len, expected)))
     assert [row["input_ids"].tolist() for row in read_back(tmp_path, "olmo")] == expected
     raw = (tmp_path / "part-00000.npy").read_bytes()
     assert len(raw) == width * counts.tokens

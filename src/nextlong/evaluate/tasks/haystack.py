@@ -1,16 +1,10 @@
 """Something hidden in a long text, the user's haystack, which is repeated where it is too short.
 
-Needle: one sentence at many depths; the answer must hold its words (paper App. A). Needle and question are those of Kamradt's
-test (github.com/gkamradt/LLMTest_NeedleInAHaystack), without a judge (docs/evaluate/needle.md).
-
-NoLiMa: a needle that shares no word with its question, so that it is found by its meaning (Modarressi et al. 2025, arXiv
-2502.05167). Suite `nolima` reads the published needles and books from the user's folder: their licence allows noncommercial
-research only. Suite `nolima-own` has needles of ours in the same form, in any haystack.
-
-BABILong: facts of a small world, and a question about them (Kuratov et al. 2024, arXiv 2406.10149): tasks qa1 to qa5 of bAbI
-(Weston et al. 2015), whose worlds are made anew here with bAbI's words, so that no model has seen them; the facts stand in their
-order between sentences of the haystack. Prompts, the 20 tokens of an answer and the grader are those of booydar/babilong at
-7a6efee. What differs: docs/evaluate/generated.md.
+Needle: one sentence at many depths; the answer must hold its words (paper App. A; Kamradt's test: docs/evaluate/needle.md).
+NoLiMa: a needle that shares no word with its question (Modarressi et al. 2025, arXiv 2502.05167): the published needles and books,
+whose licence allows noncommercial research only, or needles of ours in any haystack. BABILong: facts between the sentences of the
+haystack, and a question about them (Kuratov et al. 2024, arXiv 2406.10149): qa1 to qa5 of bAbI (Weston et al. 2015), made anew with
+bAbI's words; prompts, budget and grader are those of booydar/babilong at 7a6efee. What differs: docs/evaluate/generated.md.
 """
 
 from __future__ import annotations
@@ -36,7 +30,6 @@ _MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only
 
 
 def _haystack_text(data: DataFiles) -> str:
-    """Return the text that needles are hidden in. Raises EvaluateError if it is empty."""
     # The essays of RULER stand in for a missing haystack.
     text = data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(ESSAYS) else " ".join(essay_words(data))
     if not text.strip():
@@ -54,8 +47,6 @@ def _haystacks(request: TaskRequest, text: str, room: int, *, rounds: int = 1) -
 
 
 _NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
-_FACTS: Final = ("eat a sandwich", "Dolores Park")
-_PROMPT: Final = prompt_of("needle")
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _BUDGET: Final = 32
 
@@ -65,23 +56,22 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
 
     Rounds beyond the first read on in the text.
     """
-    room = request.room - _BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
+    before, behind = prompt_of("needle").split("{context}")
+    room = request.room - _BUDGET - request.tokenizer.count(before + _NEEDLE + behind + _PREFIX) - 2
     request.require("needle", tokens=room, least=1)
     count = request.samples or depths
     # Depths in percent; a single sample is asked at the middle.
-    places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
+    places = np.linspace(0, 100, min(count, depths)).tolist() if count != 1 else [50.0]
     haystacks = _haystacks(request, _haystack_text(request.data), room, rounds=-(-count // depths))
-    before, behind = _PROMPT.split("{context}")
     for number in range(count):
-        depth = float(places[number % depths])
-        haystack = haystacks[number // depths]
+        depth, haystack = places[number % depths], haystacks[number // depths]
         # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
         ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack))]
         near = int(len(haystack) * depth / 100)
         place = len(haystack) if near >= len(haystack) else ends[bisect_right(ends, near) - 1]
-        prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])
+        prompt = before + haystack[:place] + _NEEDLE + haystack[place:] + behind
         details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
-        yield Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details)
+        yield Sample(prompt, ("eat a sandwich", "Dolores Park"), _BUDGET, _PREFIX, details=details)
 
 
 def _found(answer: str, sample: Sample) -> dict[str, float]:
@@ -93,7 +83,6 @@ _NEEDLES: Final = "nolima/needle_set.json"
 _BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
 _DEPTHS: Final = 26
 _LATENT_BUDGET: Final = 192
-_TEMPLATE: Final = prompt_of("nolima_own")
 _NAMES: Final = ("Amara", "Bastian", "Celeste", "Dmitri", "Elowen", "Farouk", "Greta", "Hiroshi", "Ingrid", "Joaquin")
 # A needle, and what it takes to know: each question names only what the needle implies.
 _OWN: Final = (
@@ -138,17 +127,17 @@ def _published_needles(data: DataFiles) -> Iterator[_LatentNeedle]:
             for number, argument in enumerate(test.get("input_args", ()), start=1):
                 text, question = (one.replace(f"{{{number}}}", argument) for one in (text, question))
             names, answers = tuple(row.get("character_set", ())), tuple(test.get("gold_answers") or ())
-            yield _LatentNeedle(text, question, row.get("task_template", _TEMPLATE), names, answers)
+            yield _LatentNeedle(text, question, row.get("task_template", prompt_of("nolima_own")), names, answers)
 
 
-def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None]:
-    """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them."""
-    if source == "published":
-        needles = list(_published_needles(request.data))
-        texts = [request.data.text(book) for book in _BOOKS]
-    else:
-        needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
-        texts = [_haystack_text(request.data)]
+def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sample | None]:
+    """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them.
+
+    The published needles in the published books, or, without books, ours in the haystack.
+    """
+    needles = [_LatentNeedle(text, question, prompt_of("nolima_own"), _NAMES) for text, question in _OWN]
+    needles = list(_published_needles(request.data)) if books else needles
+    texts = [request.data.text(book) for book in books] or [_haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
     # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
@@ -168,9 +157,13 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         # The text last, and not by `format`: it may hold braces.
         question = needle.question.replace("{CHAR}", name)
         prompt = needle.template.replace("{question}", question).replace("{haystack}", text)
-        references = (name,) if name else needle.answers
         details = {"depth": round(depth, 1), "question": needle.question}
-        yield Sample(prompt, references, _LATENT_BUDGET, details=details)
+        yield Sample(prompt, (name,) if name else needle.answers, _LATENT_BUDGET, details=details)
+
+
+def _contains(answer: str, sample: Sample) -> dict[str, float]:
+    """Return 1 if the answer contains a right answer, letter for letter."""
+    return {"contains": float(any(reference in answer for reference in sample.references))}
 
 
 # BABILong's worlds.
@@ -260,12 +253,11 @@ def _given(draw: random.Random, name: str) -> _Story:
     return facts, *draw.choice(list(zip(questions, (who, to, who, thing, to), strict=True)))
 
 
-_NAMED: Final = tuple(one.lower() for one in (*_GIVERS, *_ITEMS))
 # Each task's world, with the labels of its answers.
 _WORLDS: Final[dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]] = {
     **dict.fromkeys(_STEPS, (_walked, _PLACES)),
     "qa4": (_beside, _PLACES),
-    "qa5": (_given, _NAMED),
+    "qa5": (_given, tuple(one.lower() for one in (*_GIVERS, *_ITEMS))),
 }
 
 
@@ -302,43 +294,20 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
 
-_latent = partial(
-    Task,
-    metric="contains",
-    # 1 if the answer contains a right answer, letter for letter.
-    score=lambda answer, sample: {"contains": float(any(reference in answer for reference in sample.references))},
+_needle = partial(Task, metric="found", score=_found, files=(HAYSTACK,))
+_latent = partial(Task, metric="contains", score=_contains)
+_world = partial(
+    Task, suite="babilong", category="BABILong", metric="accuracy", samples=100, files=(HAYSTACK,), version=2
 )
-_own = partial(_latent_samples, source="own")
-_published = partial(_latent_samples, source="published")
+_books = partial(_latent_samples, books=_BOOKS)
+_own = partial(_latent_samples, books=())
 TASKS: Final = (
+    _needle("needle", "needle", "Needle", samples=11, make=samples),
+    _needle("needle_35", "needle-35", "Needle, 35 depths", samples=35, make=partial(samples, depths=35)),
+    _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_books, files=(_NEEDLES, *_BOOKS)),
+    _latent("nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own, files=(HAYSTACK,)),
     *(
-        Task(name, suite, category, "found", depths, partial(samples, depths=depths), _found, files=(HAYSTACK,))
-        for name, suite, category, depths in (
-            ("needle", "needle", "Needle", 11),
-            ("needle_35", "needle-35", "Needle, 35 depths", 35),
-        )
-    ),
-    _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_published, files=(_NEEDLES, *_BOOKS)),
-    _latent(
-        "nolima_own",
-        "nolima-own",
-        "NoLiMa's form, own needles",
-        samples=_DEPTHS * len(_OWN),
-        make=_own,
-        files=(HAYSTACK,),
-    ),
-    *(
-        Task(
-            name=f"babilong_{name}",
-            suite="babilong",
-            category="BABILong",
-            metric="accuracy",
-            samples=100,
-            make=partial(_world_samples, name=name),
-            score=partial(_name_label, labels=labels),
-            files=(HAYSTACK,),
-            version=2,
-        )
+        _world(f"babilong_{name}", make=partial(_world_samples, name=name), score=partial(_name_label, labels=labels))
         for name, (_, labels) in _WORLDS.items()
     ),
 )

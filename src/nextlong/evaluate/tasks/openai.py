@@ -1,16 +1,12 @@
-"""MRCR and GraphWalks, two tasks that OpenAI published (April 2025, MIT).
+"""MRCR and GraphWalks, two tasks that OpenAI published (April 2025, MIT); differences: docs/evaluate/generated.md.
 
 MRCR: a conversation in which the same is asked for 2, 4 or 8 times; the model must give back one of the answers (Vodrahalli et
-al. 2024, arXiv 2409.12640). Suite `mrcr` reads OpenAI's conversations from the user's folder: those whose tokens lie in
-(length / 2, length]. Suite `mrcr-mined` makes conversations of the same form from a run of nextlong (`--run`): the needles are
-passages of one document, and what stands between them are their mined hard negatives, so that it is known how alike they are.
-Grader: the published one; 0 unless the answer begins with the random string, else the ratio of `difflib.SequenceMatcher`.
+al. 2024, arXiv 2409.12640). Suite `mrcr` reads OpenAI's conversations; `mrcr-mined` makes some from a run (`--run`): the
+needles are passages of one document, and between them stand their mined hard negatives, so that it is known how alike they are.
 
 GraphWalks: a breadth-first search, or a node's parents, in a directed graph that fills the context. Suite `graphwalks` makes
-graphs of any length in OpenAI's form: nodes are the first ten hex digits of MD5(0, 1, …), each with four edges to nodes drawn at
-random. A BFS question is only asked where nodes that are reached again change nothing, so that it has one answer however it is
-read. Suite `graphwalks-openai` reads the published questions whose tokens lie in (length / 2, length]. Score: F1 over the set of
-nodes in the last line; docs/evaluate/generated.md says where the published grader is not followed.
+graphs of any length in OpenAI's form: nodes are the first ten hex digits of MD5(0, 1, …), each with four edges to random nodes. A
+BFS question is only asked where nodes that are reached again change nothing. Suite `graphwalks-openai` reads the published ones.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ _NEEDLES: Final = (2, 4, 8)
 _SUBJECT_WORDS: Final = 12
 _LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
 _MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
-_ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
+_ORDINALS: Final = ("1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 1 + max(_NEEDLES))))
 # The prompt is a conversation, as JSON.
 _MRCR_SHAPE: Final = record(prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT)
 
@@ -49,7 +45,7 @@ def _mrcr_files(needles: int) -> tuple[str, ...]:
 
 
 def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
-    """Yield OpenAI's conversations, in the order of the files."""
+    """Yield OpenAI's conversations whose tokens lie in (length / 2, length], in the order of the files."""
     for row in chain.from_iterable(request.data.json_lines(file, _MRCR_SHAPE) for file in _mrcr_files(needles)):
         turns = [(str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"])]
         sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
@@ -64,10 +60,8 @@ def _conversation(request: TaskRequest, turns: Sequence[tuple[str, str]], answer
 
 
 class _Passage(NamedTuple):
-    """A chunk of a run's sequence: its text, what it is about, and the number of the meta-chunk that it belongs to."""
-
     role: str
-    group: int
+    group: int  # the number of the meta-chunk that it belongs to
     text: str
     subject: str
 
@@ -118,10 +112,8 @@ def _mined_conversation(
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
     number = draw.randrange(len(metas))
     answer, subject, groups = mark + metas[number].text, metas[0].subject, [one.group for one in metas]
-    question = (
-        f"Prepend {mark} to the {_ORDINALS.get(number + 1, f'{number + 1}th')} (1 indexed) passage about {subject}. "
-        "Do not include any other text in your response."
-    )
+    question = f"Prepend {mark} to the {_ORDINALS[number]} (1 indexed) passage about {subject}. "
+    question += "Do not include any other text in your response."
     fixed = request.tokenizer.count(answer) + 16 + request.tokenizer.count(question) + 64
     left = request.room - fixed - sum(map(tokens, metas))
     # Each needle with the distractors that follow it.
@@ -148,9 +140,8 @@ def _mined_conversation(
 def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
     """Return the likeness to the right answer; 0 where the answer does not begin with the random string."""
     mark, (right,) = str(sample.details["mark"]), sample.references
-    if not answer.startswith(mark):
-        return {"sequence_match": 0.0}
-    return {"sequence_match": SequenceMatcher(None, answer.removeprefix(mark), right.removeprefix(mark)).ratio()}
+    said, right = answer.removeprefix(mark), right.removeprefix(mark)
+    return {"sequence_match": SequenceMatcher(None, said, right).ratio() if answer.startswith(mark) else 0.0}
 
 
 _GRAPH_FILES: Final = ("graphwalks/graphwalks_128k_and_shorter.parquet", "graphwalks/graphwalks_256k_to_1mil.parquet")
@@ -205,11 +196,10 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
 def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield OpenAI's questions of one kind, in the order of the files."""
     for row in chain.from_iterable(request.data.json_lines(file, _GRAPH_SHAPE) for file in _GRAPH_FILES):
-        if row["problem_type"].lower() == kind:
-            budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
-            sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
-            if request.is_in_band(sample):
-                yield sample
+        budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
+        sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
+        if row["problem_type"].lower() == kind and request.is_in_band(sample):
+            yield sample
 
 
 def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
@@ -223,21 +213,16 @@ def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
 
 
 _mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score)
-_walk = partial(Task, metric="f1", score=_graph_score)
-_openai = partial(_walk, suite="graphwalks-openai", category="GraphWalks, OpenAI's", samples=1150, files=_GRAPH_FILES)
+_ours = partial(Task, suite="graphwalks", category="GraphWalks", metric="f1", samples=100, score=_graph_score)
+_openai = partial(_ours, suite="graphwalks-openai", category="GraphWalks, OpenAI's", samples=1150, files=_GRAPH_FILES)
+_mined = partial(_mrcr, suite="mrcr-mined", category="MRCR, mined", reads="run")
 _KINDS: Final = ("bfs", "parents")
 TASKS: Final = (
-    *(
-        _walk(f"graphwalks_{kind}", "graphwalks", "GraphWalks", samples=100, make=partial(_graph_samples, kind=kind))
-        for kind in _KINDS
-    ),
-    *(_openai(name=f"graphwalks_openai_{kind}", make=partial(_published_graphs, kind=kind)) for kind in _KINDS),
+    *(_ours(f"graphwalks_{kind}", make=partial(_graph_samples, kind=kind)) for kind in _KINDS),
+    *(_openai(f"graphwalks_openai_{kind}", make=partial(_published_graphs, kind=kind)) for kind in _KINDS),
     *(
         _mrcr(f"mrcr_{n}", "mrcr", "MRCR", make=partial(_mrcr_samples, needles=n), files=_mrcr_files(n))
         for n in _NEEDLES
     ),
-    *(
-        _mrcr(f"mrcr_mined_{n}", "mrcr-mined", "MRCR, mined", make=partial(_mined_samples, needles=n), reads="run")
-        for n in _NEEDLES
-    ),
+    *(_mined(f"mrcr_mined_{n}", make=partial(_mined_samples, needles=n)) for n in _NEEDLES),
 )

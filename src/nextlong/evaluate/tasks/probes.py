@@ -1,20 +1,16 @@
-"""Probes: what any local causal language model does, without an instruction.
+"""Probes: what any local causal language model does, without an instruction (docs/evaluate/probes.md).
 
 `dependency`: how much the earlier meta-chunks of a run's sequence lower the loss of the later ones, in nats per token, by the
-distance to the nearest, against two controls: the same sequence with other text of the same length in their place (`gain_nats`),
-and without them (`gain_over_shorter_nats`), whose context is shorter as well. It evaluates the data before a model is trained on
-them: where a model gains nothing from the earlier chunks, there is no dependence to learn, or the model is too weak to use it.
-The other text is the meta-chunks of another document of the run. A sequence is read three times: as a whole, and twice in parts,
-between which each meta-chunk is scored and removed; 3T tokens in all.
+distance to the nearest, against two controls: other text of the same length in their place (`gain_nats`), and nothing
+(`gain_over_shorter_nats`). A sequence is read three times: as a whole, and twice in parts, between which each meta-chunk is scored
+and removed; 3T tokens in all.
 
-`attention`: how much of the last token's attention lies on the first and last third of a long context (paper §5.1, App. B.4), by
-layer and overall: of the whole prompt, of the same without the attention sink, and of the context alone. Prompts are questions
-over long stories (InfiniteBench's Longbook QA, as the paper), or needles where these are missing. No T × T matrix is made: the
-prompt is prefilled with sdpa, then the last token alone is run with an attention that computes softmax(q·Kᵀ) in float32 and keeps
-the weights.
+`attention`: how much of the last token's attention lies on the first and last third of a long context (paper §5.1, App. B.4).
+Prompts are questions over long stories (InfiniteBench's Longbook QA, as the paper), or needles where these are missing. No T × T
+matrix is made: the prompt is prefilled with sdpa, then the last token alone is run with an attention that keeps the weights.
 
-`short`: the paper's seven tasks of short text, by EleutherAI's lm-eval, with its data sets: acc of each task, the answer to each
-question, and acc_norm beside it. The paper's Table 4 is acc throughout: Llama-3-8B has 60.13 on HellaSwag and 50.34 on ARC-C there.
+`short`: the paper's seven tasks of short text, by EleutherAI's lm-eval, with its data sets: acc, as in Table 4, acc_norm beside
+it, and the answer to each question.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,19 +40,16 @@ if TYPE_CHECKING:
     from nextlong.runs.run import Sequence as RunSequence
 
 _SEQUENCES: Final = 20
+# Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
 _BINS: Final = (0, *(2**power for power in range(6, 21)), 1 << 62)
 
 
 class _ChunkLoss(NamedTuple):
-    """A meta-chunk's mean loss in nats per token: behind the meta-chunks before it, behind other text in their place, and without.
-
-    `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
-    """
-
     sequence: str
     tokens: int
-    distance: int
-    earlier: int
+    distance: int  # tokens from the end of the nearest earlier meta-chunk
+    earlier: int  # how many meta-chunks there are before it
+    # Mean losses in nats per token: behind these, behind other text in their place, and without.
     with_earlier: float
     replaced_earlier: float
     without_earlier: float
@@ -93,32 +86,25 @@ def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
         raise EvaluateError(
             f"dependency: {request.run} holds no sequence with two meta-chunks (its method is {described(run.recipe)})"
         )
-    scores = _summary(losses)
-    return {
-        "interval": scores.pop("interval"),
-        "scores": scores,
-        "by_distance": _by_distance(losses),
-        "n": len({loss.sequence for loss in losses}),
-        "chunks": [loss._asdict() for loss in losses],
-    }
+    scores, n = _summary(losses), len({loss.sequence for loss in losses})
+    values = {"interval": scores.pop("interval"), "scores": scores, "by_distance": _by_distance(losses), "n": n}
+    return {**values, "chunks": [loss._asdict() for loss in losses]}
 
 
 def _by_distance(losses: Sequence[_ChunkLoss]) -> list[Json]:
     """Return the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
-    bins = []
-    for low, high in pairwise(_BINS):
-        if inside := [loss for loss in losses if low <= loss.distance < high]:
-            # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
-            bins.append({"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_summary(inside)})
-    return bins
+    inside = {bounds: [one for one in losses if bounds[0] <= one.distance < bounds[1]] for bounds in pairwise(_BINS)}
+    return [
+        {"from_tokens": low, "to_tokens": high, "chunks": len(found), **_summary(found)}
+        for (low, high), found in inside.items()
+        if found
+    ]
 
 
 def _summary(losses: Sequence[_ChunkLoss]) -> Json:
     """Return mean losses and gains, weighted by tokens, and the bootstrap 95 % interval of the gain over sequences."""
-    # A row per chunk: its tokens, and its losses in nats per token; shape (chunks,) each.
-    tokens, whole, replaced, without = np.array(
-        [(loss.tokens, loss.with_earlier, loss.replaced_earlier, loss.without_earlier) for loss in losses]
-    ).T
+    # Of each chunk its tokens, and its losses in nats per token; shape (chunks,) each.
+    tokens, _, _, whole, replaced, without = np.array([loss[1:] for loss in losses], float).T
     means = {
         "gain_nats": replaced - whole,
         "gain_over_shorter_nats": without - whole,
@@ -137,13 +123,9 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray
     """Return the tokens of the meta-chunks of the next sequence of another document; none where there is no such sequence."""
     own = {span.doc_id for span in sequence.spans if span.role == "meta"}
     for other in others:
-        parts = [
-            other.input_ids[span.token_start : span.token_end]
-            for span in other.spans
-            if span.role == "meta" and span.doc_id not in own
-        ]
-        if parts:
-            return np.concatenate(parts).astype(np.int64)
+        spans = [span for span in other.spans if span.role == "meta" and span.doc_id not in own]
+        if spans:
+            return np.concatenate([other.input_ids[one.token_start : one.token_end] for one in spans]).astype(np.int64)
     return np.empty(0, np.int64)
 
 
@@ -177,8 +159,7 @@ def _chunk_losses(
         if number:
             distance = start - meta_spans[number - 1][1]
             # The loss of token t stands at t - 1.
-            with_earlier = float(whole[start - 1 : end - 1].mean())
-            losses = (with_earlier, float(other.mean()), float(without.mean()))
+            losses = (float(one.mean()) for one in (whole[start - 1 : end - 1], other, without))
             yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
 
@@ -188,13 +169,11 @@ def _read(
     """Read ids behind a cache; return the loss of what follows each: of the next id, of `following` behind the last (else 0)."""
     torch = required("torch")
     targets = [*ids[1:], -100 if following is None else following]
-    losses = []
-    step = model.chunk_tokens
+    losses, step = [], model.chunk_tokens
     for first in range(0, len(ids), step):
-        chunk = torch.tensor([ids[first : first + step]], device=model.device)
-        wanted = torch.tensor(targets[first : first + step], device=model.device)
+        chunk, wanted = (torch.tensor(one[first : first + step], device=model.device) for one in (ids, targets))
         with torch.inference_mode():
-            logits = model.model(input_ids=chunk, past_key_values=cache, use_cache=True).logits[0].float()
+            logits = model.model(input_ids=chunk[None], past_key_values=cache, use_cache=True).logits[0].float()
         loss = torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100)
         losses.append(loss.cpu().numpy())
     return np.concatenate(losses)
@@ -271,21 +250,15 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
     by_layer: dict[int, NDArray[np.float32]] = {}
 
     def attention(
-        module: Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        **_: object,
+        module: Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **given: Any
     ) -> tuple[Tensor, Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         # Grouped-query attention: several query heads share the keys and values of one.
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        scores = query.float() @ key.float().transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)
-        if attention_mask is not None:
-            scores = scores + attention_mask[..., : key.shape[-2]].float()
+        scores = query.float() @ key.float().transpose(2, 3) * (given.get("scaling") or query.shape[-1] ** -0.5)
+        if mask is not None:
+            scores = scores + mask[..., : key.shape[-2]].float()
         weights = torch.softmax(scores, dim=-1)
         # The weights of the last token, mean over heads, shape (tokens,).
         by_layer[module.layer_idx] = weights[0, :, -1].mean(0).cpu().numpy()
@@ -342,10 +315,8 @@ def _check_special(model: HuggingFaceModel, _: Path | None) -> None:
 
 def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure acc and acc_norm of each task, in percent, and its answers, a 1 or 0 per question; the score is the mean acc."""
-    lm_eval = required("lm_eval")
-    harness = required("lm_eval.models.huggingface").HFLM(
-        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
-    )
+    lm_eval, harness_class = required("lm_eval"), required("lm_eval.models.huggingface").HFLM
+    harness = harness_class(pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8)
     limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
     try:
         # The harness gets the loaded model and its usual tokenizer; its own bootstrap is off, as intervals are
@@ -365,9 +336,8 @@ def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
         if f"{metric},none" in values
     }
     # A string of 1 and 0 for each task: right or wrong by acc, the metric of the paper.
-    answers = {
-        task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in evaluated["samples"].items()
-    }
+    found = evaluated["samples"].items()
+    answers = {task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in found}
     average = of_answers(answers)
     return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
@@ -384,14 +354,8 @@ TASKS: Final = (
         version=3,
         reads="run",
         check_model=_check_run,
-        columns={
-            "With": "with_earlier_nats",
-            "Replaced": "replaced_earlier_nats",
-            "Without": "without_earlier_nats",
-            "Gain": "gain_nats",
-            "Gain over shorter": "gain_over_shorter_nats",
-            "n": "chunks",
-        },
+        columns={"With": "with_earlier_nats", "Replaced": "replaced_earlier_nats", "Without": "without_earlier_nats"}
+        | {"Gain": "gain_nats", "Gain over shorter": "gain_over_shorter_nats", "n": "chunks"},
         rows=lambda values: (
             (f"{part['from_tokens']:,} to {part['to_tokens']:,} tokens", part) for part in values["by_distance"]
         ),
@@ -409,13 +373,9 @@ TASKS: Final = (
         version=3,
         optional=lambda _: (LONGBOOK_QA, LLAMA2, haystack.HAYSTACK),
         check_model=_check_plain,
-        columns={
-            "First third": _FIRST_THIRD,
-            "Last third": "last_third_context",
-            "First, prompt": "first_third_whole",
-            "Last, prompt": "last_third_whole",
-            "First, prompt, no sink": "first_third_whole_without_sink",
-        },
+        columns={"First third": _FIRST_THIRD, "Last third": "last_third_context"}
+        | {"First, prompt": "first_third_whole", "Last, prompt": "last_third_whole"}
+        | {"First, prompt, no sink": "first_third_whole_without_sink"},
         about="Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4).",
     ),
     Probe(

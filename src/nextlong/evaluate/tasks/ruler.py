@@ -1,8 +1,5 @@
 """RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), prompt for prompt as NVIDIA's generator makes them.
 
-    niah_*       keys with values hidden in noise, essays or other needles    vt          a chain of assignments in noise
-    cwe, fwe     the most frequent words of a list, or of a coded text        qa_1, qa_2  SQuAD and HotpotQA among other paragraphs
-
 Random numbers come from one stream per task, in the order of NVIDIA's scripts (scripts/data/synthetic/*.py), so that the same seed,
 words, essays and tokenizer give the same prompts. The context is the largest that fits: a binary search finds its size, and a
 sample that is still too long loses `step` units at a time. Deliberate differences: docs/evaluate/ruler.md.
@@ -16,11 +13,11 @@ import string
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib.resources import files
 from itertools import accumulate, count, pairwise
-from typing import Annotated, Final, NotRequired, cast
+from typing import Annotated, Final, NamedTuple, NotRequired, cast
 
 import numpy as np
 from annotated_types import Len
@@ -78,9 +75,8 @@ class _Hyphenated:
             else:
                 self._groups.append([stem])
         # The index behind the last word of each group.
-        self._ends = list(
-            accumulate(len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups)
-        )
+        sizes = (len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups)
+        self._ends = list(accumulate(sizes))
 
     def _words(self, group: Sequence[str]) -> list[str]:
         return sorted({stem + noun for stem in group for noun in self._nouns})
@@ -89,16 +85,21 @@ class _Hyphenated:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> str:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
         place = bisect_right(self._ends, index)
-        within = index - (self._ends[place - 1] if place else 0)
-        group = self._groups[place]
+        group, within = self._groups[place], index - (self._ends[place - 1] if place else 0)
         return group[0] + self._nouns[within] if len(group) == 1 else self._words(group)[within]
 
 
-def _largest(request: TaskRequest, build: Callable[[int], Sample], *, step: int, upper: int) -> int:
-    """Return the largest context in [step, upper] that fits, else `step`, as NVIDIA's scripts do."""
+def _largest(
+    request: TaskRequest, build: Callable[[int], Sample], *, step: int, upper: int = 0, room: int | None = None
+) -> int:
+    """Return the largest context in [step, upper] that fits, else `step`, as NVIDIA's scripts do.
+
+    Without `upper`: three times what the tokens of a small one predict for `room` tokens (default: the request's).
+    """
+    if not upper:
+        tokens_per_unit = request.tokenizer.count(build(step).text) / step
+        upper = max(int(((request.room if room is None else room) / tokens_per_unit) * 3), step * 2)
     best = lower = step
     while lower <= upper:
         middle = (lower + upper) // 2
@@ -107,12 +108,6 @@ def _largest(request: TaskRequest, build: Callable[[int], Sample], *, step: int,
         else:
             upper = middle - 1
     return best
-
-
-def _upper_bound(request: TaskRequest, build: Callable[[int], Sample], *, step: int) -> int:
-    """Return three times the context size that the tokens of a small one predict."""
-    tokens_per_unit = request.tokenizer.count(build(step).text) / step
-    return max(int((request.room / tokens_per_unit) * 3), step * 2)
 
 
 def _fitting(
@@ -150,11 +145,8 @@ _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Form:
-    """A haystack (noise, essay or needle), the kinds of keys and values, their numbers, and how many keys are queried."""
-
-    haystack: str
+class _Form(NamedTuple):
+    haystack: str  # noise, essay or needle
     key_kind: str = "words"
     value_kind: str = "numbers"
     keys: int = 1
@@ -176,15 +168,12 @@ _FORMS: Final = {
 
 def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
     request.require("a needle", tokens=request.length, least=_LEAST_NEEDLE_TOKENS)
-    draw = random.Random(request.seed)
-    step = 25 if request.length >= 4096 else 5
-    essay: list[str] = []
+    draw, is_short = random.Random(request.seed), request.length < 4096
+    step, essay = 5 if is_short else 25, list[str]()
     if form.haystack == "essay":
-        essay = essay_words(request.data)
-        step = 500 if request.length >= 4096 else 50  # NVIDIA's 500 words leave no room below
+        step, essay = 50 if is_short else 500, essay_words(request.data)  # NVIDIA's 500 words leave no room below
     build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
-    size = _largest(request, build, step=step, upper=_upper_bound(request, build, step=step))
-    return _fitting(request, lambda _, used: build(used), size=size, step=step)
+    return _fitting(request, lambda _, used: build(used), size=_largest(request, build, step=step), step=step)
 
 
 def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
@@ -255,13 +244,13 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
 
     # The worked example: a short question of the same form with its answer behind it, made once for all samples.
     short, worked = replace(request, length=_EXAMPLE_TOKENS), partial(build, is_example=True)
-    size = _largest(short, worked, step=5, upper=_upper_bound(short, worked, step=5))
+    size = _largest(short, worked, step=5)
     shown = next(_fitting(short, lambda _, used: worked(used), size=size, step=5)) or worked(5)
     example = f"{shown.text} {' '.join(shown.references)}\n"
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
     left = replace(request, length=request.length - request.tokenizer.count(example))
-    size = _largest(left, build, step=step, upper=_upper_bound(request, build, step=step))
+    size = _largest(left, build, step=step, room=request.room)
 
     def with_example(_: int, used: int) -> Sample:
         sample, shown = build(used), example
@@ -349,9 +338,8 @@ def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
         counts = (words * (ranks**-_ALPHA) / zeta(_ALPHA)).astype(int)
         coded = [word for word, repeats in zip(vocabulary, counts.tolist(), strict=True) for _ in range(repeats)]
         random.Random(request.seed).shuffle(coded)
-        return Sample(
-            prompt_of("ruler_fwe").format(context=" ".join(coded)), tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED
-        )
+        prompt = prompt_of("ruler_fwe").format(context=" ".join(coded))
+        return Sample(prompt, tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED)
 
     vocabulary, words, step = new_vocabulary(), room // _LETTERS, room // 32
     while request.tokenizer.count(build(vocabulary, words).text) < room:
@@ -369,14 +357,11 @@ _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A question, its answers, and by number the documents that hold them and others of the same article."""
-
+class _Question(NamedTuple):
     text: str
     answers: tuple[str, ...]
-    gold: list[int]
-    related: list[int] = field(default_factory=list)
+    gold: list[int]  # the numbers of the documents that hold the answer
+    related: Sequence[int] = ()  # others of the same article
 
 
 _Questions = tuple[list[_Question], list[str]]  # and the documents
@@ -435,28 +420,24 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
     def build(index: int, size: int) -> Sample | None:
         if index == len(questions):
             return None
-        question = questions[index]
-        missing, more = size - len(question.gold), question.related
+        text, answers, gold, related = questions[index]
+        missing, known = size - len(gold), [*gold, *related]
         if size >= len(documents):
             chosen = (documents * -(-size // len(documents)))[:size]
         else:
             # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
-            if missing > len(more):
-                known = {*question.gold, *more}
-                others = [number for number in range(len(documents)) if number not in known]
-                more = more + draw.sample(others, max(0, missing - len(more)))
+            if missing > len(related):
+                others = sorted({*range(len(documents))} - {*known})
+                numbers = known + draw.sample(others, missing - len(related))
             else:
-                more = draw.sample(more, missing)
-            chosen = [documents[number] for number in question.gold + more]
+                numbers = gold + draw.sample(related, missing)
+            chosen = [documents[number] for number in numbers]
         random.Random(request.seed).shuffle(chosen)
-        context = "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(chosen, start=1))
-        return Sample(
-            prompt_of("ruler_qa").format(context=context, query=question.text), question.answers, 32, " Answer:"
-        )
+        context = "\n\n".join(f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1))
+        return Sample(prompt_of("ruler_qa").format(context=context, query=text), answers, 32, " Answer:")
 
     first = cast(Callable[[int], Sample], partial(build, 0))  # there is a first question
-    size = _largest(request, first, step=_QA_STEP, upper=_upper_bound(request, first, step=_QA_STEP))
-    return _fitting(request, build, size=size, step=_QA_STEP)
+    return _fitting(request, build, size=_largest(request, first, step=_QA_STEP), step=_QA_STEP)
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:
@@ -464,27 +445,25 @@ def string_match_all(answer: str, references: Sequence[str]) -> float:
     return sum(reference.lower() in answer.lower() for reference in references) / len(references)
 
 
-_task = partial(Task, suite="ruler", category="RULER", samples=500)
-_all = partial(
-    _task,
-    metric="string_match_all",
-    score=lambda answer, sample: {"string_match_all": string_match_all(answer, sample.references)},
-)
-_part = partial(
-    _task,
-    metric="string_match_part",
-    # 1 if the answer contains any reference, lower-cased.
-    score=lambda answer, sample: {"string_match_part": float(string_match_all(answer, sample.references) > 0)},
-)
-_ESSAY: Final = (ESSAYS,)
+def _score_all(answer: str, sample: Sample) -> dict[str, float]:
+    return {"string_match_all": string_match_all(answer, sample.references)}
+
+
+def _score_part(answer: str, sample: Sample) -> dict[str, float]:
+    return {"string_match_part": float(string_match_all(answer, sample.references) > 0)}
+
+
+_all = partial(Task, suite="ruler", category="RULER", metric="string_match_all", samples=500, score=_score_all)
+_part = partial(_all, metric="string_match_part", score=_score_part)
+_essay = partial(_all, files=(ESSAYS,))
 TASKS: Final = (
     *(
-        _all(name=name, make=partial(_needle_samples, form=form), files=_ESSAY if form.haystack == "essay" else ())
+        (_essay if form.haystack == "essay" else _all)(name, make=partial(_needle_samples, form=form))
         for name, form in _FORMS.items()
     ),
-    _all(name="vt", make=_variable_samples, version=2),
-    _all(name="cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
-    _all(name="fwe", make=_frequent_words_samples, version=2),
-    _part(name="qa_1", make=partial(_qa_samples, read=_read_squad), files=(_SQUAD,)),
-    _part(name="qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(_HOTPOTQA,)),
+    _all("vt", make=_variable_samples, version=2),
+    _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
+    _all("fwe", make=_frequent_words_samples, version=2),
+    _part("qa_1", make=partial(_qa_samples, read=_read_squad), files=(_SQUAD,)),
+    _part("qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(_HOTPOTQA,)),
 )

@@ -147,15 +147,11 @@ def check_index(index: str, listed: Sequence[str], files: Sequence[str]) -> None
 
 SPAN: Final = pa.struct(
     [
-        ("chunk_id", pa.int64()),
-        ("doc_id", pa.int64()),
-        ("source_id", pa.string()),
-        ("metadata", pa.string()),
-        ("char_start", pa.int64()),
-        ("char_end", pa.int64()),
+        *((name, pa.int64()) for name in ("chunk_id", "doc_id")),
+        *((name, pa.string()) for name in ("source_id", "metadata")),
+        *((name, pa.int64()) for name in ("char_start", "char_end")),
         ("role", pa.string()),
-        ("token_start", pa.int32()),
-        ("token_end", pa.int32()),
+        *((name, pa.int32()) for name in ("token_start", "token_end")),
         ("score", pa.float32()),
     ]
 )
@@ -193,30 +189,23 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch: columns with one value per token as arrays, spans as one list per field."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
+
+    def plain(name: str, value: Any) -> Any:
+        if name in _ARRAYS:
+            return value.values.to_numpy()
+        return (
+            {key.name: value.values.field(key.name).to_pylist() for key in SPAN} if name == "spans" else value.as_py()
+        )
+
     for row in range(batch.num_rows):
-        plain: dict[str, Any] = {}
-        for name, column in columns.items():
-            if name in _ARRAYS:
-                plain[name] = column[row].values.to_numpy()
-            elif name == "spans":
-                plain[name] = {key: column[row].values.field(key).to_pylist() for key in (one.name for one in SPAN)}
-            else:
-                plain[name] = column[row].as_py()
-        yield plain
+        yield {name: plain(name, batch.column(name)[row]) for name in batch.schema.names}
 
 
 def span_columns(block: Resolved) -> list[pa.Array]:
     """Return the fields of SPAN for every span of a block, shape (P,) each."""
     roles = pa.DictionaryArray.from_arrays(pa.array(block.roles), pa.array(schemas.ROLES)).cast(pa.string())
-    return [
-        *map(pa.array, (block.chunk_ids, block.doc_ids)),
-        pa.array(block.source_ids, pa.string()),
-        pa.array(block.metadata, pa.string()),
-        *map(pa.array, (block.char_starts, block.char_ends)),
-        roles,
-        *map(pa.array, (block.token_starts, block.token_ends, block.scores)),
-    ]
+    columns = {"role": roles, "metadata": block.metadata}
+    return [pa.array(columns.get(field.name, getattr(block, f"{field.name}s", None)), field.type) for field in SPAN]
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:

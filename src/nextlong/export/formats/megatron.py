@@ -32,10 +32,8 @@ _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for i
 
 
 class _MegatronShard(ShardResult):
-    """A shard: its documents, the id appended to those that do not end in it, and its file names without suffixes."""
+    """A shard and its file names without suffixes."""
 
-    documents: int
-    eod: int | None
     prefix: str
 
 
@@ -78,9 +76,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
         file.write(lengths.astype("<i4").tobytes())
         file.write(((ends - lengths) * dtype.itemsize).astype("<i8").tobytes())
         file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-    return _MegatronShard(
-        rows=count, documents=len(lengths), tokens=int(lengths.sum(dtype=np.int64)), eod=eod, prefix=out.name
-    )
+    return _MegatronShard(rows=count, tokens=int(lengths.sum(dtype=np.int64)), prefix=out.name)
 
 
 def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:

@@ -27,20 +27,13 @@ from nextlong.export.formats.base import Format, LoadingCode, Options
 _UINT16_VOCABULARY = 1 << 16
 
 
-class _OlmoShard(ShardResult):
-    """A shard and its documents."""
-
-    documents: int
-
-
-def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _OlmoShard:
+def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult:
     """Write `{out}.npy` and `{out}.csv.gz`.
 
     Raises ExportError for a document that does not end in EOS, or has one within.
     """
     dtype = np.dtype("<u2" if options.vocab_size <= _UINT16_VOCABULARY else "<u4")
-    ends = [0]
-    count = 0
+    count, ends = 0, [0]
     with Path(f"{out}.npy").open("wb") as file:
         for block in rows:
             count += len(block)
@@ -57,7 +50,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _OlmoShard:
     # No name and no time in the gzip header: the same rows give the same bytes.
     with Path(f"{out}.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(lines.encode("ascii"))
-    return _OlmoShard(rows=count, documents=len(ends) - 1, tokens=ends[-1])
+    return ShardResult(rows=count, tokens=ends[-1])
 
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -83,7 +76,6 @@ FORMAT = Format(
     layout="raw token ids of OLMo-core",
     suffixes=(".npy",),
     write=_write,
-    result=_OlmoShard,
     read=_read,
     unit="documents",
     eos="required",

@@ -20,21 +20,16 @@ from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
 
-_IDS: Final = ("input_ids", "labels")
 _DICTIONARIES: Final = (
     *("sequence_id", "method", "domain"),
     *(f"spans.list.element.{name}" for name in ("source_id", "metadata", "role")),
 )
 _ROWS_AT_ONCE: Final = 8  # read
-_AXOLOTL: Final = ("input_ids", "attention_mask", "labels")
-_TORCHTITAN: Final = ("input_ids", "seq_lengths")
 
 
 def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
     """Write blocks of rows to `{out}.parquet`, in row groups of about `export.row_group_mb` MB of ids."""
-    compression = options.keys["compression"]
-    row_group_bytes = int(options.keys["row_group_mb"] * 1_000_000)
-    schema = schema_of(columns, options.keys)
+    compression, schema = options.keys["compression"], schema_of(columns, options.keys)
     settings: dict[str, Any] = {
         "compression": compression,
         "compression_level": 1 if compression == "zstd" else None,
@@ -42,14 +37,15 @@ def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: 
         "write_statistics": False,
     }
     if compression != "none":
-        settings["column_encoding"] = {
-            f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _IDS if name in schema.names
-        }
+        ids = [name for name in ("input_ids", "labels") if name in schema.names]
+        settings["column_encoding"] = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ids}
     rows, held = 0, schema.empty_table()
     with pq.ParquetWriter(f"{out}.parquet", schema, **settings) as writer:
         for block in blocks:
             rows += len(block)
-            rows_per_group = max(1, row_group_bytes // max(1, block.input_ids.nbytes // len(block)))
+            rows_per_group = max(
+                1, int(options.keys["row_group_mb"] * 1_000_000) // max(1, block.input_ids.nbytes // len(block))
+            )
             held = pa.concat_tables([held, to_table(block, schema.names, options)])
             while held.num_rows >= rows_per_group:
                 writer.write_table(held.slice(0, rows_per_group), row_group_size=rows_per_group)
@@ -87,24 +83,18 @@ FORMAT = Format(
     bytes_per_token=lambda compression, _chars_per_token: 4.0 if compression == "none" else 2.2,  # measured on English
 )
 
+
+def _narrow(name: str, columns: tuple[str, ...], **more: Any) -> Format:
+    """Return Parquet of these columns alone, which its reader pads itself, or takes in documents of any length."""
+    keys = FORMAT.keys - {"pad_documents_to"}
+    write = partial(_write, columns=columns)
+    return replace(FORMAT, name=name, write=write, wanted="ids", keys=keys, columns=columns, **more)
+
+
 # axolotl recognises tokenized rows by these columns. It pads by itself, and expects no padding within a row.
-FORMAT_AXOLOTL = replace(
-    FORMAT,
-    name="axolotl",
-    write=partial(_write, columns=_AXOLOTL),
-    wanted="ids",
-    keys=FORMAT.keys - {"pad_documents_to"},
-    columns=_AXOLOTL,
-    no_packing="takes a packed row for one document",
+FORMAT_AXOLOTL = _narrow(
+    "axolotl", ("input_ids", "attention_mask", "labels"), no_packing="takes a packed row for one document"
 )
 
 # torchtitan wants sequences one token longer, which is the last label. Its flex attention takes documents of any length.
-FORMAT_TORCHTITAN = replace(
-    FORMAT,
-    name="torchtitan",
-    write=partial(_write, columns=_TORCHTITAN),
-    wanted="ids",
-    keys=FORMAT.keys - {"pad_documents_to"},
-    columns=_TORCHTITAN,
-    extra_tokens=1,
-)
+FORMAT_TORCHTITAN = _narrow("torchtitan", ("input_ids", "seq_lengths"), extra_tokens=1)

@@ -36,7 +36,7 @@ from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
-from nextlong.sequences.token_chars import lossy_tokenizer
+from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000

@@ -43,8 +43,7 @@ from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
-from nextlong.sequences.token_chars import lost_share
-from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
+from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, lost_share, special_id, train_bpe
 from nextlong.text import Json
 
 _CHARS = 600_000  # of a trial

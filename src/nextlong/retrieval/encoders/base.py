@@ -1,8 +1,7 @@
 """The contract: what an encoder says of itself, and what it does: text → unit vectors.
 
-Mining needs nothing but `encode`, so anything that turns texts into unit vectors fits. A file here is an encoder: it is called
-as its module is, with hyphens for underscores, and its options are the section of that name in `encoder`. Everything outside
-its file asks the `EncoderKind` that the file calls ENCODER, never its name; only the one that the recipe names is imported.
+A file here is an encoder: it is called as its module is, with hyphens for underscores, and its options are the section of that
+name in `encoder`. Everything outside its file asks the `EncoderKind` that the file calls ENCODER, never its name.
 """
 
 from __future__ import annotations
@@ -66,24 +65,20 @@ class Speed(NamedTuple):
 
 
 class EncoderKind(ABC):
-    """One kind of encoder. `config` is always the section `encoder` of the recipe, which names it.
+    """One kind of encoder. `config` is always the section `encoder` of the recipe, which names it."""
 
-    `Options` are the keys of its section of the recipe, `usage` is what `encoder.model` says: `openai:<model>`. `embeds`: whether
-    a task takes a whole shard, or a slice of one as an `ExecutionResult` of the preparation says. `needs_fit`: whether `load`
-    reads what the preparation wrote. `preload` are the modules that a worker imports at its start, `rate` what plans measure it by
-    (`engine/step.py`), `cure` what to do about vectors that are wrong.
-    """
-
-    Options: type[recipe.Section] = recipe.Section
-    usage: str
-    embeds: Literal["shards", "slices"] = "shards"
-    needs_fit: bool = False
+    Options: type[recipe.Section] = recipe.Section  # the keys of its section of the recipe
+    usage: str  # what `encoder.model` says: `openai:<model>`
+    embeds: Literal["shards", "slices"] = (
+        "shards"  # what a task takes: a slice is as the preparation's `ExecutionResult` says
+    )
+    needs_fit: bool = False  # `load` reads what the preparation wrote
     asks_for_gpus: bool = False
     is_model: bool = False  # `config.name` is a name on a hub or a local folder
     package: tuple[str, str] | None = None  # a module that must be installed, and the extra of nextlong that brings it
-    preload: tuple[str, ...] = ()
-    rate: str = "encoder"
-    cure: str
+    preload: tuple[str, ...] = ()  # modules that a worker imports at its start
+    rate: str = "encoder"  # what plans measure it by (`engine/step.py`)
+    cure: str  # what to do about vectors that are wrong
     result: type[TaskResult] = TaskResult  # of the preparation
     version: int = 1  # of the preparation; to be raised whenever the same options give other vectors
     not_repeatable: str = ""  # why the same text may be given other vectors another time, if it may
@@ -98,17 +93,12 @@ class EncoderKind(ABC):
         """
 
     def prepare(
-        self,
-        config: recipe.Encoder,  # noqa: ARG002
-        *,
-        documents: Sequence[Path],  # noqa: ARG002
-        chunks: Sequence[Path],  # noqa: ARG002
-        seed: int,  # noqa: ARG002
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
     ) -> list[Task]:
         """Return the tasks to do before the first chunk is embedded: none."""
         return []
 
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:  # noqa: ARG002
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return what vectors depend on beside the model's name and the options: the files of a local model."""
         folder = Path(config.name).expanduser()
         return {"files": dict(store.hash_folder(folder))} if self.is_model and folder.is_dir() else {}
@@ -120,15 +110,15 @@ class EncoderKind(ABC):
             needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
             raise EncoderError(f"encoder.model={config.model} {needs}")
 
-    def resources(self, config: recipe.Encoder) -> Resources:  # noqa: ARG002
+    def resources(self, config: recipe.Encoder) -> Resources:
         """Return what a task of embedding needs: a core."""
         return Resources()
 
-    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:  # noqa: ARG002
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Return how fast chunks such as these are encoded here, for plans; nothing of what they try with the other steps."""
         return Speed()
 
-    def estimate(self, config: recipe.Encoder) -> Estimate:  # noqa: ARG002
+    def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the time, disk and memory of the preparation grow: it takes none."""
         return Estimate(work=1, seconds=0.0, rate="")
 

@@ -65,15 +65,11 @@ class Lsa:
     """A fitted encoder: terms, their idf, shape (terms,), and the components, shape (terms, dimensions)."""
 
     def __init__(self, terms: Sequence[str], idf: NDArray[np.float32], components: NDArray[np.float32]) -> None:
-        self.terms = terms
-        self.idf = idf
-        self.components = components
+        self.terms, self.idf, self.components = terms, idf, components
         self.dimensions: int = components.shape[1]
         # As `_cut_words` writes them, and as `_cut_ascii_words` does.
-        self._terms, self._ascii_terms = (
-            pa.array([term.encode(encoding) for term in terms], pa.large_binary())
-            for encoding in ("utf-32-le", "utf-8")
-        )
+        as_written = ([term.encode(encoding) for term in terms] for encoding in ("utf-32-le", "utf-8"))
+        self._terms, self._ascii_terms = (pa.array(those, pa.large_binary()) for those in as_written)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dimensions); a text without any known term gets a direction of its own."""
@@ -110,16 +106,14 @@ class Lsa:
     def load(cls, stem: Path) -> Self:
         """Read what `save` wrote; the components are memory-mapped, so that processes share them."""
         terms = orjson.loads(Path(f"{stem}.terms.json").read_bytes())
-        components = np.asarray(np.load(f"{stem}.components.npy", mmap_mode="r"))
-        return cls(terms, np.load(f"{stem}.idf.npy"), components)
+        return cls(terms, np.load(f"{stem}.idf.npy"), np.asarray(np.load(f"{stem}.components.npy", mmap_mode="r")))
 
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
     """Return how often each column occurs in each text, CSR float32; words starts[i] to starts[i + 1] are text i's."""
     from scipy import sparse  # a tenth of a second, at every start of nextlong
 
-    texts = len(starts) - 1
-    bits = width.bit_length()
+    texts, bits = len(starts) - 1, width.bit_length()
     # Sorting numbers of text and column is faster than sorting the columns of each text with their counts.
     keys = np.repeat(np.arange(texts) << bits, np.diff(starts))
     keys |= columns
@@ -182,18 +176,17 @@ def fit_on_chunks(
     out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], options: LsaOptions, seed: int
 ) -> FitResult:
     """Fit on about `options.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
-    total_chunks = sum(count_chunks(path) for path in chunks)
-    sample = sample_texts(documents, chunks, fraction=options.fit_chunks / max(total_chunks, 1), seed=seed)
+    total = sum(map(count_chunks, chunks))
+    sample = sample_texts(documents, chunks, fraction=options.fit_chunks / max(total, 1), seed=seed)
     lsa = _fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
     lsa.save(out)
-    return FitResult(chunks=total_chunks, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
+    return FitResult(chunks=total, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
 
 
 def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
-    """Fit on a sample of the chunks; same texts in the same order and same seed, same encoder.
+    """Fit on a sample of the chunks: `dimensions`, or the rank of the sample, of its terms.
 
-    Terms: those of at least 2 texts and at most half of them, the `max_terms` most frequent; every term where this would leave
-    fewer than `dimensions`, which shrinks to the rank of the sample but for one without any term.
+    Those of at least 2 texts and at most half of them, the `max_terms` most frequent; all where this would leave too few.
     """
     encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
     for first, last in _batches(texts, chars=_ENCODED_CHARS):
@@ -233,10 +226,8 @@ _UNSPACED: Final = (
 
 
 def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
-    """Cut texts into lower-case words of two characters or more: one Arrow array of UTF-32 bytes, and where each text's begin.
-
-    A word is a run of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
-    """
+    """Cut texts into lower-case words of two characters or more: one Arrow array of UTF-32 bytes, and where each text's begin."""
+    # A word is a run of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
     lowered, is_unspaced = _characters()
     codes = lowered.take(np.frombuffer(characters, np.uint32), mode="clip")  # none is higher; half the time of checking
@@ -249,9 +240,7 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     firsts, lengths = edges[::2], edges[1::2] - edges[::2]
     inside[firsts[lengths == 1]] = False
     firsts, lengths = firsts[lengths > 1], lengths[lengths > 1]
-    offsets = np.concatenate([[0], np.cumsum(lengths)]) * 4
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(codes[inside])]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
+    return _binary(4 * lengths, codes[inside]), np.searchsorted(firsts, bounds)
 
 
 def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
@@ -260,11 +249,13 @@ def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
-    firsts = edges[::2]
-    offsets = np.concatenate([[0], np.cumsum(edges[1::2] - firsts)])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(letters.translate(None, b" "))]
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
+    return _binary(edges[1::2] - edges[::2], letters.translate(None, b" ")), np.searchsorted(edges[::2], bounds)
+
+
+def _binary(lengths: NDArray[np.int64], values: NDArray[np.uint32] | bytes) -> Any:
+    buffers = [None, pa.py_buffer(np.concatenate([[0], np.cumsum(lengths)])), pa.py_buffer(values)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
 def _pair_unspaced(
@@ -314,7 +305,7 @@ class LsaKind(EncoderKind):
     cure = "this is a bug in nextlong; please report it"
     result = FitResult
 
-    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:  # noqa: ARG002
+    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:
         """Return the encoder that `prepare` fitted."""
         assert fitted is not None
         return Lsa.load(fitted)
@@ -326,7 +317,7 @@ class LsaKind(EncoderKind):
         options = config.options_as(LsaOptions)
         return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=options, seed=seed)]
 
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:  # noqa: ARG002
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return the seed of the sample."""
         return {"seed": seed}
 

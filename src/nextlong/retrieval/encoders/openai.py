@@ -69,8 +69,7 @@ class OpenAIEncoder:
         """Take the key from the environment; nothing is sent yet. Raises EncoderError for a URL that is none."""
         if not options.base_url.startswith(("http://", "https://")):
             raise EncoderError(f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://")
-        self._model = model
-        self._options = options
+        self._model, self._options = model, options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
         self._client = Client(options, requests_per_minute=options.requests_per_minute)
         self._quiet_until_s = -math.inf
@@ -132,10 +131,8 @@ class OpenAIEncoder:
             places = [item["index"] for item in data]
             vectors = np.array([item["embedding"] for item in data], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as error:
-            start = answer[:200].decode("utf-8", "replace")
-            raise self._error(
-                f"answered with no list of embeddings ({type(error).__name__}: {error}): {start!r}"
-            ) from None
+            start, kind = answer[:200].decode("utf-8", "replace"), type(error).__name__
+            raise self._error(f"answered with no list of embeddings ({kind}: {error}): {start!r}") from None
         if sorted(places) != list(range(len(batch))):
             raise self._error(
                 f"was sent {len(batch)} texts and answered with {len(places)} vectors, indices {sorted(places)[:8]} ..."
@@ -163,15 +160,14 @@ class OpenAIKind(EncoderKind):
         """Return the client."""
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
-    def resources(self, config: recipe.Encoder) -> Resources:  # noqa: ARG002
+    def resources(self, config: recipe.Encoder) -> Resources:
         """Return that one task runs at a time."""
         return Resources(at_once=1)
 
-    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:  # noqa: ARG002
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Return that the server is not asked."""
-        return Speed(
-            unknown="the endpoint's", dimensions=config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
-        )
+        dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
+        return Speed(unknown="the endpoint's", dimensions=dimensions)
 
 
 ENCODER = OpenAIKind()

@@ -83,29 +83,22 @@ class SentenceTransformersEncoder:
     def __init__(
         self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
     ) -> None:
-        """Load the model; raises EncoderError where the package, the model or the device is missing, or the options do not fit.
-
-        Without `dtype` and `threads`: the recipe's dtype, float32 for `auto` on a processor; the threads that the process has.
-        """
-        self._name = name
-        self._options = options
+        """Load the model; raises EncoderError where the package, the model or the device is missing, or the options do not fit."""
+        self._name, self._options = name, options
         self._model, self.dtype = _load(name, options, dtype=dtype)
         if threads is not None:
             _use_threads(threads)
         # The library itself passes over a task in silence.
         known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
         if options.task is not None and "task" not in known:
-            raise EncoderError(
-                f"encoder.sentence_transformers.task={options.task!r}, but {name} takes no task; leave it out, or use prompt"
-            )
+            where = f"encoder.sentence_transformers.task={options.task!r}"
+            raise EncoderError(f"{where}, but {name} takes no task; leave it out, or use prompt")
         if options.max_tokens is not None:
             config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
             longest = getattr(config, "max_position_embeddings", None) or options.max_tokens
             if options.max_tokens > longest:
-                raise EncoderError(
-                    f"encoder.sentence_transformers.max_tokens={options.max_tokens}, but {name} has positions "
-                    f"for {longest}; lower it"
-                )
+                where = f"encoder.sentence_transformers.max_tokens={options.max_tokens}"
+                raise EncoderError(f"{where}, but {name} has positions for {longest}; lower it")
             self._model.max_seq_length = options.max_tokens
         self.dimensions = 0
         self.dimensions = self.encode([name]).shape[1]
@@ -117,9 +110,8 @@ class SentenceTransformersEncoder:
         options = self._options
         task = {} if options.task is None else {"task": options.task}
         try:
-            vectors = self._model.encode(
-                list(texts), batch_size=options.batch_size, prompt=options.prompt, show_progress_bar=False, **task
-            )
+            how = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
+            vectors = self._model.encode(list(texts), **how, **task)
         except (ValueError, TypeError) as error:
             raise EncoderError(
                 f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
@@ -180,14 +172,10 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
             # bfloat16 from Ampere (8.0) on, in hardware; earlier GPUs only emulate it. A trial finds what suits a processor.
             is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
             dtype = "bfloat16" if is_new else "float32"
-        model = SentenceTransformer(
-            name,
-            device=device,
-            revision=options.revision,
-            trust_remote_code=options.trust_remote_code,
-            model_kwargs={"torch_dtype": getattr(torch, dtype)},
-        )
-        return model, dtype
+        code: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
+        return SentenceTransformer(
+            name, device=device, model_kwargs={"torch_dtype": getattr(torch, dtype)}, **code
+        ), dtype
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
@@ -312,7 +300,7 @@ class SentenceTransformersKind(EncoderKind):
         tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
-    def estimate(self, config: recipe.Encoder) -> Estimate:  # noqa: ARG002
+    def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         return Estimate(work=1, seconds=20.0, rate="")
 

@@ -52,12 +52,10 @@ class IndexFiles:
 
 
 class VectorShards:
-    """VECTORS of a corpus, one float16 array (rows, dim) a shard: memory-mapped whenever one is read.
-
-    With `block`, only these shards are searched, and they are loaded once for many queries unless they are not to be held.
-    """
+    """VECTORS of a corpus, one float16 array (rows, dim) a shard: memory-mapped whenever one is read."""
 
     def __init__(self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True) -> None:
+        """With `block`, only these shards are searched; they are loaded once for many queries unless they are not to be held."""
         self._paths = paths
         self._loaded = {shard: np.load(paths[shard]) for shard in (block or () if is_held else ())}
         self.numbers = range(len(paths)) if block is None else block
@@ -103,19 +101,16 @@ class VectorShards:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexKind:
-    """A kind of index, as its file declares it (`INDEX`).
-
-    `takes` is a regular expression for the values of `search.index` that name it, and `usage` what messages say of them. `open`
-    returns the index. `is_built`: FAISS trains, fills and tunes it before it is searched, and its recall is measured; any other
-    searches the vectors as they are stored and finds exactly the nearest. Raise `version` when it finds others.
-    """
+    """A kind of index, as its file declares it (`INDEX`)."""
 
     name: str
-    takes: str
-    usage: str
+    takes: str  # a regular expression for the values of `search.index` that name it, …
+    usage: str  # … and what messages say of them
     open: Callable[[IndexFiles], Index]
+    # FAISS trains, fills and tunes it before it is searched, and its recall is measured; any other searches the vectors as they are
+    # stored and finds exactly the nearest.
     is_built: bool = False
-    version: int = 1
+    version: int = 1  # to be raised when it finds others
 
 
 def index_kind(index: str) -> IndexKind:

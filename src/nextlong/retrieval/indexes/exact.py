@@ -19,7 +19,7 @@ those apart, as among a thousand copies of a text, the processor searches for th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -47,9 +47,8 @@ _SETTLED = 64  # queries whose exact scores are computed at a time
 class Best:
     """The best `k` ids of each query, while the scores of block after block go by; ids ascend from block to block.
 
-    A score enters only if it reaches its query's present k-th best, so past the first blocks hardly any does: `cells` (scores held)
-    grow with queries and k alone. Rough scores that `error` cannot tell from the k-th best stay too; exact ones decide at the end,
-    or as soon as there are too many of them, as where a text stands in the corpus a thousand times.
+    A score enters only if it reaches its query's present k-th best. Rough scores that `error` cannot tell from it stay too; exact
+    ones decide at the end, or as soon as there are too many of them, as where a text stands in the corpus a thousand times.
     """
 
     def __init__(
@@ -68,10 +67,7 @@ class Best:
             self._least[:, 0] = np.maximum(self._least[:, 0], guess_Q)
 
     def add(self, scores_QB: _Scores, ids_B: _Ids, queries: _Ids | None = None) -> None:
-        """Take in a block's scores, shape (queries, block); -inf where a query must not find a column.
-
-        `queries`, shape (rows,), says whose rows these are, each once; by default they are those of all queries.
-        """
+        """Take in a block's scores, (queries, block), -inf where a query must not find a column; of all queries by default."""
         whose = np.arange(len(self._held)) if queries is None else queries
         if self._guess is None and len(ids_B) > self._room and not self._held[whose].any():
             self._raise(scores_QB, whose)  # of a first block only its own k best can count
@@ -111,10 +107,7 @@ class Best:
                 yield row_ids[order], scores[order]
 
     def too_high(self) -> _Ids:
-        """Return the queries whose guess may have left out what counts: fewer than k scores lie above it for certain.
-
-        A score below the guess never enters: one just below the k-th best spares what would enter before that is known.
-        """
+        """Return the queries whose guess may have left out what counts: fewer than k scores lie above it for certain."""
         if self._guess is None:
             return np.empty(0, np.int64)
         kth = np.full(len(self._held), -np.inf, np.float32)
@@ -159,7 +152,7 @@ def cells(k: int) -> int:
 _BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
 _SCORES = 1 << 23  # products held at a time: 32 MB
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
-_SCORED_ROWS = 8_192  # scored exactly at a time: 16 MB as float64 at 256 dimensions
+_SCORED_ROWS = 512  # scored exactly at a time: 1 MB as float64 at 256 dimensions, which a core's cache holds
 _LEAST_SAMPLE = 1 << 14  # vectors from which the k-th best is guessed
 _WORTH_SAMPLING = 16  # times as many vectors: below that a guess saves less than it costs
 
@@ -191,11 +184,7 @@ class Exact:
     ) -> list[tuple[_Ids, _Scores]]:
         """Return the nearest of each query after one pass over all vectors, and another for queries with a wrong guess."""
         if least_Q is not None:
-            found = self._stream(queries_QD, k, exclude_Q2, least_Q).finish()
-            return [
-                (ids[scores >= least], scores[scores >= least])
-                for (ids, scores), least in zip(found, least_Q, strict=True)
-            ]
+            return _reaching(self._stream(queries_QD, k, exclude_Q2, least_Q).finish(), least_Q)
         guess_Q = guess_kth(queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE)
         best = self._stream(queries_QD, k, exclude_Q2, guess_Q)
         nearest = list(best.finish())
@@ -224,6 +213,11 @@ class Exact:
                 exclude_ranges(products, part, exclude_Q2)
                 best.add(products, part)
         return best
+
+
+def _reaching(nearest: Iterable[tuple[_Ids, _Scores]], least_Q: _Scores) -> list[tuple[_Ids, _Scores]]:
+    rows = zip(nearest, least_Q, strict=True)
+    return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
 
 
 _SPARE = 64  # kept beyond k on a device: what rough scores may confuse
@@ -263,8 +257,7 @@ class ExactTorch(Exact):
             again = Exact(self._vectors).search(queries_QD[crowded], k, exclude=exclude_Q2[crowded])
             for place, ids, scores in zip(crowded.tolist(), *again, strict=True):
                 nearest[place] = ids, scores
-        rows = zip(nearest, least_Q, strict=True)
-        return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
+        return _reaching(nearest, least_Q)
 
     def _rough(self, queries_QD: _Scores, width: int, exclude_Q2: _Ids) -> tuple[_Scores, _Ids]:
         """Return the rough scores, descending, and ids of the `width` best of each query, shape (Q, ≤ width)."""
@@ -328,10 +321,9 @@ def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
 
 
 def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2: _Ids, sample: int) -> _Scores | None:
-    """Return a score for each query that somewhat more than `k` vectors reach, by a sample; None where it would not pay.
+    """Return a score for each query that somewhat more than `k` vectors reach, by every n-th vector; None where it would not pay.
 
-    The sample is every n-th vector. A guess that is too high hides neighbours: whoever uses it must check the k-th best
-    against it and search again.
+    A guess that is too high hides neighbours: whoever uses it must check the k-th best against it and search again.
     """
     total = sum(vectors.rows)
     rank = sampled_rank(k, total, sample=sample)
@@ -372,7 +364,7 @@ def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShard
         products = np.empty(high - low, np.float32)
         for first in range(0, high - low, max(1, len(held_BD))):
             part = back[low + first : min(high, low + first + len(held_BD))]
-            held_BD[: len(part)] = rows_RD[part].astype(np.float32)  # half to single to double: processors convert so
+            held_BD[: len(part)] = rows_RD[part]
             products[first : first + len(part)] = held_BD[: len(part)] @ query_D
         cosines.append(products)
     return cosines

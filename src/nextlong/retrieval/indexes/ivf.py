@@ -28,15 +28,9 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.step import TaskResult
+from nextlong.retrieval.indexes import kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 from nextlong.retrieval.indexes.exact import Best, Exact, cells, exact_cosines, exclude_ranges, rounding_error
-from nextlong.retrieval.indexes.kmeans import (
-    first_codebooks,
-    nearest_centres,
-    train_centres,
-    train_codebooks,
-    train_rotation,
-)
 from nextlong.retrieval.sample import read_queries
 from nextlong.rng import rng_for
 
@@ -58,22 +52,19 @@ _CLUSTERS = re.compile(r"(?<![A-Za-z])IVF(\d*)")
 
 
 class TuneResult(TaskResult):
-    """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
-
-    `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k,
-    `recall_p5` the 5th percentile, `recall_worst` the least; `recall_nearest` is the mean recall of the nearest `nearest` of
-    the k, which the first negatives of a gap come from. A task that searches a block of the corpus tells `sample` alone.
-    """
+    """How an index is searched, and what was measured; a task that searches a block of the corpus tells `sample` alone."""
 
     probes: int = 0
-    spare: float = 0
-    recall: float = 0
-    recall_measured: float = 0
-    recall_p5: float = 0
-    recall_worst: float = 0
-    recall_nearest: float = 0
+    spare: float = 0  # a share of the `k` neighbours asked for
+    recall: float = 0  # promised
+    recall_measured: float = 0  # recall@k, of the sample's queries on average, …
+    recall_p5: float = 0  # … the 5th percentile …
+    recall_worst: float = 0  # … and the least
+    recall_nearest: float = (
+        0  # of the nearest `nearest` of the k, which the first negatives of a gap come from, on average
+    )
     nearest: int = 0
-    sample: int = 0
+    sample: int = 0  # queries
     k: int = 0
 
 
@@ -113,17 +104,17 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dic
         if sample_ND.shape[1] % rotation.M:
             raise RuntimeError(f"the dimension should be a multiple of {rotation.M}")
         rows_ND = sample_ND[: values * _POINTS_PER_CODE]
-        rotation_DD = train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
+        rotation_DD = kmeans.train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
         faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
         rotation.is_trained = rotation.is_orthonormal = True
         sample_ND = rotation.apply(sample_ND)
-    centres_CD = train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
+    centres_CD = kmeans.train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
     lists.quantizer.add(centres_CD)
     if hasattr(lists, "pq"):  # trained on what the rows differ by from the centre that they are nearest to
         rows_ND = sample_ND[: values * _POINTS_PER_CODE]
-        residuals_ND = rows_ND - centres_CD[nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
-        books = first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
-        faiss.copy_array_to_vector(train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
+        residuals_ND = rows_ND - centres_CD[kmeans.nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
+        books = kmeans.first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
+        faiss.copy_array_to_vector(kmeans.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
         lists.is_trained = True
     else:
         lists.train(sample_ND)  # the codes: clusters that are there already stay
@@ -156,11 +147,7 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> _
 
 
 def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
-    """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
-
-    Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
-    `{out}.bounds.npy` int64 (clusters + 1,): where each cluster begins.
-    """
+    """Encode the vectors of the shards from `first_shard` on, ordered by cluster; writes the files of a `_Part`."""
     index = _Template(template)
     counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
     codes = np.empty((sum(counts), index.code_bytes), np.uint8)
@@ -190,7 +177,6 @@ class Ivf:
         self._vectors = VectorShards(files.vectors)
         self._template = _Template(files.template)
         self._parts = [_Part(stem) for stem in files.lists]
-        self.is_lossless, self.clusters = self._template.is_lossless, self._template.clusters
 
     def search(self, queries_QD: _Rows, k: int, *, exclude: _Ids) -> Neighbours:
         """See `Index.search`; the exact cosines are of what the nearest clusters hold."""
@@ -236,13 +222,12 @@ class Ivf:
 
 
 class _Part:
-    """The files that `fill` wrote, memory-mapped."""
+    """The files that `fill` wrote, memory-mapped: codes uint8 (n, code bytes), and, of each cluster, ascending ids."""
 
     def __init__(self, stem: Path) -> None:
-        names = ("codes", "members", "bounds")
-        self.codes, self.members, self.bounds = (
-            np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r")) for name in names
-        )
+        """Open `codes`, the ids of `members`, int64 (n,), and `bounds`, int64 (clusters + 1,), where each cluster begins."""
+        opened = (np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r")) for name in ("codes", "members", "bounds"))
+        self.codes, self.members, self.bounds = opened
 
 
 class _Template:
@@ -272,7 +257,7 @@ class _Template:
     def nearest_clusters(self, rows_ND: _Rows, count: int) -> _Ids:
         """Return the `count` clusters nearest to each row, shape (n, min(count, clusters)); -1 where a graph finds fewer."""
         if self._graph is None:
-            return nearest_centres(rows_ND, self._centres_CD, count=count)
+            return kmeans.nearest_centres(rows_ND, self._centres_CD, count=count)
         self._graph.hnsw.efSearch = max(64, 2 * count)
         clusters: _Ids = self._graph.search(rows_ND, min(count, self.clusters))[1]
         return clusters
@@ -303,12 +288,12 @@ _SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more
 
 
 class _Tuned(NamedTuple):
-    """What a search with so many probes and so much spare finds."""
+    """What a search with so many probes and so much spare finds; `sure` is two standard errors below the mean recall."""
 
     probes: int
     spare: float
     recall: float
-    error: float  # standard error of the recall
+    sure: float
 
 
 _SCORED = np.dtype([("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")])  # a neighbour of a query
@@ -319,8 +304,7 @@ def measure_block(
 ) -> TuneResult:
     """Find the nearest of some `queries` in some shards, which `files.lists[lists]` code, exactly and by rough scores.
 
-    Writes `{out}.truth.npy`, the k nearest of each query by exact scores, and `{out}.rough.npy`, the nearest by the scores of
-    codes, as many as the largest spare keeps; _SCORED, in the order of queries.
+    Writes `{out}.truth.npy`, the k nearest of each query, and `{out}.rough.npy`, as many as the largest spare keeps: _SCORED.
     """
     assert files.template is not None
     template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]
@@ -339,10 +323,8 @@ def measure_block(
                 exclude_ranges(scores_QN, part.members[rows], exclude_Q2)
                 best.add(scores_QN, part.members[rows])
             before += len(part.members)
-        rough = [], []
-        for ids, scores in best.finish():
-            rough[0].append(ids)
-            rough[1].append(scores)
+        found = [*best.finish()]
+        rough = [ids for ids, _ in found], [scores for _, scores in found]
     by_id = np.argsort(members)
     for name, (ids_of, scores_of) in (("truth", truth), ("rough", rough)):
         counts = [*map(len, ids_of)]
@@ -356,12 +338,9 @@ def measure_block(
 
 
 def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, target: float, seed: int) -> TuneResult:
-    """Return the cheapest of the settings tried that reach `target`, or the best there is, from what `measure_block` wrote.
-
-    A search compares a query with all that the clusters it visits hold, so what any setting finds follows from the clusters of
-    its nearest by exact and by rough scores. A true neighbour that even the largest spare would not keep among all vectors is
-    taken as missed.
-    """
+    """Return the cheapest of the settings tried that reach `target`, or the best there is, from what `measure_block` wrote."""
+    # A search compares a query with all that the clusters it visits hold, so what any setting finds follows from the clusters of
+    # its nearest by exact and by rough scores. A true neighbour that even the largest spare would not keep among all is missed.
     assert files.template is not None
     template = _Template(files.template)
     queries_QD, _ = _sample_queries(queries, files.vectors, seed=seed)
@@ -381,7 +360,8 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
 
     def measured(probes: int, spare: float) -> _Tuned:
         found = recalls(probes, spare, nearest=k)
-        return _Tuned(probes, spare, float(found.mean()), float(found.std() / len(found) ** 0.5))
+        mean, error = float(found.mean()), float(found.std() / len(found) ** 0.5)
+        return _Tuned(probes, spare, mean, mean - 2 * error)
 
     tuned = _search(measured, (0.0,) if template.is_lossless else _SPARES, clusters=template.clusters, target=target)
     found = recalls(tuned.probes, tuned.spare, nearest=k)
@@ -425,20 +405,18 @@ def _search(
     measured: Callable[[int, float], _Tuned], spares: Sequence[float], *, clusters: int, target: float
 ) -> _Tuned:
     """Double the probes until the recall is reached, then halve the step; more spare where codes are too rough."""
-    best = _Tuned(1, 0.0, -1.0, 0.0)
+    best = _Tuned(1, 0.0, -1.0, -1.0)
     for spare in spares:
         probes = 1
-        while (tried := measured(probes, spare)).recall - 2 * tried.error < target and probes < clusters:
+        while (tried := measured(probes, spare)).sure < target and probes < clusters:
             probes = min(2 * probes, clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
-        if tried.recall - 2 * tried.error >= target:
+        if tried.sure >= target:
             enough, too_few = tried, tried.probes // 2  # half as many were too few: halve what lies between
             for _ in range(_HALVINGS):
-                probes = (too_few + enough.probes) // 2
-                if probes == too_few:
+                if (probes := (too_few + enough.probes) // 2) == too_few:
                     break
-                tried = measured(probes, spare)
-                if tried.recall - 2 * tried.error >= target:
+                if (tried := measured(probes, spare)).sure >= target:
                     enough = tried
                 else:
                     too_few = probes
@@ -446,11 +424,9 @@ def _search(
     return best
 
 
-INDEX = IndexKind(
-    name="ivf",
-    takes=r"(OPQ\d+,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ8|PQ\d+)",
-    usage="a FAISS factory string with inverted lists and plain codes, such as IVF,Flat, IVF4096,SQ8 or OPQ64,IVF,PQ64 "
-    "(a number after IVF is the number of clusters; none: fitted)",
-    open=Ivf,
-    is_built=True,
+_TAKES = r"(OPQ\d+,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ8|PQ\d+)"
+_USAGE = (
+    "a FAISS factory string with inverted lists and plain codes, such as IVF,Flat, IVF4096,SQ8 or OPQ64,IVF,PQ64 (a number after "
+    "IVF is the number of clusters; none: fitted)"
 )
+INDEX = IndexKind(name="ivf", takes=_TAKES, usage=_USAGE, open=Ivf, is_built=True)

@@ -13,6 +13,7 @@ quantization (Ge et al., 2013, §3.1): codebooks for a rotation, then the rotati
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -46,11 +47,7 @@ def nearest_centres(rows_ND: _Rows, centres_CD: _Rows, *, count: int) -> NDArray
 
 
 def train_centres(sample_ND: _Rows, *, count: int, iterations: int, seed: int) -> _Rows:
-    """Return `count` centres, shape (count, dim), by so many rounds of spherical k-means that begin with random vectors.
-
-    More than `_MOST_AT_ONCE` are trained in two levels: cells, then the centres of each cell by its own share of the sample, then
-    `_REFINING` rounds in which a vector is compared with the centres of the cells near its own.
-    """
+    """Return `count` centres, shape (count, dim), by so many rounds of spherical k-means that begin with random vectors."""
     if count > _MOST_AT_ONCE:
         return _train_in_cells(sample_ND, count=count, iterations=iterations, seed=seed)
     drawn = rng_for(seed, "index.centres").choice(len(sample_ND), count, replace=False)
@@ -66,18 +63,16 @@ def train_centres(sample_ND: _Rows, *, count: int, iterations: int, seed: int) -
 
 
 def _train_in_cells(sample_ND: _Rows, *, count: int, iterations: int, seed: int) -> _Rows:
+    """Train in two levels: cells, the centres of each by its own share of the sample, then all by those of the cells nearby."""
     cells_LD = train_centres(sample_ND, count=_cells_of(count), iterations=iterations, seed=seed)
     cell_N = nearest_centres(sample_ND, cells_LD, count=1)[:, 0]
     sizes = np.bincount(cell_N, minlength=len(cells_LD))
     rows_of = np.split(np.argsort(cell_N, kind="stable"), np.cumsum(sizes)[:-1])
     # Cell l gets the centres [ends[l], ends[l + 1]), in proportion to its vectors.
     ends = np.concatenate([[0], np.cumsum(sizes) * count // len(sample_ND)])
-    centres = [
-        train_centres(sample_ND[rows], count=own, iterations=iterations, seed=seed)
-        for rows, own in zip(rows_of, np.diff(ends).tolist(), strict=True)
-        if own
-    ]
-    centres_CD = np.concatenate(centres)
+    train = partial(train_centres, iterations=iterations, seed=seed)
+    counts = zip(rows_of, np.diff(ends).tolist(), strict=True)
+    centres_CD = np.concatenate([train(sample_ND[rows], count=own) for rows, own in counts if own])
     near_LM = nearest_centres(cells_LD, cells_LD, count=_NEAR_CELLS)
     numbers_N = np.empty(len(sample_ND), np.int64)
     for _ in range(_REFINING):

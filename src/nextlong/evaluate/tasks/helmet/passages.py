@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import Annotated, Any, Final, NotRequired
 
@@ -21,53 +21,31 @@ from annotated_types import Gt
 
 from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.helmet.published import (
-    LENGTHS,
-    QUESTIONS,
-    SHOTS,
-    best_of,
-    exact_match,
-    normalize_answer,
-    prompted,
-    sampled_examples,
-    sampled_questions,
-    shuffled,
-    substring_exact_match,
-)
+from nextlong.evaluate.tasks.helmet import published
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, normalize_answer
 from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json
 
 # RAG: a question behind tens to a thousand passages, the gold one among them.
 
 _PASSAGE: Final = record(title=str, text=str)
-_RAG_FIELDS: Final[Json] = {
-    "question": TEXT,
-    "answers": TEXTS,
-    "ctxs": several(_PASSAGE),
-    "id": NotRequired[NAME],
-    "depth": NotRequired[Any],
-}
+_RAG_FIELDS: Final[Json] = {"question": TEXT, "answers": TEXTS, "ctxs": several(_PASSAGE), "id": NotRequired[NAME]}
 _RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
 _LONG_TAIL: Final = 3.0  # log10 of the views a month below which PopQA's subjects are asked for
-# The files of questions, {k} of which is the number of passages, and of examples; the depths of the gold passage.
-_RAG: Final = {
-    "nq": ("nq-dev-multikilt_1000_k{k}_dep6", "nq-train-multikilt_1000_k3_dep6", 6),
-    "triviaqa": ("triviaqa-dev-multikilt_1000_k{k}_dep6", "triviaqa-train-multikilt_1000_k3_dep6", 6),
-    "hotpotqa": ("hotpotqa-dev-multikilt_1000_k{k}_dep3", "hotpotqa-train-multikilt_1000_k3_dep3", 3),
-    "popqa": ("popqa_test_1000_k{k}_dep6", "popqa_test_1000_k3_dep6", 6),
-}
+_RAG: Final = {"nq": 6, "triviaqa": 6, "hotpotqa": 3, "popqa": 6}  # the depths of the gold passage
 
 
 def _rag_file(name: str, length: int | None = None) -> str:
     """Return the file of the questions at a length, or of the examples."""
-    questions, examples, _ = _RAG[name]
-    return f"helmet/kilt/{examples if length is None else questions.format(k=_RAG_PASSAGES[length])}.jsonl"
+    split = "_test" if name == "popqa" else "-train-multikilt" if length is None else "-dev-multikilt"
+    passages = 3 if length is None else _RAG_PASSAGES[length]
+    return f"helmet/kilt/{name}{split}_1000_k{passages}_dep{_RAG[name]}.jsonl"
 
 
 def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's questions for a length, two examples before each."""
     is_popqa = name == "popqa"
-    shape = record(**_RAG_FIELDS, **({"s_pop": Annotated[float, Gt(0)]} if is_popqa else {}))
+    shape = record(**_RAG_FIELDS, depth=NotRequired[Any], **({"s_pop": Annotated[float, Gt(0)]} if is_popqa else {}))
     rows, examples = (
         [r for r in request.data.json_lines(file, shape) if not is_popqa or math.log10(r["s_pop"]) < _LONG_TAIL]
         for file in (_rag_file(name, request.length), _rag_file(name))
@@ -77,23 +55,20 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
 
     key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
-    for row in sampled_questions(rows, key, seed=request.seed):
+    for row in published.sampled_questions(rows, key, seed=request.seed):
         group = str(row[key])
         # PopQA has one split only, so the question itself may be one of its examples.
-        shots = sampled_examples(examples, key, group, {group} if is_popqa else set())
-        demos = "".join(
-            f"{listed(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in shots
-        )
+        shots = published.sampled_examples(examples, key, group, {group} if is_popqa else set())
+        shown = (f"{listed(one)}\n\nQuestion: {one['question']}\nAnswer: {one['answers'][0]}\n\n" for one in shots)
         about: Json = {"references": row["answers"], "details": {"depth": row.get("depth"), "group": group}}
-        fields = {"demos": demos, "question": row["question"]}
-        yield prompted(request, prompt_of("helmet_rag"), "\nAnswer:", 20, context=listed(row), **about, **fields)
+        fields = {"context": listed(row), "demos": "".join(shown), "question": row["question"]}
+        yield published.prompted(request, prompt_of("helmet_rag"), "\nAnswer:", 20, **about, **fields)
 
 
 # Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
 
-_RANKED_SHAPE: Final = record(
-    qid=NAME, query=TEXT, ctxs=several(record(id=NAME, text=str, label=int, title=NotRequired[str]))
-)
+_RANKED: Final = record(id=NAME, text=str, label=int, title=NotRequired[str])
+_RANKED_SHAPE: Final = record(qid=NAME, query=TEXT, ctxs=several(_RANKED))
 _RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
 
 
@@ -115,21 +90,18 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
         return " > ".join(str(one["id"]) for one in ranked)
 
     file = _ranked_file(_RANKED_PASSAGES[request.length])
-    rows = sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
+    rows = published.sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
     examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
-    are_many = len(examples) > 2 * len(rows)
     # With enough examples none of them is a query of the test, else only the question itself is left out.
-    every = {str(row["qid"]) for row in rows}
+    every = {str(row["qid"]) for row in rows} if len(examples) > 2 * len(rows) else set()
     for row in rows:
-        query, has_titles = str(row["qid"]), "title" in row["ctxs"][0]
-        demos = "".join(
-            f"{listed(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {ranking(demo)}\n\n"
-            for demo in sampled_examples(examples, "qid", query, every if are_many else {query})
-        )
+        query, show = str(row["qid"]), partial(listed, has_titles="title" in row["ctxs"][0])
+        shots = published.sampled_examples(examples, "qid", query, every | {query})
+        shown = (f"{show(one)}\n\nQuery: {one['query']}\nRanking: {ranking(one)}\n\n" for one in shots)
         relevance = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
         about: Json = {"references": [ranking(row)], "details": {"judged": relevance, "group": query}}
-        fields = {"context": listed(row, has_titles=has_titles), "demos": demos, "question": row["query"]}
-        yield prompted(request, prompt_of("helmet_rerank"), "\nRanking:", 200, **about, **fields)
+        fields = {"context": show(row), "demos": "".join(shown), "question": row["query"]}
+        yield published.prompted(request, prompt_of("helmet_rerank"), "\nRanking:", 200, **about, **fields)
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
@@ -158,9 +130,8 @@ _ALCE_SHAPE: Final = record(
     qa_pairs=optional(several(record(short_answers=TEXTS), least=0)),  # of ASQA
     answers=optional(several(TEXTS, least=0)),  # of QAMPARI
 )
-_ALCE_PROMPT: Final = record(
-    instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=several(dict[str, Any], least=SHOTS)
-)
+_ALCE_DEMOS: Final = several(dict[str, Any], least=SHOTS)
+_ALCE_PROMPT: Final = record(instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS)
 _ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
 _MOST_CITED: Final = 3
 _TOP: Final = 5
@@ -182,24 +153,25 @@ def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Jso
 def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
     questions, prompts = _alce_files(name)
-    prompt = request.data.json(prompts, _ALCE_PROMPT)
-    instruction = prompt["instruction"]
-    draw = random.Random(request.seed)
+    prompt, draw = request.data.json(prompts, _ALCE_PROMPT), random.Random(request.seed)
     rows = request.data.json_lines(questions, _ALCE_SHAPE)
-    with_shots = [{**row, "shots": draw.sample(prompt["demos"], SHOTS)} for row in rows]
+    with_shots = [(row, draw.sample(prompt["demos"], SHOTS)) for row in rows]
 
     def listed(passages: Sequence[Json]) -> str:
         return "\n\n".join(prompt["doc_prompt"].format(**one, ID=n) for n, one in enumerate(passages, start=1))
 
-    for row in shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
-        demos = [{**shot, "instruction": instruction, "context": listed(shot["docs"])} for shot in row["shots"]]
-        shown = "".join(prompt["demo_prompt"].format(**demo) + "\n\n\n" for demo in demos)
-        context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
+    for row, shots in published.shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
+        about = {"instruction": prompt["instruction"]}
+        demos = (prompt["demo_prompt"].format(**{**shot, **about, "context": listed(shot["docs"])}) for shot in shots)
+        shown, context = (
+            "".join(f"{demo}\n\n\n" for demo in demos),
+            listed(row["docs"][: _ALCE_PASSAGES[request.length]]),
+        )
         # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
-        text = f"{shown}{instruction}\n\nQuestion: {row['question']}\n\n{context}"
+        text = f"{shown}{prompt['instruction']}\n\nQuestion: {row['question']}\n\n{context}"
         details = {"question": row["question"], "answers": groups}
-        yield Sample(text, tuple(one for group in groups for one in group), 300, "\n\nAnswer:", details=details)
+        yield Sample(text, tuple(chain.from_iterable(groups)), 300, "\n\nAnswer:", details=details)
 
 
 def _without_citations(text: str) -> str:
@@ -221,23 +193,21 @@ def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
 
 def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     """Return precision and recall of the listed answers, and recall where five right ones are enough."""
-    listed = [normalize_answer(_without_citations(one)) for one in _claims(answer)[1]]
+    listed = (normalize_answer(_without_citations(one)) for one in _claims(answer)[1])
     said = [one for one in listed if one]
-    groups = [[normalize_answer(one) for one in group] for group in sample.details["answers"]]
-    right = {one for group in groups for one in group}
+    groups = [{normalize_answer(one) for one in group} for group in sample.details["answers"]]
     # Answers of the truth that the list names in any spelling.
-    found = sum(any(one in said for one in group) for group in groups)
-    return {
-        "qampari_rec_top5": min(_TOP, found) / min(_TOP, len(groups)),
-        "qampari_rec": found / len(groups),
-        "qampari_prec": sum(one in right for one in said) / len(said) if said else 0.0,
-    }
+    found = sum(not group.isdisjoint(said) for group in groups)
+    right = set().union(*groups)
+    precision = sum(one in right for one in said) / len(said) if said else 0.0
+    top = min(_TOP, found) / min(_TOP, len(groups))
+    return {"qampari_rec_top5": top, "qampari_rec": found / len(groups), "qampari_prec": precision}
 
 
 def citations(
     answer: str, asked: str, passages: Sequence[Mapping[str, Any]], entails: Entails, *, is_list: bool
-) -> dict[str, float] | None:
-    """Return the recall and precision of an answer's citations (AutoAIS); None for an answer without a claim.
+) -> dict[str, float]:
+    """Return the recall and precision of an answer's citations (AutoAIS).
 
     A claim is a sentence, or an item of a list behind its question. Recall: the cited passages together entail it. Precision:
     of the citations of such a claim, those that entail it alone or without which the others do not.
@@ -246,65 +216,53 @@ def citations(
     claims = [one for one in sentences(text) if len(one.strip()) >= _SHORTEST_CLAIM]
     if is_list:
         claims = [f"{asked} {one.strip()}" for one in items]
-    if not claims:
-        return None
     supported = cited = needed = 0
     for claim in claims:
         numbers = [int(one[1:]) - 1 for one in re.findall(r"\[\d+", claim)]
         if not numbers or max(numbers) >= len(passages):
             continue
         # ALCE reads only the first three citations of a claim.
-        numbers = numbers[:_MOST_CITED]
-        cited += len(numbers)
+        named = [passages[number] for number in numbers[:_MOST_CITED]]
+        cited += len(named)
         told = _without_citations(claim).strip()
-        shown = [
-            f"Title: {passages[one]['title']}\n{passages[one].get('sent') or passages[one]['text']}" for one in numbers
-        ]
+        shown = [f"Title: {one['title']}\n{one.get('sent') or one['text']}" for one in named]
         if not entails("\n".join(shown), told):
             continue
         supported += 1
         for place, one in enumerate(shown):
             others = "\n".join(shown[:place] + shown[place + 1 :])
             needed += len(shown) == 1 or entails(one, told) or not entails(others, told)
-    return {"citation_rec": supported / len(claims), "citation_prec": needed / cited if cited else 0.0}
+    # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
+    return {"citation_rec": supported / max(len(claims), 1), "citation_prec": needed / max(cited, 1)}
 
 
-_task = partial(Task, suite="helmet", lengths=LENGTHS)
+_sub_em, _em = published.substring_exact_match, published.exact_match
+_task = partial(Task, suite="helmet", lengths=LENGTHS, version=2)
+_score_rag = published.best_of(substring_exact_match=_sub_em, exact_match=_em)
+_rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
+_rerank = partial(_task, category="Re-rank", metric="NDCG@10", score=_score_ranking)
+_alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
 TASKS: Final = (
     *(
-        _task(
-            name=name,
-            category="RAG",
-            metric="substring_exact_match",
+        _rag(
+            name,
             samples=QUESTIONS * depths,
             make=partial(_rag_samples, name=name),
-            score=best_of(substring_exact_match=substring_exact_match, exact_match=exact_match),
             files=(_rag_file(name),),
             files_at={length: (_rag_file(name, length),) for length in LENGTHS},
-            version=2,
         )
-        for name, (*_, depths) in _RAG.items()
+        for name, depths in _RAG.items()
     ),
-    _task(
-        name="msmarco",
-        category="Re-rank",
-        metric="NDCG@10",
+    _rerank(
+        "msmarco",
         samples=QUESTIONS * 3,
         make=_rerank_samples,
-        score=_score_ranking,
         files=(_ranked_file(10),),
         files_at={length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()},
-        version=2,
     ),
     *(
-        _task(
-            name=f"alce_{name}",
-            category="Cite",
-            metric=metric,
-            samples=QUESTIONS,
-            make=partial(_alce_samples, name=name),
-            score=score,
-            files=_alce_files(name),
+        _alce(
+            f"alce_{name}", metric=metric, make=partial(_alce_samples, name=name), score=score, files=_alce_files(name)
         )
         for name, metric, score in (("asqa", "str_em", _score_asqa), ("qampari", "qampari_rec_top5", _score_qampari))
     ),

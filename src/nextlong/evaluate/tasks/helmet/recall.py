@@ -2,12 +2,11 @@
 
 In:  nothing but the seed for JSON KV; what RULER's tasks read; TREC, NLU, BANKING77, CLINC150 as published. Out: JSON KV by
 SubEM; RULER's samples in HELMET's templates (`load_ruler` of data.py), 100 of them, with its budgets, and SubEM for the two QA
-tasks. The prefix of the answer is scored with it, on a line of its own: these scores do not compare with NVIDIA's, and `cwe`
-finds words in that prefix.
+tasks. The prefix of the answer is scored with it, so these scores do not compare with NVIDIA's.
 
-In-context learning asks hundreds to thousands of labelled texts, then one without its label. Labels are integers, shuffled anew
-for every sample; score: the integer behind `label:` is right (exact match). Since 2025-01-13 HELMET asks 500 questions, balanced
-over the labels, each with demonstrations of its own; before (suite helmet-icl-2024) it asked 100, all with the same ones.
+In-context learning: hundreds to thousands of labelled texts, then one without its label. Labels are integers, shuffled anew
+for every sample. Since 2025-01-13 HELMET asks 500 questions, balanced over the labels, each with demonstrations of its own;
+before (suite helmet-icl-2024) it asked 100, all with the same ones.
 """
 
 from __future__ import annotations
@@ -25,17 +24,8 @@ from typing import Any, Final, NamedTuple, NotRequired
 from nextlong.evaluate.data import NAME, TEXT, DataFiles, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks import ruler
-from nextlong.evaluate.tasks.helmet.published import (
-    LENGTHS,
-    QUESTIONS,
-    SHOTS,
-    best_of,
-    exact_match,
-    parsed_answer,
-    prompted,
-    shuffled,
-    substring_exact_match,
-)
+from nextlong.evaluate.tasks.helmet import published
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, prompted, shuffled
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
@@ -86,12 +76,8 @@ def _json_kv(request: TaskRequest) -> Iterator[Sample]:
 
 
 # HELMET's budgets, and by how many tokens they exceed RULER's.
-_RULER_BUDGETS: Final = {
-    **dict.fromkeys(("niah_multikey_3", "niah_multiquery", "cwe"), (100, 0)),
-    "vt": (50, 20),
-    "qa_1": (50, 18),
-    "qa_2": (50, 18),
-}
+_RULER_BUDGETS: Final = dict.fromkeys(("niah_multikey_3", "niah_multiquery", "cwe"), (100, 0)) | {"vt": (50, 20)}
+_RULER_BUDGETS.update(qa_1=(50, 18), qa_2=(50, 18))
 _SEPARATORS: Final = {  # NVIDIA's words around a separator, and HELMET's
     "cwe": ("\nBelow is a numbered list", "\n\nBelow is a numbered list"),
     "fwe": ("coded words. ", "coded words.\n"),
@@ -118,37 +104,24 @@ def _score_ruler(answer: str, sample: Sample) -> dict[str, float]:
     return {"ruler_recall": ruler.string_match_all(sample.completed(answer), sample.references)}
 
 
-_sub_em = best_of(substring_exact_match=substring_exact_match)
-RULER: Final = {
-    task.name: replace(
-        task,
-        name=f"helmet_{task.name}",
-        suite="helmet-ruler",
-        category="HELMET-RULER",
-        metric="substring_exact_match" if task.name.startswith("qa_") else "ruler_recall",
-        make=partial(_ruler_samples, task=task),
-        score=_sub_em if task.name.startswith("qa_") else _score_ruler,
-        samples=100,
-    )
-    for task in ruler.TASKS
-}
-_NEEDLES: Final = {"ruler_mk_needle": "niah_multikey_2", "ruler_mk_uuid": "niah_multikey_3"}
+def _as_helmet(task: Task) -> Task:
+    score: dict[str, Any] = {"metric": "ruler_recall", "score": _score_ruler}
+    if task.name.startswith("qa_"):
+        score = {"metric": _METRIC, "score": published.best_of(substring_exact_match=published.substring_exact_match)}
+    suite: dict[str, Any] = {"suite": "helmet-ruler", "category": "HELMET-RULER", "samples": 100}
+    return replace(task, name=f"helmet_{task.name}", make=partial(_ruler_samples, task=task), **suite, **score)
+
+
+_METRIC: Final = "substring_exact_match"
+_recall: dict[str, Any] = {"suite": "helmet", "category": "Recall", "version": 2}
+_score_value = published.best_of("corresponding value:", substring_exact_match=published.substring_exact_match)
+RULER: Final = {task.name: _as_helmet(task) for task in ruler.TASKS}
+_kv = partial(Task, "json_kv", metric=_METRIC, samples=QUESTIONS, optional=lambda length: (_file(length),), **_recall)
 TASKS: Final = (
-    Task(
-        name="json_kv",
-        suite="helmet",
-        category="Recall",
-        metric="substring_exact_match",
-        samples=QUESTIONS,
-        make=_json_kv,
-        score=best_of("corresponding value:", substring_exact_match=substring_exact_match),
-        version=2,
-        optional=lambda length: (_file(length),),
-    ),
-    *(
-        replace(RULER[needles], name=name, suite="helmet", category="Recall", version=2)
-        for name, needles in {**_NEEDLES, "ruler_mv": "niah_multivalue"}.items()
-    ),
+    _kv(make=_json_kv, score=_score_value),
+    replace(RULER["niah_multikey_2"], name="ruler_mk_needle", **_recall),
+    replace(RULER["niah_multikey_3"], name="ruler_mk_uuid", **_recall),
+    replace(RULER["niah_multivalue"], name="ruler_mv", **_recall),
 )
 
 
@@ -245,35 +218,34 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
 
 
 def _score_label(answer: str, sample: Sample) -> dict[str, float]:
-    return {"exact_match": exact_match(parsed_answer(sample.completed(answer), "label:") or "", sample.references)}
+    label = published.parsed_answer(sample.completed(answer), "label:")
+    return {"exact_match": published.exact_match(label or "", sample.references)}
 
 
+_intents = partial(_read_csv, files=_NLU, label=("scenario", "intent"))
+_bank = partial(_read_csv, files=_BANKING, label=("category",))
+_task = partial(Task, metric="exact_match", score=_score_label, version=2)
 # HELMET's form since 2025-01-13, and the one before; name, reader, shots at 8K to 128K, files.
 ICL_2025, ICL_2024 = (
     tuple(
-        Task(
-            name=name + suffix.replace("-", "_"),
-            suite=f"helmet{suffix and '-icl'}{suffix}",
-            category=f"ICL{suffix.replace('-', ' ')}",
-            metric="exact_match",
+        _task(
+            name + suffix,
+            suite,
+            category,
             samples=_QUESTIONS[form],
             make=partial(_icl_samples, read=read, shots_at=dict(zip(LENGTHS, shots, strict=True)), form=form),
-            score=_score_label,
             files=files,
-            version=2,
         )
         for name, read, shots, files in (
             ("trec_coarse", partial(_read_trec, level="coarse"), (400, 800, 1600, 3300, 6600), _TREC),
             ("trec_fine", partial(_read_trec, level="fine"), (400, 800, 1600, 3200, 6400), _TREC),
-            ("nlu", partial(_read_csv, files=_NLU, label=("scenario", "intent")), (510, 1020, 2040, 4080, 8296), _NLU),
-            (
-                "banking77",
-                partial(_read_csv, files=_BANKING, label=("category",)),
-                (360, 720, 1450, 2900, 5900),
-                _BANKING,
-            ),
+            ("nlu", _intents, (510, 1020, 2040, 4080, 8296), _NLU),
+            ("banking77", _bank, (360, 720, 1450, 2900, 5900), _BANKING),
             ("clinc150", _read_clinc150, (440, 880, 1750, 3525, 7050), (_CLINC,)),
         )
     )
-    for form, suffix in (("2025", ""), ("2024", "-2024"))
+    for form, suffix, suite, category in (
+        ("2025", "", "helmet", "ICL"),
+        ("2024", "_2024", "helmet-icl-2024", "ICL 2024"),
+    )
 )
