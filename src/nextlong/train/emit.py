@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,8 +34,9 @@ from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, m
 
 _GPUS_PER_NODE: Final = 8
 _COMMON_KEYS: Final[SupportedKeys] = {
-    **dict.fromkeys(("data.runs", "data.mix", "data.by", "data.pack")),
-    **dict.fromkeys(("data.validation", "data.shared_chunks", "data.split_seed")),
+    **dict.fromkeys(
+        f"data.{key}" for key in ["runs", "mix", "by", "pack", "validation", "shared_chunks", "split_seed"]
+    ),
     **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
     "training.micro_batch_rows": (1,),
     "training.precision": ("bf16",),  # of FlashAttention
@@ -44,7 +45,6 @@ _COMMON_KEYS: Final[SupportedKeys] = {
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _OLMO_SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
-_ARCHITECTURES: Final = ("llama", "mistral")
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
     "hidden_act": "silu",
@@ -57,11 +57,10 @@ _BUILT_IN: Final = {
 
 def check_llama(config: Json, *, path: str, trainer: str) -> None:
     """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
-    kind = config.get("model_type")
-    if kind not in _ARCHITECTURES:
+    if (kind := config.get("model_type")) not in ("llama", "mistral"):
         raise RecipeError(
-            f"model.path={path!r} is a {kind}; {trainer} trains {' and '.join(_ARCHITECTURES)}: train it on one device with "
-            "--engine nextlong, or use --emit axolotl"
+            f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: train it on one device with --engine nextlong, "
+            "or use --emit axolotl"
         )
     differing = {key: value for key, built_in in _BUILT_IN.items() if (value := config.get(key, built_in)) != built_in}
     head_dim = config.get("head_dim")
@@ -112,12 +111,12 @@ class Settings:
     @cached_property
     def model_config(self) -> Json:
         """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
-        path = Path(self.recipe.model.path or "") / "config.json"
-        if not path.is_file():
+        path = self.recipe.model.path
+        if not (file := Path(path or "") / "config.json").is_file():
             raise RecipeError(
-                f"model.path={self.recipe.model.path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
+                f"model.path={path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
             )
-        config: Json = json.loads(path.read_text(encoding="utf-8"))
+        config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
     def rope(self) -> tuple[float, Json | None]:
@@ -186,27 +185,20 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if recipe.attention == "row" and not data.pack:  # a row is one sequence
         recipe = recipe.model_copy(update={"attention": "sequence"})
     check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
-    local = Path(str(recipe.model.path)).expanduser()
-    if local.exists():  # launch.sh runs in a folder of its own
+    if (local := Path(str(recipe.model.path)).expanduser()).exists():  # launch.sh runs in a folder of its own
         model = recipe.model.model_copy(update={"path": str(local.absolute())})
         recipe = recipe.model_copy(update={"model": model})
     tokens = Run(data.runs[0]).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
     settings = Settings(recipe, folder.absolute(), sequence_tokens=tokens, row_tokens=data.pack or tokens, tokens=1)
     trainer.files(settings)  # refuses what it does not support before anything is written
-    overrides = [f"export.push={json.dumps(str(folder.absolute() / 'data'))}"]
+    overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
         overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
     folder.mkdir(parents=True, exist_ok=True)
-    done = export.export(
-        data.runs,
-        formats=[trainer.format],
-        overrides=overrides,
-        mix=data.mix or (),
-        by=data.by if data.mix else "sequences",
-        stale="replace",
-    ).done
+    mixed: Json = {"mix": data.mix, "by": data.by} if data.mix else {}
+    done = export.export(data.runs, formats=[trainer.format], overrides=overrides, stale="replace", **mixed).done
     index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
     shortest, longest = int(index["length"].min()), int(index["length"].max())
     if not data.pack and shortest < longest:
@@ -219,13 +211,8 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
             f"data.pack={data.pack} with sequences of {shortest:,} to {longest:,} tokens: {name} reads all sequences as one stream "
             "and cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
         )
-    settings = replace(
-        settings,
-        sequence_tokens=longest,
-        row_tokens=data.pack or longest,
-        tokens=int(index["length"].sum()),
-        eos_id=done["tokenizer"].result(TokenizerResult).eos_id,
-    )
+    tokens, eos_id = int(index["length"].sum()), done["tokenizer"].result(TokenizerResult).eos_id
+    settings = Settings(recipe, settings.folder, longest, data.pack or longest, tokens, eos_id)
     for file, text in trainer.files(settings).items():
         with store.explained(folder / file):
             store.write_file(folder / file, text)
@@ -322,9 +309,8 @@ def _trl(settings: Settings) -> Mapping[str, str]:
     if ratio := recipe.training.min_lr_ratio:
         config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": ratio}}
     if recipe.hardware.count > 1:  # FSDP2 checkpoints activations itself
-        sharded: Json = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
-        sharded["activation_checkpointing"] = is_recomputed
-        config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
+        wrap = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "activation_checkpointing": is_recomputed}
+        config |= {"fsdp": True, "fsdp_config": wrap, "gradient_checkpointing": False}
     if recipe.data.validation:
         config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
     launch = _launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")

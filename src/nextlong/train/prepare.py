@@ -14,10 +14,10 @@ from typing import Final
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from nextlong.artifacts.record import flattened
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.runs.run import Run
-XX
 from nextlong.train import model
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import BatchPlan, TrainingRows, plan_batches, source_of
@@ -110,5 +110,3 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, plan, fingerprint)
-
-
