@@ -44,7 +44,6 @@ _COMMON_KEYS: Final[SupportedKeys] = {
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_OLMO_SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
     "hidden_act": "silu",
@@ -221,21 +220,27 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def _launch_script(settings: Settings, commands: str, **values: object) -> str:
-    """Return a bash script for all machines that runs `commands` in its own folder.
+def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, str]:
+    """Return the files of a trainer by name: the templates of `emitted/TRAINER/`, filled in.
 
-    `commands` is a template: `machines` are torchrun's options; `settings`, `recipe`, `training` and `model`, its path, as well as
-    `values` are known by name.
+    They know `settings`, `recipe` and `training` by name, `machines`, torchrun's options, and `values`.
     """
     count, recipe = settings.recipe.hardware.count, settings.recipe
-    nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
-    machines = f"--nnodes {nodes} --nproc-per-node {per_node}"
-    if nodes > 1:
+    machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
+    if count > _GPUS_PER_NODE:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    script = environment.from_string(f'#!/usr/bin/env bash\nset -euo pipefail\ncd "$(dirname "$0")"\n{commands}')
-    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines}
-    return script.render(known, model=shlex.quote(str(recipe.model.path)), **values) + "\n"
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
+    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
+    templates = (Path(__file__).parent / "emitted" / trainer).glob("*.jinja")
+    return {one.stem: environment.from_string(one.read_text(encoding="utf-8")).render(known) for one in templates}
+
+
+def _yaml(value: object) -> str:
+    plain = str(value) if isinstance(value, Path) else value
+    return yaml.safe_dump(plain, sort_keys=False, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
 def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
@@ -258,63 +263,16 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
 
 
 def _axolotl(settings: Settings) -> Mapping[str, str]:
-    """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
-    recipe, data = settings.recipe, str(settings.data())
-    is_packed, ranks = recipe.data.pack is not None, recipe.hardware.ranks_per_row
-    config: Json = {
-        "base_model": recipe.model.path,
-        "datasets": [{"path": data, "split": "train", "type": None}],  # no type: already tokenized
-        "sequence_len": settings.row_tokens,
-        "excess_length_strategy": "raise",
-        "sample_packing": is_packed,
-        "pad_to_sequence_len": is_packed,
-        "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": True,
-            "state_dict_type": "FULL_STATE_DICT",
-            "activation_checkpointing": recipe.memory.checkpointing != "none",
-        },
-        "dp_shard_size": recipe.hardware.count // ranks,
-        "context_parallel_size": ranks,
-        "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
-        "micro_batch_size": 1,
-        "optimizer": "adamw_torch_fused",
-        **settings.transformers_arguments("axolotl"),
-    }
-    if recipe.training.min_lr_ratio:
-        config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
-    if recipe.data.validation:
-        config["test_datasets"] = [{"path": data, "split": "validation", "type": None}]
-    launch = _launch_script(settings, "axolotl train axolotl.yaml --launcher torchrun -- {{ machines }}")
-    return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+    """Return axolotl's config and launch script."""
+    return _filled("axolotl", settings, arguments=settings.transformers_arguments("axolotl"))
 
 
 def _trl(settings: Settings) -> Mapping[str, str]:
-    """Return the config of `trl sft`, with names as in TRL 1.16. `seq_lengths` of a row give its positions and borders."""
-    recipe, is_recomputed = settings.recipe, settings.recipe.memory.checkpointing != "none"
-    config: Json = {
-        "model_name_or_path": recipe.model.path,
-        "dataset_name": str(settings.data()),
-        "dataset_kwargs": {"skip_prepare_dataset": True},  # rows hold ids already
-        "padding_free": True,
-        "max_length": None,
-        "per_device_train_batch_size": 1,
-        "optim": "adamw_torch_fused",
-        "logging_steps": 1,
-        "eval_steps": recipe.held_out.every_steps,
-        **settings.transformers_arguments("trl"),
-        "gradient_checkpointing": is_recomputed,
-    }
-    if ratio := recipe.training.min_lr_ratio:
-        config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": ratio}}
-    if recipe.hardware.count > 1:  # FSDP2 checkpoints activations itself
-        wrap = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "activation_checkpointing": is_recomputed}
-        config |= {"fsdp": True, "fsdp_config": wrap, "gradient_checkpointing": False}
-    if recipe.data.validation:
-        config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
-    launch = _launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")
-    return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+    """Return the config of `trl sft`, and its launch script."""
+    arguments = settings.transformers_arguments("trl")
+    if settings.recipe.training.min_lr_ratio:
+        arguments["lr_scheduler_type"] = "cosine_with_min_lr"
+    return _filled("trl", settings, arguments=arguments)
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
@@ -322,8 +280,7 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
     base, scaling = settings.rope()
     if scaling:
         raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
-    commands = Path(__file__).with_name("prolong.sh.jinja").read_text(encoding="utf-8")
-    return {"launch.sh": _launch_script(settings, commands, base=base)}
+    return _filled("prolong", settings, base=base)
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
@@ -335,9 +292,10 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
             f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
         )
-    if scaling and (
-        other := {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
-    ):
+    other = (
+        {key: scaling.get(key) for key, own in _MEGATRON_SCALING.items() if scaling.get(key) != own} if scaling else {}
+    )
+    if other:
         raise RecipeError(
             f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
             "model.rope_scaling=replace, or use axolotl"
@@ -347,101 +305,24 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         name: shlex.join(str(path.with_suffix("")) for path in sorted(settings.data(split).glob("*.bin")))
         for name, split in names.items()
     }
-    commands = Path(__file__).with_name("megatron.sh.jinja").read_text(encoding="utf-8")
-    known = {"sizes": settings.model_config, "base": base, "scaling": scaling, "data": data}
-    return {"launch.sh": _launch_script(settings, commands, **known)}
-
-
-def _olmo_class(name: str, **values: object) -> Json:
-    """Return the values of a class of OLMo-core, named for `Config.from_dict`."""
-    return {"_CLASS_": f"olmo_core.{name}", **values}
+    return _filled("megatron", settings, sizes=settings.model_config, base=base, scaling=scaling, data=data)
 
 
 def _olmo(settings: Settings) -> Mapping[str, str]:
-    """Return OLMo-core's config, with names as in ai2-olmo-core 3.0, the script that trains on it, and its launch script.
+    """Return OLMo-core's config, the script that trains on it, and its launch script, which first converts the weights.
 
-    OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it. The
-    launch script first converts the weights, on one machine.
+    OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it.
     """
-    recipe, training, ranks = settings.recipe, settings.recipe.training, settings.recipe.hardware.ranks_per_row
-    sizes, tokens, (base, scaling) = settings.model_config, settings.row_tokens, settings.rope()
+    recipe, ranks, sizes = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.model_config
+    base, scaling = settings.rope()
     check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
     if sizes["num_key_value_heads"] % ranks:
         raise RecipeError(
             f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
             "by the ranks that share a row; change it to a divisor of that"
         )
-    if scaling is not None:  # shares of the spectrum instead of the factors of config.json
-        shares = {"low_freq_proportion": 1 - 1 / scaling["low_freq_factor"]}
-        shares |= {"high_freq_proportion": 1 / scaling["high_freq_factor"]}
-        lengths = {"factor": scaling["factor"], "old_context_len": scaling["original_max_position_embeddings"]}
-        scaling = _olmo_class("nn.rope.StepwiseRoPEScalingConfig", **lengths, **shares)
-    norm = {"name": "rms", "eps": sizes["rms_norm_eps"], "bias": False}
-    attention = {"n_heads": sizes["num_attention_heads"], "n_kv_heads": sizes["num_key_value_heads"], "bias": False}
-    rope = {"theta": round(base), "scaling": scaling}
-    block = {
-        "sequence_mixer": _olmo_class("nn.attention.AttentionConfig", **attention, rope=rope),
-        "feed_forward": {"hidden_size": sizes["intermediate_size"], "bias": False},
-        "layer_norm": norm,
-    }
-    folder, vocabulary = settings.data("train"), sizes["vocab_size"]
-    width = sum(path.stat().st_size for path in folder.glob("*.npy")) // settings.tokens
-    adamw = {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps}
-    norms = {"params": ["*norm.weight"], "opts": {"weight_decay": 0.0}}
-    least_lr = {} if training.schedule == "constant" else {"alpha_f": training.min_lr_ratio}
-    kept: Json = {"save_interval": recipe.checkpoints.every_steps, "max_checkpoints": recipe.checkpoints.keep_last}
-    kept["pre_train_checkpoint"] = False
-    config = {
-        "seed": recipe.seed,
-        "model_path": recipe.model.path,
-        "model": {
-            "d_model": sizes["hidden_size"],
-            "vocab_size": vocabulary,
-            "n_layers": sizes["num_hidden_layers"],
-            "block": _olmo_class("nn.transformer.TransformerBlockConfig", **block),
-            "lm_head": {"layer_norm": norm, "bias": False},
-            "tie_word_embeddings": sizes.get("tie_word_embeddings", False),
-        },
-        "dataset": {
-            "paths": [str(folder / "*.npy")],
-            "expand_glob": True,
-            "sequence_length": tokens,
-            "tokenizer": {"vocab_size": vocabulary, "eos_token_id": settings.eos_id, "pad_token_id": settings.eos_id},
-            "dtype": f"uint{8 * width}",
-            "work_dir": str(settings.folder / "work"),
-        },
-        "data_loader": {"global_batch_size": settings.rows_per_step * tokens, "seed": recipe.seed, "num_workers": 2},
-        "train_module": {
-            "rank_microbatch_size": tokens,
-            "max_sequence_length": tokens,
-            "optim": _olmo_class(
-                "optim.AdamWConfig", **adamw, weight_decay=training.weight_decay, group_overrides=[norms]
-            ),
-            "scheduler": _olmo_class(
-                f"optim.{_OLMO_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr
-            ),
-            "max_grad_norm": training.clip,
-            "dp_config": {"name": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
-            "cp_config": {"degree": ranks, "uly": {}} if ranks > 1 else None,
-            "ac_config": {"mode": "full"} if recipe.memory.checkpointing != "none" else None,
-        },
-        "trainer": {
-            "save_folder": str(settings.folder / "out"),
-            "load_path": str(settings.folder / "converted"),
-            "load_strategy": "always",  # an error where the converted weights are missing, instead of random ones
-            "max_duration": {"value": training.steps, "unit": "steps"},
-            "callbacks": {"checkpointer": _olmo_class("train.callbacks.CheckpointerCallback", **kept)},
-        },
-    }
-    convert = "python train.py convert"
-    if (
-        recipe.hardware.count > _GPUS_PER_NODE
-    ):  # each machine would clear what another one is writing to a shared folder
-        convert = "{ echo 'on one machine first: python train.py convert' >&2; exit 1; }"
-    once = f"[[ -e converted/.metadata ]] || {convert}"  # written last
-    launch = _launch_script(settings, f"{once}\ntorchrun {{{{ machines }}}} train.py")
-    script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
-    return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}
+    width = sum(path.stat().st_size for path in settings.data("train").glob("*.npy")) // settings.tokens
+    return _filled("olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width)
 
 
 _OLMO_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
