@@ -20,8 +20,8 @@ from nextlong.runs.measures import (
     measure_random_similarity,
     sample_chunks,
 )
+from nextlong.runs.spans import Tally
 from nextlong.runs.stats import measure
-from nextlong.runs.tally import Tally
 
 
 def test_reuse(measured, sequences):

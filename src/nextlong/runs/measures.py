@@ -26,8 +26,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs import spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import COSINE_UNIT
-from nextlong.runs.tally import Bin, Spread, Tally
+from nextlong.runs.spans import COSINE_UNIT, Bin, Spread, Tally
 
 _RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean is exact to about 0.005
 _SAMPLED_SHARDS: Final = 48

@@ -35,8 +35,7 @@ from nextlong.retrieval.index import describe_recall
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import measures, spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Counting
-from nextlong.runs.tally import Bin, Spread, Tally
+from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Bin, Counting, Spread, Tally
 from nextlong.runs.warnings import Warned, control, warnings
 from nextlong.sequences.shortfall import Attempt, dropped_examples
 from nextlong.text import Json
