@@ -106,7 +106,7 @@ def test_thirds_of_attention_are_those_of_what_stands_before():
             first[:, 0] = 1.0
             return SimpleNamespace(attentions=(torch.stack([even, first])[None],))
 
-    first, last = small_llama.attention_thirds(Even(), asked)
+    first, last = small_llama.attention_thirds(Even(), asked).values()
     assert first == pytest.approx((1 / 3 + 1) / 2, abs=0.01)
     assert last == pytest.approx(1 / 6, abs=0.01)
 

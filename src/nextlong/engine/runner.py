@@ -137,11 +137,9 @@ class _Running:
             order.sort(key=step.sizes.__getitem__, reverse=True)
         self._left = deque(number for number in order if number not in self._parts and number not in replaced)
         self._join_of = {member: number for number, join in self._joins.items() for member in join.members}
-        self._missing = {  # by join that is to be done: how many of its members are not
-            number: sum(member not in self._parts for member in join.members)
-            for number, join in self._joins.items()
-            if number not in self._parts
-        }
+        left = {number: join for number, join in self._joins.items() if number not in self._parts}
+        # By join that is to be done: how many of its members are not.
+        self._missing = {number: len({*join.members} - {*self._parts}) for number, join in left.items()}
         # A join whose members are all done comes before the tasks that are left, so that few members' files are kept.
         self._left.extendleft(number for number, missing in self._missing.items() if not missing)
         done = len(self._parts) + len(replaced)
@@ -265,9 +263,8 @@ def run_array_job(
     Raises RunError if there is no such step, or one of its inputs is not done.
     """
     place, step = _step_of(steps, name)
-    inputs = {before.name: find_done(before, run_dir) for before in step.inputs}
-    finished = {before: there for before, there in inputs.items() if there is not None}
-    if lacking := [before for before in inputs if before not in finished]:
+    finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
+    if lacking := [before.name for before in step.inputs if before.name not in finished]:
         raise RunError(
             f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
             f"{name}` first, with the same settings"
@@ -299,9 +296,7 @@ def steps_before(steps: Sequence[Step], name: str) -> set[str]:
 
 
 def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
-    for place, step in enumerate(steps, start=1):
-        if step.name == name:
-            return place, step
-    raise RunError(
-        f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(step.name for step in steps)}"
-    )
+    names = [step.name for step in steps]
+    if name not in names:
+        raise RunError(f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(names)}")
+    return names.index(name) + 1, steps[names.index(name)]

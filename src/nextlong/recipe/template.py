@@ -95,13 +95,9 @@ def _lines(
 
 def _scalar(value: Any) -> str:
     plain = list(value) if isinstance(value, tuple) else value
-    if isinstance(plain, str) and (not plain.isprintable() or not plain):
-        return yaml.safe_dump(plain, default_style='"', allow_unicode=True, width=10_000).removesuffix("\n")
-    return (
-        yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
-        .removesuffix("\n")
-        .removesuffix("\n...")
-    )
+    quotes = '"' if isinstance(plain, str) and not (plain and plain.isprintable()) else None
+    text: str = yaml.safe_dump(plain, default_style=quotes, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _beside(line: str, comment: str | None) -> str:

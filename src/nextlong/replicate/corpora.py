@@ -21,7 +21,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
@@ -36,7 +36,7 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
-from nextlong.reading.records import FilteredOut, Reject, RejectKind
+from nextlong.reading.records import FilteredOut, Reject, text_problem
 from nextlong.recipe.keys import Positive, Section, Source
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
@@ -70,6 +70,13 @@ def _of_middling_compression(texts: Sequence[str]) -> list[str]:
     ratios = np.array([len(gzip.compress(raw, mtime=0)) / len(raw) for raw in (text.encode("utf-8") for text in texts)])
     low, high = np.quantile(ratios, [_GZIP_DROPPED, 1 - _GZIP_DROPPED])
     return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]
+
+
+def _asked(tokenizer: Tokenizer, head: str, again: str, names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Return a probe: facts and negatives, then the facts again, whose values are asked for: the tokens behind `names`."""
+    before, questions = tokenizer.encode(head).ids, tokenizer.encode(again).ids
+    asked = set(map(tokenizer.token_to_id, names))
+    return before + questions, [len(before) + at + 1 for at, token in enumerate(questions) if token in asked]
 
 
 def _write(folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, int]:
@@ -123,7 +130,7 @@ def _invented_document(
     rng: np.random.Generator,
     *,
     topic: int | None = None,
-    avoid: frozenset[str] = frozenset(),
+    avoid: Collection[str] = (),
     paragraphs: tuple[int, int] = _PARAGRAPHS,
 ) -> _Document:
     """Return a new document, of a random topic if none is given, without the names in `avoid`."""
@@ -200,17 +207,15 @@ class Invented(Section):
         def probe(kind: Negatives, count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
             # A first paragraph, `count` paragraphs of other documents, and the facts again.
             asked = _invented_document(rng)
-            avoid = frozenset(name for name, _ in asked.facts)
+            names = [name for name, _ in asked.facts]
             again = _stated(rng, asked.topic, [asked.facts[place] for place in rng.permutation(FACTS)])
             paragraphs = [asked.paragraphs[0]]
             others = [topic for topic in range(TOPICS) if topic != asked.topic]
             for _ in range(count):
                 topic = asked.topic if kind == "hard" else int(rng.choice(others))
-                made = _invented_document(rng, topic=topic, avoid=avoid)
+                made = _invented_document(rng, topic=topic, avoid=names)
                 paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
-            ids = tokenizer.encode(_joined_lines([*paragraphs, again])).ids
-            first = len(ids) - len(again)
-            return ids, [first + place + 1 for place, word in enumerate(again) if word in avoid]
+            return _asked(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
 
         return probe
 
@@ -237,7 +242,7 @@ class _Text(NamedTuple):
         typical = sorted(counts, key=lambda word: (counts[word] * weights[word], word))[-VALUES:]
         return cls(words, typical) if len(typical) == VALUES else None
 
-    def facts(self, rng: np.random.Generator, *, avoid: frozenset[str] = frozenset()) -> list[str]:
+    def facts(self, rng: np.random.Generator, *, avoid: Collection[str] = ()) -> list[str]:
         """Return new facts, without the names in `avoid`."""
         names = rng.choice([name for name in REAL_NAMES if name not in avoid], FACTS, replace=False)
         values = rng.choice(self.values, FACTS, replace=False)
@@ -310,10 +315,8 @@ class RealDocuments(Section):
                     rejected[item.kind.value] += 1
                 elif isinstance(item, FilteredOut):
                     continue
-                elif not item.text.strip():
-                    rejected[RejectKind.EMPTY.value] += 1
-                elif len(item.text) > _MOST_CHARS:
-                    rejected[RejectKind.TOO_LONG.value] += 1
+                elif (reason := text_problem(item.text, _MOST_CHARS)) is not None:
+                    rejected[reason[0].value] += 1
                 else:
                     # The part depends on a hash of the text alone, so copies of a document are never on both sides.
                     hashes = np.array([normalized_hash(item.text.encode("utf-8"))], np.uint64)
@@ -399,17 +402,13 @@ class RealDocuments(Section):
             own = int(rng.integers(len(sources)))
             others = [place for place in range(len(sources)) if place != own]
             facts = sources[own].facts(rng)
-            asked = frozenset(fact.split()[0] for fact in facts)
+            asked = [fact.split()[0] for fact in facts]
             lines = [stated(rng, sources[own], facts)]
             for _ in range(negatives):
                 source = sources[own if kind == "hard" else int(rng.choice(others))]
                 # Hard negatives state facts of the same document, with values that compete; random ones those of another.
                 lines.append(stated(rng, source, source.facts(rng, avoid=asked)))
-            # `head` holds the facts and the negatives, `again` the questions; a value is the token behind its name.
-            head = tokenizer.encode("".join(lines)).ids
-            again = tokenizer.encode(stated(rng, sources[own], facts)).ids
-            names = {tokenizer.token_to_id(f" {name}") for name in asked}
-            return head + again, [len(head) + place + 1 for place, token in enumerate(again) if token in names]
+            return _asked(tokenizer, "".join(lines), stated(rng, sources[own], facts), [f" {name}" for name in asked])
 
         return probe
 

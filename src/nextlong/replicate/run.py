@@ -15,11 +15,11 @@ import json
 import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import pairwise, product
+from functools import cache, cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -267,26 +267,23 @@ class _Experiment:
         }
         said = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
         if criterion:
-            (asked,) = self._probes([("hard", CRITERION_NEGATIVES)], self.recipe.corpus.seed + 1).values()
+            asked = self.probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
             made["recall"] = float(small_llama.recalled(_loaded(training), asked).mean())
             said += f", recall {100 * made['recall']:.1f} %"
         training.finish(made)
         self.report(said)
 
-    def _probes(self, pairs: Iterable[tuple[Negatives, int]], seed: int) -> dict[tuple[str, int], small_llama.Probes]:
-        make, count = self.recipe.corpus.probe(self.corpus.folder), self.recipe.measure.probes
-        return {(kind, n): small_llama.probes(make, kind, negatives=n, count=count, seed=seed) for kind, n in pairs}
-
     @cached_property
-    def probes(self) -> dict[tuple[str, int], small_llama.Probes]:
-        """Every probe, by kind and number of negatives."""
-        return self._probes(product(small_llama.KINDS, self.recipe.measure.negatives), self.recipe.corpus.seed)
+    def probes(self) -> Callable[[Negatives, int, int], small_llama.Probes]:
+        """Return the probes of a kind, a number of negatives and a seed; they are made once."""
+        make, count = self.recipe.corpus.probe(self.corpus.folder), self.recipe.measure.probes
+        return cache(lambda kind, n, seed: small_llama.probes(make, kind, negatives=n, count=count, seed=seed))
 
     @cached_property
     def held_out_rows(self) -> NDArray[np.int64]:
         """Rows of held-out documents, (rows, T)."""
-        run = Run(self.plain_runs["held-out"])
-        return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
+        sequences = Run(self.plain_runs["held-out"]).sequences()
+        return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in sequences])
 
     def measured(self, model: _Stage) -> _Stage:
         """Return the stage of what is measured of a model."""
@@ -299,21 +296,22 @@ class _Experiment:
         if stage.is_finished:
             return
         loaded, row_tokens = _loaded(model), self.recipe.extend.row_tokens
-        made: Json = {name: {} for name in ("recall", "loss", "attention")}
-        for (kind, count), probes in self.probes.items():
-            share = round(100 * float(small_llama.recalled(loaded, probes).mean()), 3)
-            made["recall"].setdefault(kind, {})[str(count)] = share
+        counts, seed = self.recipe.measure.negatives, self.recipe.corpus.seed
         # Losses of shape (T - 1,), averaged between these positions.
         losses = small_llama.losses(loaded, self.held_out_rows)
         edges = [1, *(length for length in (256, 512, 1024, 2048) if length < row_tokens), row_tokens]
-        for first, last in pairwise(edges):
-            made["loss"][str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
-        # Only eager attention returns its weights.
-        eager = _loaded(model, attention="eager")
+        parts = {str(last): losses[first - 1 : last - 1].mean() for first, last in pairwise(edges)}
+        made: Json = {
+            "recall": {},
+            "loss": {part: round(float(loss), 5) for part, loss in parts.items()},
+            "attention": {},
+        }
+        eager = _loaded(model, attention="eager")  # only this attention returns its weights
         for kind in small_llama.KINDS:
-            thirds = small_llama.attention_thirds(eager, self.probes[kind, max(self.recipe.measure.negatives)])
-            shares = (round(100 * share, 3) for share in thirds)
-            made["attention"][kind] = dict(zip(("first", "last"), shares, strict=True))
+            recalled = {n: small_llama.recalled(loaded, self.probes(kind, n, seed)).mean() for n in counts}
+            made["recall"][kind] = {str(n): round(100 * float(share), 3) for n, share in recalled.items()}
+            thirds = small_llama.attention_thirds(eager, self.probes(kind, max(counts), seed))
+            made["attention"][kind] = {name: round(100 * share, 3) for name, share in thirds.items()}
         stage.finish(made)
 
 
@@ -344,16 +342,12 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     leg, models = pretrain.steps * pretrain.tokens_per_step, len(recipe.seeds) * len(recipe.arms)
     bases = len(recipe.seeds) if pretrain.models == "seed" else 1
     yield "models", f"{bases} pretrained, {models} extended: {', '.join(recipe.arms)}"
-    yield (
-        "training",
-        f"legs of {leg:,} tokens until a base model recalls {100 * pretrain.recall:.0f} % of the values, "
-        f"then {extend.trained_tokens:,} tokens an arm",
-    )
+    until = f"until a base model recalls {100 * pretrain.recall:.0f} % of the values"
+    yield "training", f"legs of {leg:,} tokens {until}, then {extend.trained_tokens:,} tokens an arm"
     lengths = ", ".join(map(str, extend.lengths))
     yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
-    config = small_llama.config(
-        vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **recipe.model.model_dump()
-    )
+    sizes = recipe.model.model_dump()
+    config = small_llama.config(vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **sizes)
     timed = TrainRecipe.from_dict(
         {"out": "none", "data": {"runs": ["none"]}, "model": {"path": "none"}}
         | {"training": {"precision": "fp32"}, "memory": {"checkpointing": "none"}}
@@ -425,9 +419,5 @@ def _collect(experiment: _Experiment) -> Json:
                 if name == "base":
                     models[-1]["legs"] = len(legs)
     recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
-    return {
-        "version": nextlong.__version__,
-        "recipe": recipe,
-        "corpus": experiment.corpus.fingerprint,
-        "models": models,
-    }
+    about = {"version": nextlong.__version__, "recipe": recipe, "corpus": experiment.corpus.fingerprint}
+    return {**about, "models": models}

@@ -13,9 +13,8 @@ between all paragraphs.) The corpus makes the probes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -65,8 +64,7 @@ def config(
     )
 
 
-@dataclass(frozen=True)
-class Probes:
+class Probes(NamedTuple):
     """Probes with the same number of negatives.
 
     `ids`: (probes, T), padded on the right with 0. `places`: (probes, facts), the tokens that are values to be recalled.
@@ -107,12 +105,12 @@ def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def attention_thirds(model: PreTrainedModel, asked: Probes) -> tuple[float, float]:
-    """Return the shares of attention, from the tokens that predict values, to the first and last third of what stands before.
+def attention_thirds(model: PreTrainedModel, asked: Probes) -> dict[str, float]:
+    """Return the shares of attention, from the tokens that predict values, to the `first` and `last` third of what stands before.
 
     Means over probes, values, heads and layers. `model` computes its attention eagerly.
     """
-    firsts, lasts = [], []
+    thirds = []  # (first, last) for each value
     for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
         row = torch.from_numpy(ids[None, :length]).to(model.device)
         out = model(input_ids=row, output_attentions=True, use_cache=False)
@@ -120,9 +118,8 @@ def attention_thirds(model: PreTrainedModel, asked: Probes) -> tuple[float, floa
             # Attention of one token to all before it and itself, mean over heads and layers, shape (place + 1,).
             share = torch.stack([layer[0, :, place, : place + 1].mean(0) for layer in out.attentions]).mean(0)
             third = (int(place) + 1) // 3
-            firsts.append(float(share[:third].sum()))
-            lasts.append(float(share[-third:].sum()))
-    return float(np.mean(firsts)), float(np.mean(lasts))
+            thirds.append((float(share[:third].sum()), float(share[-third:].sum())))
+    return dict(zip(("first", "last"), np.mean(thirds, axis=0).tolist(), strict=True))
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -220,7 +220,8 @@ class _TextCutter(fit.Cutter):
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            self._document = shingles.document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
+            own_texts = self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()
+            (self._document,) = shingles.documents_of([own_texts])
         own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))

@@ -298,7 +298,8 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     So a process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000. No token is
     readable where the tokenizer is no byte-level BPE or has another normalizer than NFC.
     """
-    table = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, _TOKEN_CHARS)
+    vocabulary, added_tokens = tokenizer.get_vocab(with_added_tokens=False), tokenizer.get_added_tokens_decoder()
+    table = np.zeros(max([*vocabulary.values(), *added_tokens], default=-1) + 1, _TOKEN_CHARS)
     normalizer = tokenizer.normalizer
     if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
         return table
@@ -313,10 +314,10 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     # `contents`: id → bytes, without the unknown token and ids that stand for one thing or another.
     alphabet = set(map(chr, bytes_of))
     unknown, contents = tokenizer.model.unk_token, dict[int, bytes]()
-    for name, token in tokenizer.get_vocab(with_added_tokens=False).items():
+    for name, token in vocabulary.items():
         if name != unknown and alphabet.issuperset(name):
             contents[token] = name.translate(bytes_of).encode("latin-1")
-    for token, added in tokenizer.get_added_tokens_decoder().items():
+    for token, added in added_tokens.items():
         content = added.content.encode()
         if added.content == unknown or contents.setdefault(token, content) != content:
             contents.pop(token, None)
@@ -324,9 +325,10 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     if b"".join(contents.get(i, b"") for i in tokenizer.encode(probe, add_special_tokens=False).ids) != probe.encode():
         return table
     readable = bool if normalizer is None else _is_readable_under_nfc
-    for token, content in contents.items():
-        begun = len(content.translate(None, _CONTINUATION_BYTES))
-        table[token] = (begun, b"\x80" <= content[:1] < b"\xc0", readable(content))
+    tokens, texts = list(contents), contents.values()
+    table["begun"][tokens] = [len(text.translate(None, _CONTINUATION_BYTES)) for text in texts]
+    table["goes_on"][tokens] = [b"\x80" <= text[:1] < b"\xc0" for text in texts]
+    table["readable"][tokens] = [readable(text) for text in texts]
     return table
 
 

@@ -60,7 +60,7 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     steps = [step for step in rows if step.damage or not step.manifest["config"]["others"]]
     if not steps:
         return []
-    truth = _Truth.of(run)
+    truth = _Truth(run)
     for step in steps:
         try:
             if step.damage:
@@ -75,36 +75,30 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     return [once, apart] if apart.checked else [once]
 
 
-@dataclass(frozen=True)
 class _Truth:
-    """What the corpus says of each sequence of the data set, shape (sequences,) each."""
+    """What the corpus says of each sequence of the data set: its length, and the hash of its document, (sequences,) each."""
 
-    takes: list[int]  # sequences of each SEQUENCES file that belong to the data set
-    lengths: Ids
-    keys: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, run: StoredRun) -> _Truth:
-        lengths, leaders = (np.full(sum(run.takes), NO_CHUNK, np.int64) for _ in range(2))
-        keys = np.zeros(len(lengths), np.uint64)
+    def __init__(self, run: StoredRun) -> None:
+        self._takes = np.array(run.takes)  # sequences of each SEQUENCES file that belong to the data set
+        self.lengths, leaders = (np.full(sum(run.takes), NO_CHUNK, np.int64) for _ in range(2))
+        self.keys = np.zeros(len(leaders), np.uint64)
         for sequence in run.bare_sequences():
-            lengths[sequence.number] = sequence.end[-1]
+            self.lengths[sequence.number] = sequence.end[-1]
             if len(leading := sequence.chunk[sequence.key_spans]):
                 leaders[sequence.number] = leading[0]
             else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
-                keys[sequence.number] = sequence.key
+                self.keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
             of_shard = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
             docs = run.chunks(shard)["doc_row"][leaders[of_shard] & ROW_MASK]
-            keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
-        return cls(run.takes, lengths, keys)
+            self.keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
 
     def numbers(self, index: NDArray[Any]) -> Ids:
         """Return which sequence of the data set each row of an index names, -1 where there is none, shape (n,)."""
         part, place = index["part"].astype(np.int64), index["place"].astype(np.int64)
-        known = (index["run"] == 0) & (part >= 0) & (part < len(self.takes)) & (place >= 0)
-        known[known] = place[known] < np.array(self.takes)[part[known]]
-        return np.where(known, np.cumsum([0, *self.takes])[np.where(known, part, 0)] + place, -1)
+        known = (index["run"] == 0) & (part >= 0) & (part < len(self._takes)) & (place >= 0)
+        known[known] = place[known] < self._takes[part[known]]
+        return np.where(known, (np.cumsum(self._takes) - self._takes)[np.where(known, part, 0)] + place, -1)
 
 
 def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:

@@ -9,11 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
 from nextlong.engine.executor import Resources
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import RunError
+from nextlong.export.formats.base import UNREADABLE
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
@@ -23,8 +22,6 @@ from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
 
-# What reading a file that is missing, torn or of another shape raises.
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
 _COPIES: Final = "near-duplicates"
@@ -85,7 +82,7 @@ def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckO
     """Return the outcomes of a check with the names of chunks; a breach if files that it needs cannot be read."""
     try:
         return run.name_marks(check(run))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         broken = CheckOutcome(name, "files")
         broken.breach(f"could not be checked, a file is missing or damaged: {in_words(error)}")
         return [broken]

@@ -260,5 +260,5 @@ def _text_problems(run: StoredRun, chunks: _TokenizedChunks) -> Iterator[tuple[i
     for place, (text, said) in enumerate(zip(chunks.texts, decoded, strict=True)):
         true = text if normalizer is None else normalizer.normalize_str(text)
         if said != true:
-            at = first_difference(said, true)
-            yield place, f" at character {at}: tokens say {said[at : at + 20]!r}, the document {true[at : at + 20]!r}"
+            at, decoded_text, document = first_difference(said, true)
+            yield place, f" at character {at}: tokens say {decoded_text!r}, the document {document!r}"

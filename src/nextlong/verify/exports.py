@@ -307,8 +307,7 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
                     for span, (said, expected) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
                         yield f"spans[{span}].{key} is {named(said)}, should be {named(expected)}"
         elif name == "text" and value != right:
-            place = first_difference(value, right)
-            said, expected = (text[place : place + 20] for text in (value, right))
+            place, said, expected = first_difference(value, right)
             yield f"its text is {said!r} at character {place}, should be {expected!r}"
         elif value != right:
             yield f"{name} is {value!r}, should be {right!r}"

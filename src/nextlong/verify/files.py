@@ -45,22 +45,18 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
     """Hash every file that a manifest names, except those in the folders that are `known` already."""
     files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
     hashed: set[tuple[int, int]] = set()  # device and inode
-    for step in {
-        step.folder: step for step in (*run.steps.values(), *run.rows.values(), *run.earlier_exports)
-    }.values():
-        if step.folder in known:
-            continue
+    steps = {step.folder: step for step in (*run.steps.values(), *run.rows.values(), *run.earlier_exports)}
+    for step in (step for folder, step in steps.items() if folder not in known):
         manifests.checked += 1
         if step.damage:
             manifests.breach(f"{step.folder.name}/{_RECORD} {step.damage}")
             continue
         for name, fingerprint in step.manifest["inputs"].items():
             made_from = run.rows.get(fingerprint) if name == "rows" else run.steps.get(name)
-            if made_from is not None and made_from.damage:
-                continue  # reported for that step
             present = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
             # A step is known by the hash of its inputs, so another fingerprint means that it was made from something else.
-            if present != fingerprint:
+            # Of a manifest that cannot be read, that is reported for that step.
+            if present != fingerprint and not (made_from and made_from.damage):
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {present}")
         _check_step(step, files)
         hashed |= {_inode(step.folder / name) for name in step.entries if (step.folder / name).is_file()}
@@ -201,9 +197,8 @@ def _verify_one(
         if "parts" in read:
             step_of = posixpath.dirname(place.rstrip("/"))
             raise RunError(f"{place} is a step of a run; verify that run: nextlong verify {step_of}")
-        plain = json.dumps(
-            {key: value for key, value in read.items() if key != "xxh3"}, sort_keys=True, separators=(",", ":")
-        )
+        hashed = {key: value for key, value in read.items() if key != "xxh3"}
+        plain = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
         if read["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
             outcome.breach(f"{_RECORD} has been altered: it records the hash {read['xxh3']}, its content has {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in read["files"].values())
@@ -277,13 +272,9 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
         return
     # The files of the split as if they were in the folder of the step that wrote them.
     below = recorded.get("folder", "")
-    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
-    manifest = {
-        "parts": [{"files": {name.removeprefix(below): record["files"][name] for name in names}}],
-        "inputs": {"rows": record["rows"]},
-        "fingerprint": recorded["step"],
-        "config": recorded["config"],
-    }
+    named = {name.removeprefix(below): entry for name, entry in record["files"].items() if name.startswith(below)}
+    files = {name: entry for name, entry in named.items() if "/" not in name}
+    manifest = {"parts": [{"files": files}], "config": recorded["config"]}
     step = StepFiles(f"{record['format']} {split}", folder / below, manifest)
     note = "counted; --run RUN compares each with what it should hold"
     if len(record["runs"]) > 1:
@@ -294,8 +285,8 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
             compare(run, rows, split, [Comparison(run, step, made, outcome)])
             run.name_marks([outcome])
             return
-        note = f"counted, not compared: {run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
-        note += ", so their order is not known"
+        gone = f"{run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
+        note = f"counted, not compared: {gone}, so their order is not known"
     tokens = 0
     try:
         for row in rows_in(step, made):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
+from nextlong.verify.run_files import Ids, ResolvedSequence, StoredRun
 from nextlong.verify.sequences import texts_of_cuts
 
 _Numbers = NDArray[np.uint64]
@@ -68,15 +68,14 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
         of_chunk, of_document = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
-            spans, document = _negatives(sequence).tolist(), of_document[sequence.number]
+            spans, document = sequence.known(NEGATIVE).tolist(), of_document[sequence.number]
             outcome.checked += int((sequence.role == NEGATIVE).sum())
             negatives = [of_chunk[int(sequence.chunk[span])] for span in spans]
             # The negative that is cut is judged by its whole chunk, and by what the sequence holds of it.
             is_cut = sequence.is_truncated
             cut = [span for span in spans if is_cut[span] and int(sequence.chunk[span]) in cuts]
             for span in cut:
-                visible = cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span]))
-                negatives += words_of([visible])
+                negatives += words_of([cuts[int(sequence.chunk[span])].visible(int(sequence.lengths[span]))])
             # The meta-document and its short chunks, then a text for each of `spans`.
             texts, first, whole = [*document, *negatives], len(document), len(spans)
             spans += cut
@@ -102,7 +101,7 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
         wanted = [sequence for sequence in block if sequence.number in passed_over]
         of_chunk, of_document = _words_of(run, wanted, *(passed_over[sequence.number] for sequence in wanted))
         for sequence in wanted:
-            placed, candidates = sequence.chunk[_negatives(sequence)], passed_over[sequence.number]
+            placed, candidates = sequence.chunk[sequence.known(NEGATIVE)], passed_over[sequence.number]
             words = [of_chunk[chunk] for chunk in (*placed.tolist(), *candidates.tolist())]
             # The meta-document and its short chunks, the negatives, then the chunks that were passed over.
             texts = [*of_document[sequence.number], *words]
@@ -131,21 +130,15 @@ def _rule_of(run: StoredRun) -> dict[str, Any]:
     return {"weights": weights, "threshold": float(run.setting("mine", "near_duplicates", _THRESHOLD))}
 
 
-def _negatives(sequence: ResolvedSequence) -> Ids:
-    negatives: Ids = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN))
-    return negatives
-
-
 def _words_of(
     run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids
 ) -> tuple[dict[int, _Numbers], dict[int, list[_Numbers]]]:
     """Return the words of each negative and further chunk, and those of each sequence's meta-document and its short chunks."""
     own_chunks: dict[int, Ids] = {}  # all chunks of the meta-document, whether the sequence has them or not
     for sequence in block:
-        (metas,) = np.nonzero((sequence.role == META) & (sequence.doc != UNKNOWN))
-        bounds = (sequence.doc_first[metas[0]], sequence.doc_stop[metas[0]]) if len(metas) else (0, 0)
-        own_chunks[sequence.number] = np.arange(*map(int, bounds))
-    negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
+        metas = sequence.known(META)[:1]
+        own_chunks[sequence.number] = np.arange(sequence.doc_first[metas].sum(), sequence.doc_stop[metas].sum())
+    negatives = (sequence.chunk[sequence.known(NEGATIVE)] for sequence in block)
     texts = run.texts_of(np.concatenate([np.empty(0, np.int64), *negatives, *own_chunks.values(), *further]))
     of_chunk = dict(zip(texts, words_of([*texts.values()]), strict=True))
     of_document = {}
@@ -183,9 +176,8 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
         outcome.breach(f"the table of weights has the shape {stored.shape}, should have {weights.shape}")
         return [outcome]
     for slot in np.flatnonzero(stored != weights).tolist():
-        outcome.breach(
-            f"slot {slot} has the weight {stored[slot]}, its word runs are in {counts[slot]} documents, which gives {weights[slot]}"
-        )
+        true = f"its word runs are in {counts[slot]} documents, which gives {weights[slot]}"
+        outcome.breach(f"slot {slot} has the weight {stored[slot]}, {true}")
     return [outcome]
 
 

@@ -25,10 +25,11 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def first_difference(said: str, true: str) -> int:
-    """Return the first character at which two texts differ, which may be the end of one."""
+def first_difference(said: str, true: str) -> tuple[int, str, str]:
+    """Return the first character at which two texts differ, which may be the end of one, and a few of either from there on."""
     pairs = enumerate(zip(said, true, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+    at = next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+    return at, said[at : at + 20], true[at : at + 20]
 
 
 @dataclass

@@ -130,6 +130,10 @@ class ResolvedSequence(_StoredSequence):
         """Which spans hold only the beginning of a chunk."""
         return self.is_chunk & (self.lengths < self.tokens)
 
+    def known(self, role: int) -> Ids:
+        """Return the spans of a role whose chunks are in the corpus."""
+        return np.flatnonzero((self.role == role) & (self.doc != UNKNOWN))
+
     def where(self, span: int) -> str:
         """Name a span for a person."""
         role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
@@ -203,11 +207,6 @@ class StoredRun:
     def layout(self) -> str:
         """How the documents of a sequence stand in it, as the step that drafted promised."""
         return str(self.steps["draft"].manifest["config"]["layout"])
-
-    @property
-    def repeats_documents(self) -> bool:
-        """Whether a document may make up several sequences, as the step that drafted promised."""
-        return bool(self.steps["draft"].manifest["config"]["repeats_documents"])
 
     @property
     def negatives(self) -> NegativeChoice:

@@ -172,11 +172,10 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
     drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
     meta_chunks, number = [], 0
     for sequence in run.sequences():
-        metas, is_negative = np.flatnonzero(sequence.role == META), sequence.role == NEGATIVE
-        is_known = sequence.doc != UNKNOWN
+        metas, negatives = np.flatnonzero(sequence.role == META), sequence.known(NEGATIVE)
         # (n,) the negatives whose group has a meta-chunk, what is said of each, and the cosine to that meta-chunk.
         meta_of = dict(zip(sequence.group[metas].tolist(), sequence.chunk[metas].tolist(), strict=True))
-        spans = np.flatnonzero(is_negative & is_known & np.isin(sequence.group, [*meta_of]))
+        spans = negatives[np.isin(sequence.group[negatives], [*meta_of])]
         groups, said = sequence.group[spans], sequence.score[spans]
         queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
         true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), run.vectors_of(queries))
@@ -188,8 +187,9 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
         for span in spans[:-1][is_nearer].tolist():
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():
-            if number in drawn and is_known[span]:
-                whole = is_negative & (sequence.group == sequence.group[span]) & ~sequence.is_truncated
+            if number in drawn and sequence.doc[span] != UNKNOWN:
+                in_group = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span])
+                whole = in_group & ~sequence.is_truncated
                 own = int(sequence.doc_first[span]), int(sequence.doc_stop[span])
                 chunks = sequence.chunk[whole], sequence.chunk[sequence.is_chunk]
                 meta_chunks.append(_MetaChunk(sequence.number, int(sequence.chunk[span]), *own, *chunks))
@@ -373,7 +373,7 @@ def check_partitions(run: StoredRun) -> list[CheckOutcome]:
 
 def _documents(sequence: ResolvedSequence) -> tuple[Ids, Ids, Ids]:
     """Return the spans of known documents, (s,), the first span of each document, (n,), and of each of the s its document."""
-    spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
+    spans = sequence.known(DOCUMENT)
     _, begins, by_id = np.unique(sequence.doc[spans], return_index=True, return_inverse=True)
     order = np.argsort(begins)  # of the documents, which are sorted by id, in the sequence
     return spans, spans[begins[order]], np.argsort(order)[by_id]

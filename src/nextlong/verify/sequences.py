@@ -218,20 +218,21 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
     taken = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
     ids: set[str] = set()
     made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
-    if run.repeats_documents:
+    repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]  # as the step that drafted promised
+    if repeats_documents:
         documents.not_needed = f"method {run.method} may use a document in several sequences"
     for sequence in run.sequences():
         where = f"sequence {sequence.number}"
-        if not run.repeats_documents:
+        if not repeats_documents:
             documents.checked += 1
             for shard, rows in run.by_shard(sequence.doc[sequence.role == made_of]):
                 for row in rows[taken[shard][rows]][:1].tolist():
                     documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
                 taken[shard][rows] = True
-        for shard, rows in run.by_shard(sequence.chunk[(sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)]):
+        for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
             used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
         keys.checked += 1
-        if sequence.id in ids and not run.repeats_documents:
+        if sequence.id in ids and not repeats_documents:
             keys.breach(f"{where} has the id {sequence.id} of an earlier sequence")
         ids.add(sequence.id)
         # The key is the content hash of the meta-document or first document; where T cut it off, only the key is left.
