@@ -26,8 +26,7 @@ from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines, schedule
 from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
-from nextlong.report.plan.sample import sample
-from nextlong.report.plan.trial import measure
+from nextlong.report.plan.trial import measure, sample
 
 
 def main() -> int:

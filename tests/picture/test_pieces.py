@@ -66,3 +66,19 @@ def test_what_is_shared_stands_in_both(one, other):
     assert set(shared) <= common
     assert shared == sorted(shared)
     assert len(shared) == min(20, len(common))
+
+
+def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_lie_apart():
+    assert pieces.caption(EXTENDED, lead=1) == (
+        "402 tokens: 2 chunks of the document and text of 2 other documents. "
+        "Chunks that were neighbors are now up to 101 tokens apart."
+    )
+    assert pieces.caption(DOCUMENTS, lead=0).endswith(
+        "2 chunks of the document and text of 1 other document. The chunks of the document are still next to each other."
+    )
+    apart = [span("meta", n, 0, start, start + 10, group=n) for n, start in enumerate((0, 50, 1500))]
+    assert pieces.caption(apart, lead=0).endswith(" are now up to 1,440 tokens apart.")
+    alone = [span("meta", 3, 0, 0, 1200)]
+    assert pieces.caption(alone, lead=0).startswith(
+        "1,200 tokens: 1 chunk of the document and text of 0 other documents."
+    )

@@ -34,10 +34,8 @@ def test_no_text_ends_the_data():
         span("meta", 1, 1, 0, 5, score=1.0, source=f"</script>{HOSTILE}<!--"),
         span("negative", 9, 2, 5, 9, score=math.nan),
     ]
-    texts = strip.StripTexts(
-        texts=["</script><script>alert(1)</script>", "\u2028\x00\ud800"], words=[["</script>"], []]
-    )
-    page = strip.explorer(spans, tokens=9, lead=1, scale=(0, 1), name="n", label="x", texts=texts)
+    texts = {"texts": ["</script><script>alert(1)</script>", "\u2028\x00\ud800"], "words": [["</script>"], []]}
+    page = strip.explorer(spans, lead=1, scale=(0, 1), name="n", label="x", texts=texts)["strip"]
     assert page.count("<script") == page.count("</script") == 1
     assert "<!--" not in page
     data = json.loads(re.search(r"<script[^>]*>(.*?)</script>", page, re.DOTALL).group(1))
@@ -47,11 +45,11 @@ def test_no_text_ends_the_data():
 
 
 def test_the_legend_names_what_is_drawn():
-    legend = strip.legend(EXTENDED, lead=1, scale=(0.25, 0.5))
+    legend = strip.explorer(EXTENDED, lead=1, scale=(0.25, 0.5), name="n", label="x")["legend"]
     told = " ".join(re.sub("<.*?>", " ", legend).split())
     assert "negatives: cosine 0.25 0.50" in told
     assert re.findall(r"shade\d", legend) == [f"shade{n}" for n in range(8)]  # low cosine first, in light and in dark
     assert "joins chunks" in told
-    told = strip.legend(DOCUMENTS[:2], lead=0, scale=(0, 1))
+    told = strip.explorer(DOCUMENTS[:2], lead=0, scale=(0, 1), name="n", label="x")["legend"]
     assert "joins" not in told
     assert "cosine" not in told

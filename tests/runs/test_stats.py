@@ -18,7 +18,7 @@ from exported_runs import exported
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.errors import RunError
-from nextlong.report import compare, stats_page
+from nextlong.report import compare
 from nextlong.runs import export as runs_export
 from nextlong.runs import stats
 from nextlong.runs.card import card_numbers
@@ -129,7 +129,7 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
 
 def printed(measured, *, terminal):
     file = io.StringIO()
-    stats_page.show(measured, Console(file=file, force_terminal=terminal, width=100))
+    compare.show_one(measured, Console(file=file, force_terminal=terminal, width=100))
     return file.getvalue()
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 import nextlong
-from nextlong.view.variants import Variants
+from nextlong.view.pages import Variants
 
 
 @pytest.fixture(scope="module")

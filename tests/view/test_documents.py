@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import nextlong
 from nextlong import pipeline
 from nextlong.view import documents
-from nextlong.view.documents import DocumentQuery, Place
+from nextlong.view.documents import Place, Query
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def everything(run, query, *, most=7, seconds=60.0):
 
 @pytest.mark.parametrize(("most", "seconds"), [(7, 60.0), (1, 60.0), (1000, 0.0)])
 def test_each_text_that_holds_the_words_is_found_once(run, rows, most, seconds):
-    found = everything(run, DocumentQuery(text='"SAIL REEF"'), most=most, seconds=seconds)
+    found = everything(run, Query(text='"SAIL REEF"'), most=most, seconds=seconds)
     expected = [row["id"] for row in rows if "sail reef" in row["text"].lower()]
     assert Counter(own.source_id for own in found) == Counter(expected)
     assert expected
@@ -42,21 +42,21 @@ def test_each_text_that_holds_the_words_is_found_once(run, rows, most, seconds):
 
 
 def test_names_and_sources_are_looked_for_without_any_text(run, rows):
-    assert sorted(own.source_id for own in everything(run, DocumentQuery(name="bread-"))) == sorted(
+    assert sorted(own.source_id for own in everything(run, Query(name="bread-"))) == sorted(
         row["id"] for row in rows if row["id"].startswith("bread-")
     )
-    assert everything(run, DocumentQuery(source="other")) == []
-    assert len(everything(run, DocumentQuery(source="small"))) == len(rows)
+    assert everything(run, Query(source="other")) == []
+    assert len(everything(run, Query(source="small"))) == len(rows)
 
 
 def test_what_is_looked_for_is_no_pattern(run):
-    assert everything(run, DocumentQuery(text="sail.reef")) == []
-    assert everything(run, DocumentQuery(text="%")) == []
+    assert everything(run, Query(text="sail.reef")) == []
+    assert everything(run, Query(text="%")) == []
 
 
 def test_a_document_is_read_whole(run, rows):
     texts = {row["id"]: row["text"] for row in rows}
-    for own in everything(run, DocumentQuery(name="law-"))[:5]:
+    for own in everything(run, Query(name="law-"))[:5]:
         read = documents.read(run.corpus, own.doc_id)
         assert (read.source, read.source_id, read.metadata) == ("small", own.source_id, {})
         assert "".join(read.texts) == texts[own.source_id]

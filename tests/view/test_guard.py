@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from nextlong.view.guard import _HEADERS, Guard
+from nextlong.view.server import _HEADERS, Guard
 
 pytestmark = pytest.mark.browser
 

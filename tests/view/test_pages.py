@@ -12,10 +12,9 @@ import nextlong
 from hand_made_spans import EXTENDED, span
 from nextlong.picture import pieces
 from nextlong.view import documents, filtered, marks, pages
-from nextlong.view.documents import Place
+from nextlong.view.documents import Place, Query
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, View
-from nextlong.view.sequences import Query
+from nextlong.view.pages import View
 
 
 class Page(HTMLParser):
@@ -143,7 +142,7 @@ def test_how_many_match_is_said(variants):
     assert "0 sequences of 12 match." in nothing.text
 
 
-def one(variants, number, *, first=0, chosen=pages._ALL_CHUNKS):
+def one(variants, number, *, first=0, chosen=pages._EVERY):
     return Page(pages.sequence(View(variants, "base"), number, first=first, chosen=chosen))
 
 
@@ -175,31 +174,31 @@ def test_the_sequences_beside_it_are_linked_to(variants):
 @pytest.mark.parametrize(
     ("chosen", "chunks"),
     [
-        (ChunkFilter(), [10, 70, 11, 80]),
-        (ChunkFilter("negative"), [70, 80]),
-        (ChunkFilter(least=0.5), [10, 70, 11]),
-        (ChunkFilter(most=0.5), [70, 80]),
-        (ChunkFilter("negative", "", 0.3, 0.5), [70]),
-        (ChunkFilter(name="S"), [10, 70, 11, 80]),
-        (ChunkFilter(name="x"), []),
+        (Query(), [10, 70, 11, 80]),
+        (Query(role="negative"), [70, 80]),
+        (Query(least=0.5), [10, 70, 11]),
+        (Query(most=0.5), [70, 80]),
+        (Query(role="negative", least=0.3, most=0.5), [70]),
+        (Query(name="S"), [10, 70, 11, 80]),
+        (Query(name="x"), []),
     ],
 )
 def test_chunks_are_chosen_by_role_name_and_cosine(chosen, chunks):
     spans = [own for own in EXTENDED if own.role in pieces.CHUNK_ROLES]
     assert [own.chunk_id for own in spans if pages._fits(own, chosen)] == chunks
-    assert not pages._fits(span("document", 1, 0, 0, 9), ChunkFilter(least=-1.0))  # it has no cosine
+    assert not pages._fits(span("document", 1, 0, 0, 9), Query(least=-1.0))  # it has no cosine
 
 
 def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch):
-    page = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(text='"sail reef"'), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), Query(text='"sail reef"'), first=Place()))
     assert page.body
     assert all("sail reef" in row[2].lower() for row in page.body)
     assert page.fields["text"] == '"sail reef"'
     monkeypatch.setattr(pages, "_ROWS", 7)
-    page = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), Query(), first=Place()))
     (link,) = [link for link in page.links if "after=" in link]
     place = Place(*map(int, link.rpartition("after=")[2].split(".")))
-    rest = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(), first=place))
+    rest = Page(pages.document_list(View(variants, "base"), Query(), first=place))
     assert len(page.body) == 7
     assert {row[0] for row in page.body}.isdisjoint(row[0] for row in rest.body)
 
@@ -233,7 +232,7 @@ def test_what_was_marked_is_said_where_it_is(variants, run):
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
-    from nextlong.view.variants import Variants
+    from nextlong.view.pages import Variants
 
     nextlong.run(recipe_for(own_run))  # measures the statistics, which the shared run lacks
     nextlong.run(recipe_for(own_run, "compose.position=tail", "name=tail"))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong.view import sequences as index
-from nextlong.view.sequences import SORTS, Query, SequenceIndex
+from nextlong.view.documents import Query
+from nextlong.view.sequences import SORTS, SequenceIndex
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pytest
 import nextlong
 from nextlong.errors import RunError
 from nextlong.picture import pieces
-from nextlong.view import variants
-from nextlong.view.variants import OpenVariant, Variants
+from nextlong.view import pages
+from nextlong.view.pages import OpenVariant, Variants
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypa
     monkeypatch.setattr(type(variant.run), "sequence", lambda _, number: read.append(number) or real(number))
     variant = OpenVariant(variant.run)
     first = variant.sequence(0)
-    for number in range(1, variants._HELD_SEQUENCES):
+    for number in range(1, pages._HELD_SEQUENCES):
         variant.sequence(number)
     assert variant.sequence(0) is first  # and is now the youngest
-    variant.sequence(variants._HELD_SEQUENCES)
+    variant.sequence(pages._HELD_SEQUENCES)
     assert variant.sequence(0) is first
-    assert read == list(range(variants._HELD_SEQUENCES + 1))
+    assert read == list(range(pages._HELD_SEQUENCES + 1))
     variant.sequence(1)  # which had to make room
     assert read[-1] == 1
 

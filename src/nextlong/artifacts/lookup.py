@@ -1,10 +1,7 @@
 """Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
-In:  ids in any order, with repeats, and the shard files that they lie in.
-Out: arrays aligned with the ids, so that memory does not grow with the corpus.
-
-`sample_texts` are a random part of all chunks, the same whatever the shards and the order of files. Flat `.npy` files are
-written piece by piece (`write_header`) and opened again and again (`opened`).
+Ids come in any order, with repeats; arrays aligned with them come out, so that memory does not grow with the corpus. Flat
+`.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
 """
 
 from __future__ import annotations
@@ -44,6 +41,13 @@ def by_shard(ids: _Ids) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))
     bounds = pairwise([*firsts.tolist(), len(distinct)])
     return [(int(shards[first]), rows[first:last]) for first, last in bounds], back
+
+
+def ranges(starts: _Ids, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
+    every: NDArray[np.int64] = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
+    every += np.arange(len(every))
+    return every
 
 
 def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
@@ -141,8 +145,8 @@ def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
 class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
-    rows: NDArray[np.int64]  # (n,) chunk rows within the shard
-    doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
+    rows: _Ids  # (n,) chunk rows within the shard
+    doc_rows: _Ids  # (n,) document rows within the shard
     texts: list[str]
 
 

@@ -95,11 +95,8 @@ def _holds_run(path: Path) -> bool:
 def unfinished_steps(run_dir: Path) -> str:
     """Say at which step a run directory was left, and that it can be resumed; "" if no step with finished tasks was left."""
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
-    tasks = {
-        folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
-        for folder in folders
-        if not (folder / store.MANIFEST).exists()
-    }
+    unfinished = [folder for folder in folders if not (folder / store.MANIFEST).exists()]
+    tasks = {folder.name.split("-")[1]: len(list(folder.glob(".part-*.json"))) for folder in unfinished}
     begun = [f"{name} ({counted(count, 'task')} done)" for name, count in tasks.items() if count]
     resume = "`nextlong run RECIPE` resumes it"
     if begun:

@@ -1,7 +1,4 @@
-"""Resolve: turn references into token ids, character offsets and names; join, slice and pack what comes out.
-
-In:  SEQUENCES (references), TOKENS, CHUNKS, DOCUMENTS.
-Out: blocks of `Resolved` sequences: flat arrays over all of a block's tokens and spans, ready for any format.
+"""Resolve: turn references (SEQUENCES) into token ids, character offsets and names; join, slice and pack what comes out.
 
 Everything is looked up for a block at a time, each shard once: opening files costs more than what is read of them.
 

@@ -1,8 +1,5 @@
 """Rows: token ids of rows of sequences, from references and memory-mapped tokens; and which rank reads which rows.
 
-In:  SEQUENCES and TOKENS of one or several finished runs; which sequences make a row; seed, epoch, rank and worker.
-Out: a row's token ids and the lengths of its sequences; row numbers.
-
 No text is read and nothing is exported. Files are opened when a row first needs them; a `Rows` that travels to another
 process leaves its open files behind. Which rows a rank reads is a pure function of its arguments: ranks need no communication,
 and an interrupted epoch resumes from the number of rows that all ranks have read, whatever the number of ranks or workers then.

@@ -1,9 +1,7 @@
 """The command `nextlong demo`: a run on real documents that need no download, in half a minute.
 
-The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics`, one document per topic, and
-the docstrings of the standard library, one document per module. Source files are parsed, never imported: importing has side
-effects (`antigravity` opens a browser) and fails where a platform lacks a library. The encoder is the built-in LSA, the
-tokenizer a BPE trained on the corpus, the result sequences of 16,384 tokens. The recipe stays as a starting point.
+The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics` and the docstrings of the
+standard library. Source files are parsed, never imported, which has side effects (`antigravity` opens a browser).
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -24,6 +21,7 @@ from typing import Final
 
 from nextlong.cli.common import console
 from nextlong.cli.run import run_recipe
+from nextlong.engine import store
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe, template
 from nextlong.report import tables
@@ -72,13 +70,12 @@ def run_demo(args: argparse.Namespace) -> None:
 
 def _first() -> list[tuple[str, str]]:
     """Return the command that puts `nextlong` on the PATH, nothing if it is there."""
-    if shutil.which("nextlong") is not None:
-        return []
     scripts = Path(sys.executable).parent
-    shown = scripts.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else scripts
-    if (scripts / "activate").is_file():
-        return [("first", f". {shlex.quote(str(shown / 'activate'))}")]
-    return [("first", f'export PATH={shlex.quote(str(scripts))}:"$PATH"')]
+    command = f'export PATH={shlex.quote(str(scripts))}:"$PATH"'
+    if (activate := scripts / "activate").is_file():
+        shown = activate.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else activate
+        command = f". {shlex.quote(str(shown))}"
+    return [] if shutil.which("nextlong") else [("first", command)]
 
 
 def write_demo_corpus(path: Path) -> tuple[int, int]:
@@ -93,16 +90,11 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
             f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
             "point ingest.sources at files of your own, or use a full CPython"
         )
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
-        unfinished.replace(path)
+        store.write_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as error:
         raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; name another folder") from None
-    finally:
-        with suppress(OSError):  # gone by now, or its folder never was
-            unfinished.unlink()
     return len(rows), sum(len(row["text"]) for row in rows)
 
 
@@ -141,26 +133,24 @@ def module_text(source: bytes, *, module: str) -> str:
     except (SyntaxError, ValueError):
         return ""
     docstring = ast.get_docstring(tree)
-    entries = [f"{module}\n{docstring}"] if docstring else []
-    entries.extend(_entries(tree.body, owner=module))
+    entries = [*([f"{module}\n{docstring}"] if docstring else []), *_entries(tree.body, owner=module)]
     return "\n\n".join(entries) + "\n" if entries else ""
 
 
 def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
     """Yield the documented definitions, also those under `if` and `try`: else they would depend on the platform."""
     for node in body:
-        if isinstance(node, ast.If):
-            yield from _entries([*node.body, *node.orelse], owner=owner)
-        elif isinstance(node, ast.Try):
-            handled = [statement for handler in node.handlers for statement in handler.body]
-            yield from _entries([*node.body, *handled, *node.orelse, *node.finalbody], owner=owner)
+        if isinstance(node, ast.If | ast.Try):
+            handlers = [statement for handler in getattr(node, "handlers", ()) for statement in handler.body]
+            below = [*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", ())]
+            yield from _entries(below, owner=owner)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
-            signature = f"{owner}.{node.name}"
-            if not isinstance(node, ast.ClassDef):
-                signature += f"({ast.unparse(node.args)})"
-            elif node.bases:
-                signature += f"({', '.join(map(ast.unparse, node.bases))})"
-            if docstring := ast.get_docstring(node):
-                yield f"{'class ' * isinstance(node, ast.ClassDef)}{signature}\n{docstring}"
-            if isinstance(node, ast.ClassDef):
-                yield from _entries(node.body, owner=f"{owner}.{node.name}")
+            name, is_class, docstring = f"{owner}.{node.name}", isinstance(node, ast.ClassDef), ast.get_docstring(node)
+            takes = (
+                ", ".join(map(ast.unparse, node.bases)) if isinstance(node, ast.ClassDef) else ast.unparse(node.args)
+            )
+            if docstring:
+                brackets = f"({takes})" if takes or not is_class else ""
+                yield f"{'class ' * is_class}{name}{brackets}\n{docstring}"
+            if is_class:
+                yield from _entries(node.body, owner=name)

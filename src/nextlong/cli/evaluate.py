@@ -1,11 +1,4 @@
-"""The command `nextlong evaluate`: its options, passed on to `nextlong.evaluate`.
-
-nextlong evaluate MODEL --suite ruler,needle --lengths 8k..128k --data FOLDER --out RESULTS
-nextlong evaluate report RESULTS… -o table.html
-nextlong evaluate judge RESULTS… --judge MODEL --url URL
-nextlong evaluate import HELMET-RESULT.json… --out RESULTS
-nextlong evaluate data SUITE… --out FOLDER
-"""
+"""The command `nextlong evaluate`, of a model or with report, judge, import or data: its options, passed on to that room."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The command `nextlong init`: write the first recipe for a user's files.
+"""The command `nextlong init`: write the first recipe for a user's files, with absolute paths.
 
-The paths of the recipe are absolute, so that it means the same in every working directory, and its sources have names that
-tell them apart in reports. Columns, special tokens, context length, number of sequences and chunk length are proposed from the
-files: the longest context length, a power of two, for which the corpus and its documents are large enough; so many sequences
-that a chunk is used about twice; and shorter chunks if few documents have two.
+It proposes the longest context length, a power of two, for which the corpus and its documents are large enough; so many
+sequences that a chunk is used about twice; and shorter chunks if few documents have two.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import argparse
 import glob
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -75,9 +74,8 @@ class _Proposal:
         if not self.rejects:
             return message
         examples = ", ".join(f"{reject.file}:{reject.line} ({reject.reason})" for reject in self.first_rejects)
-        such_as = f", such as {examples}" if self.rejects > len(self.first_rejects) else f": {examples}"
-        rejected = f"{counted(self.rejects, 'record')} would be rejected ({self.reject_share:.1%})"
-        return f"{message}; {rejected}{such_as if examples else ''}"
+        such_as = f"{', such as' if self.rejects > len(self.first_rejects) else ':'} {examples}" if examples else ""
+        return f"{message}; {counted(self.rejects, 'record')} would be rejected ({self.reject_share:.1%}){such_as}"
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,7 @@ def init(args: argparse.Namespace) -> None:
     messages: list[str] = []
     has_documents = is_readable = True
     if args.preset is not None:
-        if args.full or args.tokenizer:
-            option = "--full" if args.full else "--tokenizer"
+        if option := "--full" if args.full else "--tokenizer" if args.tokenizer else "":
             raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, and edit the copy")
         if args.sources:
             raise NextlongError("--preset has sources of its own; remove the files, and edit ingest.sources")
@@ -122,12 +119,12 @@ def init(args: argparse.Namespace) -> None:
     named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
     told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
     told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
-    next_step = "check ingest.sources and tokenizer"
+    is_refused, to_do = has_documents and not is_readable, "check ingest.sources and tokenizer"
     if not has_documents:
-        next_step = "no documents were found beside it: put the path of yours into ingest.sources"
-    wrote = [f"wrote {path}; {next_step}, then: nextlong run {path}"] if is_readable or not has_documents else []
+        to_do = "no documents were found beside it: put the path of yours into ingest.sources"
+    wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
     present(args, {**told, "notes": messages}, "\n".join([*messages, *wrote]))
-    if not wrote:
+    if is_refused:
         raise NextlongError(
             f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
         )
@@ -140,7 +137,10 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
     recipe. Raises CorpusError for a source that does not exist, TokenizerError for such a tokenizer.
     """
     folder = Path(absolute(recipe_path)).parent
-    sources = _given_sources(given) if given else _sources_beside(folder)
+    sources = [path if "://" in path else absolute(path) for path in given] or _sources_beside(folder)
+    for path in sources if given else ():
+        if "://" not in path:
+            list_files(Source(path=path), where="FILE")  # raises CorpusError for one that does not exist
     found = [path for gathered in _gathered(sources) for path in _split_up(gathered)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
     local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
@@ -263,11 +263,10 @@ def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text, few records are rejected."""
     if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
         return False
-    for looks in (looks_into(source.path) for source in new.recipe.ingest.sources):
-        tables = [look for look in looks if look.has_columns]
-        if any(look.problem for look in looks) or (tables and not any(look.text for look in tables)):
-            return False
-    return True
+    of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
+    tables = [[look for look in looks if look.has_columns] for looks in of_sources]
+    has_texts = all(not some or any(look.text for look in some) for some in tables)
+    return has_texts and not any(look.problem for looks in of_sources for look in looks)
 
 
 def _split_up(path: str) -> list[str]:
@@ -286,15 +285,6 @@ def _split_up(path: str) -> list[str]:
     if len(suffixes) < 2 or not are_tables or not Path(path).is_dir():
         return [path]
     return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
-
-
-def _given_sources(given: Sequence[str]) -> list[str]:
-    """Return the absolute paths of sources. Raises CorpusError for one that does not exist."""
-    paths = [source if "://" in source else absolute(source) for source in given]
-    for path in paths:
-        if "://" not in path:
-            list_files(Source(path=path), where="FILE")
-    return paths
 
 
 def _sources_beside(folder: Path) -> list[str]:
@@ -328,23 +318,15 @@ def _names(paths: Sequence[str]) -> list[str]:
 
     If that is not enough, the end of the path, such as `books/*.jsonl`.
     """
-    stems, wholes = [], []  # the parts of each path, with and without wildcards and suffixes
+    suffixes = "|".join(map(re.escape, (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)))
+    candidates = []  # of each path, its possible names, the preferred first
     for path in paths:
-        wholes.append([part for part in PurePosixPath(path).parts if part not in ("/", "**")])
+        whole = [part for part in PurePosixPath(path).parts if part not in ("/", "**")]
         *folders, name = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
         wild = next((place for place, part in enumerate([*folders, name]) if glob.has_magic(part)), None)
-        suffixes = (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)
-        while suffix := next((end for end in suffixes if name.endswith(end) and name != end), ""):
-            name = name.removesuffix(suffix)
-        stems.append([*folders, name] if wild is None else folders[:wild] or [path])
-
-    def unique(parts: Sequence[str], all_parts: Sequence[Sequence[str]], *, least: int) -> str:
-        """Return the fewest last parts in which only one of all paths ends, "" if there are none."""
-        tails = (parts[-length:] for length in range(least, len(parts) + 1))
-        alone = (tail for tail in tails if sum(other[-len(tail) :] == tail for other in all_parts) == 1)
-        return next(("/".join(tail) for tail in alone), "")
-
-    return [
-        unique(stem, stems, least=1) or unique(whole, wholes, least=2) or path
-        for path, stem, whole in zip(paths, stems, wholes, strict=True)
-    ]
+        stem = [*folders, re.sub(rf"(?<=.)({suffixes})+$", "", name)] if wild is None else folders[:wild] or [path]
+        tails = [stem[-length:] for length in range(1, len(stem) + 1)]
+        tails += [whole[-length:] for length in range(2, len(whole) + 1)]
+        candidates.append([*map("/".join, tails), path])
+    times = Counter(name for names in candidates for name in set(names))
+    return [next((name for name in names if times[name] == 1), names[-1]) for names in candidates]

@@ -50,7 +50,6 @@ def matching(named: Path) -> Iterator[str]:
 
 def peek(args: argparse.Namespace) -> None:
     """List the sequences of a run, or show one."""
-    from nextlong.report import as_json
     from nextlong.report import peek as shows
 
     run, shown = nextlong.open(args.run), console()
@@ -59,7 +58,7 @@ def peek(args: argparse.Namespace) -> None:
             raise NextlongError(f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text")
         if args.first < 0:
             raise NextlongError(f"--first {args.first} is negative; give how many to list, 0 for all")
-        listed = partial(as_json.sequences_of, run, first=args.first)
+        listed = partial(shows.sequences_of, run, first=args.first)
         present(args, listed, partial(shows.show_run, run, first=args.first))
         return
     if not 0 <= args.number < len(run):
@@ -79,16 +78,16 @@ def peek(args: argparse.Namespace) -> None:
         with shown.pager(styles=True) if is_paged else nullcontext():
             shows.show_text(sequence, shown)
     else:
-        present(args, partial(as_json.sequence_of, args.number, sequence), partial(shows.show_sequence, sequence))
+        present(args, partial(shows.sequence_of, args.number, sequence), partial(shows.show_sequence, sequence))
 
 
 def stats(args: argparse.Namespace) -> None:
     """Print the statistics of a run."""
-    from nextlong.report import stats_page
+    from nextlong.report import compare as page
     from nextlong.runs import stats as runs_stats
 
     measured = runs_stats.measure(nextlong.open(args.run))
-    present(args, measured.as_json, partial(stats_page.show, measured))
+    present(args, measured.as_json, partial(page.show_one, measured))
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -221,13 +220,11 @@ def list_command(args: argparse.Namespace) -> None:
     def show(shown: Console) -> None:
         _show(listed, shown)
         own = next((one.name for one in listed if one.is_current), None)
-        others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-        tables.say(
-            f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"
-            if own is None
-            else f"{run_dir} opens {own}, the recipe's own settings{others}",
-            shown,
-        )
+        opens = f"none of these variants; run the recipe again, or name one: {run_dir}@NAME"
+        if own is not None:
+            others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+            opens = f"{own}, the recipe's own settings{others}"
+        tables.say(f"{run_dir} opens {opens}", shown)
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):

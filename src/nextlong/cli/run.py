@@ -1,11 +1,4 @@
-"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made.
-
-Array jobs share the tasks of one step among many processes:
-
-nextlong run my.yaml --before embed                    # once: the inputs of embed
-nextlong run my.yaml --only-step embed --tasks 3/64    # in each of 64 jobs: every 64th task, from the third on
-nextlong run my.yaml                                   # once: checks what they wrote, and resumes
-"""
+"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made."""
 
 from __future__ import annotations
 
@@ -38,15 +31,15 @@ def plan(args: argparse.Namespace) -> None:
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError("plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k")
     tflops = args.gpu_tflops or GPU_TFLOP_PER_S
-    cluster = Asked(workers=args.workers, nodes=args.nodes, gpus=args.gpus, chunks=args.chunks, gpu_tflops=tflops)
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
+    asked = Asked(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
 
     def as_json() -> Json:
-        return page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s).as_json()
+        return page.plan(recipe, asked, tell=lambda line: print(line, file=sys.stderr)).as_json()
 
-    present(args, as_json, lambda shown: page.show(recipe, shown, cluster, start_s=start_s))
+    present(args, as_json, lambda shown: page.show(recipe, shown, asked))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -57,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
-    if args.only_step and args.changed_inputs == "accept":
+    if args.only_step and args.changed_inputs:
         raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
@@ -73,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
 
-    run_recipe(recipe, args, changed_inputs=args.changed_inputs)
+    run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
 def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
@@ -82,7 +75,7 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
 
     progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
     if args.before:
-        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs) as opened:
+        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse") as opened:
             needed = opened.run_before(step)
         told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
@@ -102,7 +95,7 @@ def run_recipe(
 ) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
     from nextlong.artifacts import record
-    from nextlong.report import as_json, summary, tables
+    from nextlong.report import summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
@@ -115,7 +108,7 @@ def run_recipe(
     (made,) = written.runs
     if args.json:
         write_page.leave([made])
-        present(args, as_json.run_of(written))
+        present(args, summary.run_of(written))
         return
     facts = [
         *summary.lines(recipe, written.done, folder=written.folder, named=str(made)),
@@ -178,7 +171,7 @@ def sweep(args: argparse.Namespace) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Write finished runs in other formats."""
-    from nextlong.report import as_json, summary, tables
+    from nextlong.report import summary, tables
     from nextlong.runs import export as runs_export
 
     if args.into == "":
@@ -201,4 +194,4 @@ def export(args: argparse.Namespace) -> None:
     )
     names, longest = [run.name for run in written.runs], written.longest
     facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
-    present(args, partial(as_json.export_of, written), partial(tables.show_facts, facts))
+    present(args, partial(summary.export_of, written), partial(tables.show_facts, facts))

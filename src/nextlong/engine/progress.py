@@ -1,7 +1,4 @@
-"""Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
-
-`Reporter` is the base of all. `titles` says in words what a step does, by its name.
-"""
+"""Progress: what the terminal or the log shows while steps run, by a `Reporter`; `titles` says what steps do, by name."""
 
 from __future__ import annotations
 
@@ -39,9 +36,11 @@ class Clock:
 class Reporter:
     """Shows nothing, for use from Python; what others derive from."""
 
+    mark = ""  # before what is done
+
     def kept(self, labels: Sequence[str]) -> None:
         """Tell which steps are reused."""
-        self.tell(f"reused: {', '.join(labels)}")
+        self.tell(f"{self.mark}reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Take note of why a run does more than its steps."""
@@ -66,9 +65,7 @@ class Lines(Reporter):
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
         """Print how far a step is, now and then, and how long it took."""
-        clock = Clock()
-        at = done
-        ended = threading.Event()
+        clock, at, ended = Clock(), done, threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
 
@@ -97,21 +94,17 @@ class Lines(Reporter):
 class Bars(Lines):
     """One live bar a step, for a terminal."""
 
+    mark = "✓ "
+
     def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
         super().__init__(console, titles)
         label = TextColumn("  {task.description:<17}")
         columns = (label, BarColumn(bar_width=32), _Count(), TimeElapsedColumn(), _Left())
         self._live = Progress(*columns, console=console, transient=True)
 
-    def kept(self, labels: Sequence[str]) -> None:
-        """Print which steps are reused, in one paragraph."""
-        self.tell(f"✓ reused: {', '.join(labels)}")
-
     def tell(self, text: str) -> None:
-        """Print a line."""
-        self._console.print(
-            "\n".join(wrapped(text, self._console.width, indent=HANGING)), highlight=False, markup=False, soft_wrap=True
-        )
+        """Print a paragraph."""
+        super().tell("\n".join(wrapped(text, self._console.width, indent=HANGING)))
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
@@ -140,9 +133,7 @@ class Bars(Lines):
 class _Count(ProgressColumn):
     def render(self, task: Task) -> Text:
         rate = f" {task.speed:.1f}/s" if task.speed else ""
-        return (
-            Text("") if task.total is None else Text.assemble(f"{task.completed:.0f}/{task.total:.0f}", (rate, "dim"))
-        )
+        return Text("") if task.total is None else Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
 
 
 class _Left(TimeRemainingColumn):

@@ -1,8 +1,7 @@
-"""Ray: run tasks on a cluster, or on one that is started here.
+"""Ray: run tasks on a cluster whose nodes all see the run directory under the same path, or on one that is started here.
 
-The run directory is a folder that every node sees under the same path. A task is the very call that `local` makes: it writes into
-a private folder beside its destination and moves the files into place, so bytes, markers and manifests are the same. A task whose
-worker or node is lost is run again, elsewhere; one that raises a user's error is not.
+A task is the very call that `local` makes. One whose worker or node is lost is run again, elsewhere; one that raises a user's
+error is not.
 
 A task that needs a GPU runs in an actor that has one for its whole life: it keeps its model loaded, and CUDA never sees another
 device than at its start. Actors ask for no processor, so that no queue of other tasks keeps a GPU waiting. The cluster may grow

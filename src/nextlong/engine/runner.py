@@ -1,9 +1,7 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
-A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
-executor; the manifest comes last. A step starts when its own inputs are done, beside whatever else runs, so that steps of a
-single task leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are
-those of an uninterrupted run.
+A step starts when its own inputs are done, beside whatever else runs, so that steps of a single task leave fewer cores idle.
+Killed anywhere, the next call runs the tasks whose files are not confirmed, and the bytes are those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
+from nextlong.text import Json
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
 
@@ -137,11 +136,9 @@ class _Running:
             order.sort(key=step.sizes.__getitem__, reverse=True)
         self._left = deque(number for number in order if number not in self._parts and number not in replaced)
         self._join_of = {member: number for number, join in self._joins.items() for member in join.members}
-        self._missing = {  # by join that is to be done: how many of its members are not
-            number: sum(member not in self._parts for member in join.members)
-            for number, join in self._joins.items()
-            if number not in self._parts
-        }
+        left = {number: join for number, join in self._joins.items() if number not in self._parts}
+        # By join that is to be done: how many of its members are not.
+        self._missing = {number: len({*join.members} - {*self._parts}) for number, join in left.items()}
         # A join whose members are all done comes before the tasks that are left, so that few members' files are kept.
         self._left.extendleft(number for number, missing in self._missing.items() if not missing)
         done = len(self._parts) + len(replaced)
@@ -209,17 +206,11 @@ class _Running:
         for number, join in self._joins.items():
             if not join.replaces:
                 parts[number]["closes"] = True
-        manifest = {
-            "step": step.name,
-            "version": step.version,
-            "fingerprint": step.fingerprint,
-            "config": step.config,
-            "inputs": {done.name: done.fingerprint for done in step.inputs},
-            "parts": [parts[number] for number in sorted(parts)],
-            "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
-            "seconds": round(self._clock.spent(), 3),
-            "versions": _versions(),
-        }
+        manifest: Json = {name: getattr(step, name) for name in ("version", "fingerprint", "config")}
+        manifest = {"step": step.name, **manifest, "inputs": {done.name: done.fingerprint for done in step.inputs}}
+        manifest["parts"] = [parts[number] for number in sorted(parts)]
+        manifest["bytes"] = sum(record["bytes"] for part in parts.values() for record in part["files"].values())
+        manifest |= {"seconds": round(self._clock.spent(), 3), "versions": _versions()}
         store.write_json(self._folder / store.MANIFEST, manifest)
         store.remove_leftovers(self._folder)
         return Artifact(step.name, self._folder, manifest)
@@ -265,9 +256,8 @@ def run_array_job(
     Raises RunError if there is no such step, or one of its inputs is not done.
     """
     place, step = _step_of(steps, name)
-    inputs = {before.name: find_done(before, run_dir) for before in step.inputs}
-    finished = {before: there for before, there in inputs.items() if there is not None}
-    if lacking := [before for before in inputs if before not in finished]:
+    finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
+    if lacking := [before.name for before in step.inputs if before.name not in finished]:
         raise RunError(
             f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
             f"{name}` first, with the same settings"
@@ -299,9 +289,7 @@ def steps_before(steps: Sequence[Step], name: str) -> set[str]:
 
 
 def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
-    for place, step in enumerate(steps, start=1):
-        if step.name == name:
-            return place, step
-    raise RunError(
-        f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(step.name for step in steps)}"
-    )
+    names = [step.name for step in steps]
+    if name not in names:
+        raise RunError(f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(names)}")
+    return names.index(name) + 1, steps[names.index(name)]

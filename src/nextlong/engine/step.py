@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from nextlong.engine.executor import Executor, Gpu, Resources
 from nextlong.errors import RunError
@@ -107,10 +107,8 @@ class Estimate:
     reads: _Amount | None = None
 
 
-class TaskResult(BaseModel):
+class TaskResult(BaseModel, frozen=True):
     """What one task returns beside its files, kept in the manifest; nothing of a task that only writes files."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
 ResultT = TypeVar("ResultT", bound=TaskResult)
@@ -237,8 +235,8 @@ class Artifact:
         if self.manifest["parts"] and not names:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         # By the numbers in the names, however many digits these have.
-        in_order = sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-        return [self.folder / name for name in in_order]
+        names.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+        return [self.folder / name for name in names]
 
     def file(self, suffix: str) -> Path:
         """Return the one file that ends in `suffix`."""

@@ -117,12 +117,9 @@ _hash_of_version = lru_cache(maxsize=4096)(lambda path, _mtime_ns: hash_file(pat
 
 def hash_folder(folder: Path) -> dict[str, str]:
     """Return the name and `hash_file` of every file below a folder, in order; hidden files and folders are passed over."""
-    files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {
-        name.as_posix(): _hash_of_version(path, path.stat().st_mtime_ns)
-        for name, path in files.items()
-        if not any(part.startswith(".") for part in name.parts)
-    }
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    shown = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
+    return {name: _hash_of_version(path, path.stat().st_mtime_ns) for name, path in shown.items()}
 
 
 def commit_part(
@@ -153,12 +150,11 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
     """
 
     def confirmed(path: Path) -> TaskPart | None:
-        try:
+        with suppress(ValueError, KeyError, OSError):  # torn by a power cut: the task simply runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
-            is_whole = all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items())
-        except (ValueError, KeyError, OSError):
-            return None  # torn by a power cut: the task simply runs again
-        return marker if is_whole else None
+            if all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items()):
+                return marker
+        return None
 
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
@@ -210,11 +206,9 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left: private folders of tasks, half small files, markers that a manifest replaces."""
     for path in folder.glob(".work-*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in folder.glob(".*.tmp"):
+    markers = folder.glob(".part-*.json") if (folder / MANIFEST).exists() else ()
+    for path in (*folder.glob(".*.tmp"), *markers):
         path.unlink(missing_ok=True)
-    if (folder / MANIFEST).exists():
-        for path in folder.glob(".part-*.json"):
-            path.unlink(missing_ok=True)
 
 
 @contextmanager

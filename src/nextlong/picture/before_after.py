@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import Pieces, chunks_of, clean, lead_document, neighbours_before, scale, scored
+from nextlong.picture.pieces import (
+    Pieces,
+    chunks_of,
+    clean,
+    lead_document,
+    neighbours_before,
+    others_and_distance,
+    scale,
+    scored,
+)
 from nextlong.text import counted
 
 WIDTH, MARGIN = 1000, 24
@@ -121,14 +130,13 @@ def _short(name: str) -> str:
 
 
 def _after(pieces: Pieces, lead: int) -> str:
-    others = len({piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead})
-    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)]
+    others, apart = others_and_distance(pieces, lead)
     if not apart:
         return f"the document as it was, beside {others:,} others"
     between = f"{others:,} others"
     if negatives := sum(piece.role == "negative" for piece in pieces):
         between = f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
-    return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
+    return f"the same chunks up to {apart:,} tokens apart, between {between}"
 
 
 def _strip(

@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 from nextlong.schemas import Span
+from nextlong.text import counted
 
 # What XML 1.0 cannot hold, and what turns the direction of the text around it.
 _FORBIDDEN = re.compile(
@@ -103,6 +104,25 @@ def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]
 
 
+def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
+    """Return how many other documents a sequence about document `lead` has text of, and how far apart neighbours are at most.
+
+    That is in tokens, 0 where the chunks of the document still stand side by side.
+    """
+    others = {piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead}
+    return len(others), max((abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)), default=0)
+
+
+def caption(pieces: Pieces, *, lead: int) -> str:
+    """Return what a sequence is made of, in a sentence or two."""
+    count = sum(piece.doc_id == lead for piece in pieces)
+    tokens, (others, apart) = pieces[-1].token_end, others_and_distance(pieces, lead)
+    held = f"{counted(count, 'chunk')} of the document and text of {counted(others, 'other document')}"
+    if not apart:
+        return f"{tokens:,} tokens: {held}. The chunks of the document are still next to each other."
+    return f"{tokens:,} tokens: {held}. Chunks that were neighbors are now up to {apart:,} tokens apart."
+
+
 class Frequencies(NamedTuple):
     """How many of `texts` texts hold each word."""
 
@@ -128,3 +148,11 @@ def shared_words(one: str, other: str, known: Frequencies) -> list[str]:
         rare = ({word for word in common if known.of[word] <= share * known.texts} for share in _RARE_SHARES)
         common = next(filter(None, rare), set())
     return sorted(sorted(common, key=lambda word: (known.of[word], word))[:_MOST_WORDS])
+
+
+def shared_with_partners(pieces: Pieces, texts: Sequence[str], known: Frequencies) -> list[list[str]]:
+    """Return the rarest words that the text of each piece shares with its partner's."""
+    return [
+        shared_words(text, texts[partner], known) if partner >= 0 else []
+        for text, partner in zip(texts, partners(pieces), strict=True)
+    ]

@@ -7,8 +7,6 @@ coordinates are tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
@@ -16,19 +14,11 @@ from markupsafe import Markup
 
 from nextlong.picture import html
 from nextlong.picture.palette import SHADES, colour
-from nextlong.picture.pieces import Pieces, example, neighbours_before, partners, scored
+from nextlong.picture.pieces import Pieces, caption, example, neighbours_before, partners, scored
+from nextlong.text import Json
 
 _FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
-
-
-@dataclass(frozen=True, kw_only=True)
-class StripTexts:
-    """The texts of a sequence: one a piece, and the words each shares with its partner's; or the address that returns them."""
-
-    texts: Sequence[str] = ()
-    words: Sequence[Sequence[str]] = ()
-    url: str = ""
 
 
 def bar(
@@ -59,23 +49,25 @@ def bar(
 def explorer(
     pieces: Pieces,
     *,
-    tokens: int,
     lead: int,
     scale: tuple[float, float],
     name: str,
     label: str,
-    texts: StripTexts | None = None,
+    texts: Json | None = None,
     opens: Literal["at once", "when chosen"] = "at once",
-) -> Markup:
-    """Return the bar with a slider, buttons and the place for texts; `name` tells it from others on the page.
+) -> dict[str, Markup | str]:
+    """Return a sequence about document `lead`: its caption, its legend, and its strip with a slider and the place for texts.
 
-    `opens`: whether it shows texts "at once", those of the `example` of its pieces, or only "when chosen".
+    `name` tells it from others on the page. `texts`: those of its pieces and the words that each shares with its partner's
+    ("texts", "words"), or the address that returns them ("url"). `opens`: whether it shows texts "at once", those of the
+    `example` of its pieces, or only "when chosen".
     """
+    tokens = pieces[-1].token_end  # spans tile their sequence
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
     sources = list(dict.fromkeys(piece.source_id for piece in pieces))
     number = {source: place for place, source in enumerate(sources)}
     # What `page.js` reads: one entry per piece in each list but `sources`.
-    data: dict[str, object] = {
+    data: Json = {
         "tokens": tokens,
         "starts": [piece.token_start for piece in pieces],
         "roles": [piece.role for piece in pieces],
@@ -86,14 +78,18 @@ def explorer(
         "partners": partners(pieces),
     }
     if texts is not None:
-        data |= {"texts": texts.texts, "words": texts.words, "url": texts.url}
+        data |= {"texts": [], "words": [], "url": ""} | texts
     first = example(pieces) if opens == "at once" else -1
     made = html.macro("picture/strip.html", "explorer")
-    return made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first)
+    return {
+        "caption": caption(pieces, lead=lead),
+        "legend": _legend(pieces, lead=lead, scale=scale),
+        "strip": made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first),
+    }
 
 
-def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
-    """Return what the colours mean of a bar drawn for document `lead`."""
+def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
+    """Return what the colours mean."""
     has_plain = any(piece.role == "document" and not isfinite(piece.score) for piece in pieces)
     what = "negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
     shades, has_arcs = SHADES if scored(pieces) else 0, bool(neighbours_before(pieces, lead))

@@ -9,18 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
@@ -76,7 +67,6 @@ NEGATIVES: Final[Mapping[str, NegativeChoice]] = {
     "self-repeat": NegativeChoice(origin="meta-chunk"),
 }
 
-
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
@@ -94,9 +84,8 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _Names = Annotated[tuple[Named, ...], AfterValidator(_each_once)]
-VariantName = Annotated[
-    str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
-]  # fit for a file's name, and for RUN@name
+# Fit for a file's name, and for RUN@name.
+VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 
 
 class MayBePath:
@@ -114,23 +103,14 @@ class Operational:
     """
 
 
-class Section(BaseModel):
+class Section(BaseModel, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False):
     """A section of a recipe."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
-    )
 
     def identity(self) -> dict[str, JsonValue]:
         """Return what the section makes, as plain data: its keys but the operational ones, those of its sections too."""
-        plain: dict[str, JsonValue] = self.model_dump(
-            mode="json",
-            exclude={
-                name
-                for name, field in type(self).model_fields.items()
-                if any(isinstance(mark, Operational) for mark in field.metadata)
-            },
-        )
+        fields = type(self).model_fields.items()
+        operational = {name for name, field in fields if any(isinstance(mark, Operational) for mark in field.metadata)}
+        plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational)
         sections = {name: getattr(self, name) for name in plain}
         return plain | {name: value.identity() for name, value in sections.items() if isinstance(value, Section)}
 

@@ -1,8 +1,4 @@
-"""Recipe: what the user asks for.
-
-YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
-The sections and their keys are in `keys`; the options of methods and encoders are sections that these declare themselves.
-"""
+"""Recipe: the whole of what the user asks for; `keys` has its sections, methods and encoders declare those of their options."""
 
 from __future__ import annotations
 
@@ -14,27 +10,11 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
+import nextlong.recipe.keys as keys
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
 from nextlong.recipe.export import Export, terms_of
-from nextlong.recipe.keys import (
-    Auto,
-    Chunk,
-    Compose,
-    Decontaminate,
-    Documents,
-    Ingest,
-    Mine,
-    Named,
-    Operational,
-    Positive,
-    Ray,
-    Search,
-    Section,
-    Tokenizer,
-    VariantName,
-    options_class,
-)
+from nextlong.recipe.keys import Named, Operational, Section, options_class
 from nextlong.recipe.text import check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
@@ -150,27 +130,27 @@ class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder per step")
-    name: Annotated[VariantName | None, Operational()] = Field(
+    name: Annotated[keys.VariantName | None, Operational()] = Field(
         None, description="of this variant of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="of every random draw")
-    workers: Annotated[Positive | Auto, Operational()] = Field(
+    workers: Annotated[keys.Positive | keys.Auto, Operational()] = Field(
         "auto", description="processes; auto: one per CPU core; never changes the data"
     )
     executor: Annotated[Literal["local", "serial", "ray"], Operational()] = Field(
         "local",
         description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
     )
-    ray: Annotated[Ray, Operational()] = Ray()
-    ingest: Ingest
-    chunk: Chunk = Chunk()
-    decontaminate: Decontaminate = Decontaminate()
+    ray: Annotated[keys.Ray, Operational()] = keys.Ray()
+    ingest: keys.Ingest
+    chunk: keys.Chunk = keys.Chunk()
+    decontaminate: keys.Decontaminate = keys.Decontaminate()
     encoder: Encoder = Encoder()
-    search: Search = Search()
-    mine: Mine = Mine()
-    tokenizer: Tokenizer
-    compose: Compose = Compose()
-    documents: Documents = Documents()
+    search: keys.Search = keys.Search()
+    mine: keys.Mine = keys.Mine()
+    tokenizer: keys.Tokenizer
+    compose: keys.Compose = keys.Compose()
+    documents: keys.Documents = keys.Documents()
     export: Export = Export()
     _own: Recipe | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
@@ -236,7 +216,9 @@ class Recipe(Section):
             ) from None
         compose, encoder = merged.get("compose"), merged.get("encoder")
         method = compose.get("method") if isinstance(compose, dict) else None
-        methods, merged = _extensions(METHODS, Recipe, merged, method if isinstance(method, str) else Compose().method)
+        methods, merged = _extensions(
+            METHODS, Recipe, merged, method if isinstance(method, str) else keys.Compose().method
+        )
         encoders, plain = _encoders_named(encoder if isinstance(encoder, dict) else {})
         root = _recipe_with(methods, encoders)
         if isinstance(encoder, dict):

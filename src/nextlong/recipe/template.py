@@ -16,18 +16,11 @@ from nextlong.text import Json
 
 _COMMENT_COLUMN = 44
 # What a first recipe shows, default or not.
-_SHOWN = frozenset(
-    {
-        "run_dir",
-        *(f"ingest.sources.{key}" for key in ("path", "name", "text")),
-        "ingest.dedup",
-        "decontaminate.files",
-        "encoder.model",
-        "tokenizer.eos",
-        *(f"compose.{key}" for key in ("method", "sequences", "target_tokens")),
-        *(f"export.{key}" for key in ("formats", "pack", "validation")),
-    }
-)
+_SHOWN = frozenset((
+    "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text", "ingest.dedup", "decontaminate.files",
+    "encoder.model", "tokenizer.eos", "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
+    "export.pack", "export.validation",
+))  # fmt: skip
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:
@@ -95,13 +88,9 @@ def _lines(
 
 def _scalar(value: Any) -> str:
     plain = list(value) if isinstance(value, tuple) else value
-    if isinstance(plain, str) and (not plain.isprintable() or not plain):
-        return yaml.safe_dump(plain, default_style='"', allow_unicode=True, width=10_000).removesuffix("\n")
-    return (
-        yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
-        .removesuffix("\n")
-        .removesuffix("\n...")
-    )
+    quotes = '"' if isinstance(plain, str) and not (plain and plain.isprintable()) else None
+    text: str = yaml.safe_dump(plain, default_style=quotes, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _beside(line: str, comment: str | None) -> str:

@@ -1,9 +1,6 @@
-"""Recipe text: YAML files and `--set` into plain data, and pydantic's complaints into the user's words.
+"""Recipe text: YAML files, their `base` and `--set` into plain data, and pydantic's complaints into the user's words.
 
-In:  a YAML file; `base` in it names another, relative to it, or a recipe of the package; overrides such as
-     `compose.target_tokens=65536`; a ValidationError.
-Out: merged data for the models of `recipe.py`, sections key by key, lists and values replaced; one line a mistake: where, which
-     value, what to do.
+Sections are merged key by key, lists and values replaced. A mistake is one line: where, which value, what to do.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Compare: data sets side by side.
+"""Compare: the numbers of a data set on a terminal, and data sets side by side.
 
-In:  `Stats` of several runs, or of variants of one. Out: a table with a column a data set; or CSV, a row a data set.
+In:  `Stats`. Out: of one, what it is, the tables of the report's cards, what was filtered out of the corpus, and the warnings; of
+several, or of variants of one, a table with a column a data set; or CSV, a row a data set.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import re
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,52 +18,47 @@ from rich.console import Console
 from nextlong.errors import RunError
 from nextlong.picture import before_after
 from nextlong.report import tables
+from nextlong.report.page import cards, numbers, words
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
+from nextlong.runs.spans import Spread
 from nextlong.runs.stats import Stats
 from nextlong.schemas import Layout
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _NONE = "–"
+_WITH_BINS = ("exposure", "reuse")  # cards of which a terminal has room for the histogram, too
 _RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
-_SPREAD = ("mean", "p10", "p50", "p90")
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
 
 def row(stats: Stats) -> Json:
     """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
-    by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
-    distance, documents = stats.distance_tokens, stats.documents_per_sequence
-    # Of chunks, or of whole documents: two scales, which never share a column.
+    numbers, by_rank = vars(stats), {one.rank: one.mean for one in stats.similarity_by_rank}
+    # Cosines are of chunks, or of whole documents: two scales, which never share a column.
     is_extended = stats.layout == Layout.EXTENDED
     cosines, of_documents = (stats.similarity, None) if is_extended else (None, stats.similarity)
+
+    def parts(name: str, spread: Spread | None, keys: Sequence[str] = ("mean", "p10", "p50", "p90")) -> Json:
+        return {f"{name}_{key}": spread and getattr(spread, key) for key in keys}
+
     return {
-        "run": stats.run,
-        "method": stats.method,
-        "negatives": stats.negatives,
-        "position": stats.position,
-        "queries": stats.queries,
-        "max_chars": stats.max_chars,
-        "target_tokens": stats.target_tokens,
-        "sequences": stats.sequences,
-        "tokens": stats.tokens,
+        **{key: numbers[key] for key in ("run", "method", "negatives", "position", "queries", "max_chars")},
+        **{key: numbers[key] for key in ("target_tokens", "sequences", "tokens")},
         "eligible": stats.yields.eligible,
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
-        **{f"cosine_{part}": cosines and getattr(cosines, part) for part in _SPREAD},
+        **parts("cosine", cosines),
         **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in _RANKS},
-        **{f"document_cosine_{part}": of_documents and getattr(of_documents, part) for part in _SPREAD},
-        **{f"distance_{part}": distance and getattr(distance, part) for part in ("mean", "p50", "p90", "max")},
+        **parts("document_cosine", of_documents),
+        **parts("distance", stats.distance_tokens, ("mean", "p50", "p90", "max")),
         "distinct_documents": stats.distinct_documents,
-        "documents_per_sequence": documents and documents.mean,
+        "documents_per_sequence": stats.documents_per_sequence and stats.documents_per_sequence.mean,
         "distinct_chunks": stats.reuse.distinct_chunks,
         "reuse_mean": stats.reuse.mean,
         "reuse_max": stats.reuse.max,
-        "near_duplicates": stats.near_duplicates,
-        "own_document_negatives": stats.own_document_negatives,
-        "repeated_chunks": stats.repeated_chunks,
-        "meta_share": stats.meta_share,
-        "chars_per_token": stats.chars_per_token,
+        **{key: numbers[key] for key in ("near_duplicates", "own_document_negatives", "repeated_chunks")},
+        **{key: numbers[key] for key in ("meta_share", "chars_per_token")},
     }
 
 
@@ -70,16 +66,12 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     """Print one column a data set, one line a number; above them, once, what is the same in all."""
     rows = [row(stats) for stats in compared]
     keys = list(rows[0])[1:]
-    same = show_same(rows, keys, console)
+    shown = set(show_same(rows, keys, console))
     headings = _headings([str(row["run"]) for row in rows])
     # Keys whose values the headings hold; a swept key may only share its name with one.
-    in_headings = zip(*(heading.split("\n") for heading in headings), strict=False)
-    held = {
-        key
-        for key, *values in in_headings
-        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]
-    }
-    shown = {*same, *held}
+    for key, *values in zip(*(heading.split("\n") for heading in headings), strict=False):
+        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]:
+            shown.add(key)
     lines = [
         [key.replace("_", " "), *(text_of(row[key]) for row in rows)]
         for key in keys
@@ -89,6 +81,33 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         tables.show_in_blocks(headings, lines, console, names=1)
     else:
         tables.say("they are the same in everything that is compared", console)
+
+
+def show_one(stats: Stats, console: Console) -> None:
+    """Print one data set."""
+    plain = stats.as_json()
+    of = numbers.Numbers([plain], [""])
+    title = f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}"
+    tables.show_pairs(title, _pairs(of.settings()), console)
+    for card in (card for section in cards.sections(of).values() for card in section if card.name != "cost"):
+        for table in card.tables:
+            rows = (row for row in table.rows if not row.is_bin or card.name in _WITH_BINS)
+            tables.show_pairs(table.caption, _pairs(rows), console)
+    left_out = []
+    for one in stats.left_out:
+        left_out.append(("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}"))
+        for example in one.examples:
+            head = json.dumps(example.head, ensure_ascii=False) if example.head else ""
+            left_out.append(("", f"  {' · '.join(filter(None, (example.source_id, example.note, head)))}"))
+    warnings = [("only as a control", plain["control"])] if plain["control"] else []
+    warnings += [(warned.name, warned.message) for warned in stats.warnings]
+    for title, pairs in (("Left out of the corpus", left_out), ("Look before you train", warnings)):
+        if pairs:
+            tables.show_pairs(title, pairs, console)
+
+
+def _pairs(rows: Iterable[numbers.TableRow]) -> list[tuple[str, str]]:
+    return [(row.name, row.cells[0].text) for row in rows]
 
 
 def show_same(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: Console) -> Json:
@@ -104,34 +123,12 @@ def show_same(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: C
 
 def _headings(runs: Sequence[str]) -> list[str]:
     """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
-    names = _short_names(runs)
+    names = words.short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
     return ["\n".join(keys), *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings)]
-
-
-def _short_names(runs: Sequence[str]) -> list[str]:
-    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
-    parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
-    shared = 0
-    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
-        shared += 1
-    return ["".join(words[shared:]) for words in parts]
-
-
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return what to call runs side by side: their methods, else what their names do not have in common."""
-    methods = [run.recipe.compose.method for run in runs]
-    if len(set(methods)) == len(runs):
-        return methods
-    settings = [name.split(",") for name in _short_names(list(map(str, runs)))]
-    common = (
-        set[str].intersection(*map(set, settings)) if all("=" in one for each in settings for one in each) else set()
-    )
-    names = [",".join(one for one in each if one not in common) for each in settings]
-    return [name or "without further settings" for name in names]
 
 
 def text_of(value: str | float | None) -> str:
@@ -165,7 +162,7 @@ def svg(runs: Sequence[Run]) -> str:
     if not common:
         raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
     shown = max(common, key=lambda source_id: min(held[source_id][1] for held in holders))
-    sequences = {name: held[shown][0].spans for name, held in zip(labels(runs), holders, strict=True)}
+    sequences = {name: held[shown][0].spans for name, held in zip(words.labels(runs), holders, strict=True)}
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
 
 

@@ -56,10 +56,10 @@ def examine() -> Json:
     features = []
     for extra, purpose in FEATURES.items():
         needed = list(_packages(extra, requires))
+        lacking = [one for one in needed if not one["is_enough"]]
         missing = [
-            one["name"] if one["installed"] is None else f"{one['name']}{one['needed']} (is {one['installed']})"
-            for one in needed
-            if not one["is_enough"]
+            f"{one['name']}{one['needed']} (is {one['installed']})" if one["installed"] else one["name"]
+            for one in lacking
         ]
         cure = f"pip install 'nextlong[{extra}]'" if missing else None
         if needed:
@@ -105,9 +105,9 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
 def show(found: Json, console: Console) -> None:
     """Print what `examine` found, and for each feature that is missing the command that adds it."""
     hardware, core = found["hardware"], f"all {len(found['core'])} packages are there"
-    gpus = (
-        "unknown without torch" if hardware["gpus"] is None else ", ".join(hardware["gpus"]) or "none that torch sees"
-    )
+    gpus = ", ".join(hardware["gpus"] or ()) or "none that torch sees"
+    if hardware["gpus"] is None:
+        gpus = "unknown without torch"
     if not found["core"]:
         core = "runs from its sources, so what it needs is not known; say pip install -e ."
     elif not found["is_whole"]:

@@ -1,12 +1,14 @@
 """Peek: sequences on a terminal, meta-chunks and negatives in two colours.
 
 In:  a finished run. Out: a list of its sequences; or one of them as a strip, a table of its spans, or its text. Without a
-terminal the same as plain text, one record a line.
+terminal the same as plain text, one record a line; or as plain dictionaries (docs/reference/json.md names every key).
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
+from math import isfinite
 from typing import Final, Literal
 
 from rich.console import Console
@@ -14,10 +16,9 @@ from rich.text import Text
 
 from nextlong.methods.base import described, method_of
 from nextlong.report import tables
-from nextlong.report.as_json import outline
 from nextlong.runs.run import Run, Sequence
 from nextlong.schemas import Layout
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 _STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _BARS = {"meta": "gold3", "negative": "dodger_blue3", "document": "dark_green"}
@@ -132,3 +133,38 @@ def show_text(sequence: Sequence, console: Console) -> None:
             console.print(Text(said, style="bold"), soft_wrap=True)
         shown = tables.visible(text)
         console.print(Text(shown, style=style), end="" if shown.endswith("\n") else "\n", soft_wrap=True)
+
+
+def sequences_of(run: Run, *, first: int) -> list[Json]:
+    """Return what the `first` sequences (0: all) of a run are made of."""
+    shown = islice(run.sequences(), first or None)
+    return [outline(number, sequence) for number, sequence in enumerate(shown)]
+
+
+def outline(number: int, sequence: Sequence) -> Json:
+    """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
+    meta_spans, negatives, documents = (
+        [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
+    )
+    owner = next(iter(meta_spans or documents or negatives), None)
+    return {
+        "number": number,
+        "id": sequence.id,
+        "method": sequence.method,
+        "tokens": len(sequence.input_ids),
+        "meta_chunks": len(meta_spans),
+        "negatives": len(negatives),
+        "meta_tokens": sum(span.length for span in meta_spans),
+        "cosine_mean": sum(span.score for span in negatives) / len(negatives) if negatives else None,
+        "documents": len({span.doc_id for span in sequence.spans if span.doc_id >= 0}),
+        "source_id": owner and owner.source_id,
+    }
+
+
+def sequence_of(number: int, sequence: Sequence) -> Json:
+    """Return one sequence with its spans and their texts; a score that nobody measured is None."""
+    spans = [
+        asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
+        for span, text in zip(sequence.spans, sequence.texts, strict=True)
+    ]
+    return outline(number, sequence) | {"spans": spans}

@@ -1,9 +1,10 @@
-"""Summary: say in a few lines what came of a run."""
+"""Summary: say in a few lines what came of a run, or as plain dictionaries (docs/reference/json.md names every key)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nextlong.artifacts.finished import sequences_per_part
@@ -21,9 +22,10 @@ from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
+from nextlong.runs.card import Exported
 from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
 from nextlong.sequences.shortfall import Attempt, why_fewer
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 
 def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") -> list[tuple[str, str]]:
@@ -52,10 +54,8 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
         chunks_left_out = counted(sum(shard.contaminated for shard in shards), "chunk")
         facts.insert(2, ("contaminated", f"{chunks_left_out} left out ({files})"))
-    if shortlisted := describe_shortlist(done):
-        facts.append(("shortlist", shortlisted))
-    if chosen := describe_choice(done):
-        facts.append(("search", chosen))
+    for name, described_by in {"shortlist": describe_shortlist, "search": describe_choice}.items():
+        facts += [(name, told)] if (told := described_by(done)) else []
     if "weights" in done:
         near_duplicates = sum(part.near_duplicates or 0 for part in drafted)
         facts.append(("near-duplicates", f"{near_duplicates:,} candidate chunks skipped"))
@@ -73,9 +73,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")
         facts.append(("keywords", f"{without or 'no documents'} left out without one"))
         facts.append(("keywords", f"{unshared} left out with none that another document has"))
-    facts += exported(recipe, done, folder=folder)
-    facts += warned(recipe, done, named=named)
-    return facts
+    return [*facts, *exported(recipe, done, folder=folder), *warned(recipe, done, named=named)]
 
 
 def exported(
@@ -136,9 +134,34 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         (sum(part.excluded for part in ingested), "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),
     ]
-    parts = [
-        counted(count, reason) if reason.endswith("duplicate") else f"{count:,} {reason}"
-        for count, reason in reasons
-        if count
-    ]
+    parts = [counted(n, why) if why.endswith("duplicate") else f"{n:,} {why}" for n, why in reasons if n]
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def run_of(written: Exported) -> Json:
+    """Return what a run made, and where."""
+    (run,) = written.runs
+    return {
+        "run": str(run.path),
+        "variant": run.variant.name,
+        "method": run.recipe.compose.method,
+        "sequences": len(run),
+        "target_tokens": run.recipe.sequence_tokens,
+    } | export_of(written)
+
+
+def export_of(written: Exported) -> Json:
+    """Return what was exported, and where."""
+    recipe, rows = written.recipe, written.rows
+    room = recipe.export.pack or written.longest
+    warnings = list(written.stats.warnings if written.stats else ())
+    for name, split in rows.splits.items():
+        warnings += of_rows(name, split, room=room)
+    counts = {"rows", "sequences", "documents", "tokens"}
+    return {
+        "rows": {name: split.model_dump(include=counts) for name, split in rows.splits.items()},
+        "left_out": rows.left_out,
+        "exports": {name: str(written.folder / name) for name in recipe.export.formats},
+        "pushed_to": recipe.export.push,
+        "warnings": [asdict(warning) for warning in warnings],
+    }

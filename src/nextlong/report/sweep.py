@@ -38,7 +38,6 @@ from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
 
 _TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distance_p50", "distinct_documents")
-_FAILED = {"sequences": "failed"}
 
 
 class GridPoint(NamedTuple):
@@ -97,8 +96,7 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
         try:
             recipe = Recipe.load(path, overrides=[*overrides, *sets])
         except RecipeError as error:
-            label = " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
-            mistakes.append(f"{label}: {error}")
+            mistakes.append(f"{' '.join(f'--over {key}={word(value)}' for key, value in settings.items())}: {error}")
             continue
         name = name_for(recipe, recipe.run_path)
         checked.append(GridPoint(name, settings, recipe.model_copy(update={"name": name})))
@@ -114,27 +112,25 @@ def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
     """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
     seen: set[str] = set()
     files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
-    tell = partial(tables.say, console=console)
-    table, failing = tables.table(), []
+    tell, table, failing = partial(tables.say, console=console), tables.table(), []
     table.add_column("variant", overflow="fold")
     for heading in ("steps", "done", "shared", "to do"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for variant in variants:
-        recipe, run_dir = variant.recipe, variant.recipe.run_path
-        read = recipe.ingest, run_dir
+    for name, _, recipe in variants:
+        read, counts = (recipe.ingest, recipe.run_path), tuple("––––")
         try:
             if read not in files:
-                files[read] = recognise_inputs(recipe.ingest.sources, input_files(recipe.ingest), run_dir, tell=tell)
+                files[read] = recognise_inputs(
+                    recipe.ingest.sources, input_files(recipe.ingest), recipe.run_path, tell=tell
+                )
             steps = pipeline.route(recipe, files[read])
+            left = [step for step in steps if find_done(step, recipe.run_path) is None]
+            new = {step.fingerprint for step in left} - seen
+            seen |= new
+            counts = tuple(map(str, (len(steps), len(steps) - len(left), len(left) - len(new), len(new))))
         except NextlongError as error:
-            failing.append(f"{variant.name} will fail: {error}")
-            table.add_row(tables.cell(variant.name), *"––––")
-            continue
-        left = [step for step in steps if find_done(step, run_dir) is None]
-        new = {step.fingerprint for step in left} - seen
-        seen |= new
-        counts = len(steps), len(steps) - len(left), len(left) - len(new), len(new)
-        table.add_row(tables.cell(variant.name), *map(str, counts))
+            failing.append(f"{name} will fail: {error}")
+        table.add_row(tables.cell(name), *counts)
     tables.show(table, console)
     for line in failing:
         tell(line)
@@ -173,39 +169,34 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in numbers))]
     keys = list(outcomes[0].variant.settings)
     lasts = [key.rpartition(".")[2] for key in keys]
-    lines = [
-        [
-            *(word(value) for value in outcome.variant.settings.values()),
-            *(compare.text_of(row.get(key)) if outcome.stats else _FAILED.get(key, "–") for key in shown),
-            f"{outcome.new_core_seconds:,.1f}",
-        ]
-        for outcome, row in zip(outcomes, numbers, strict=True)
-    ]
+    lines, notes = [], []
+    for outcome, row in zip(outcomes, numbers, strict=True):
+        (name, settings, recipe), stats = outcome.variant, outcome.stats
+        cells = [compare.text_of(row.get(key)) for key in shown] if stats else ["failed", *"–" * (len(shown) - 1)]
+        lines.append([*map(word, settings.values()), *cells, f"{outcome.new_core_seconds:,.1f}"])
+        asked = recipe.compose.sequences
+        if outcome.error:
+            notes.append(f"{name}: {outcome.error}")
+        elif stats and isinstance(asked, int) and stats.sequences < asked:
+            notes.append(f"{name}: {stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})")
     headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_core_seconds"]
     between = "\n" if console.is_terminal else " "
     tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
     # What a line of the table has no room for: what must be said of a method, and why a variant failed.
     recipes = [outcome.variant.recipe for outcome in outcomes]
-    notes = sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
-    for outcome in outcomes:
-        asked = outcome.variant.recipe.compose.sequences
-        if outcome.error:
-            notes.append(f"{outcome.variant.name}: {outcome.error}")
-        elif outcome.stats and isinstance(asked, int) and outcome.stats.sequences < asked:
-            made = f"{outcome.stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})"
-            notes.append(f"{outcome.variant.name}: {made}")
-    for note in notes:
+    of_methods = sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
+    for note in (*of_methods, *notes):
         tables.say(note, console)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[Json]:
     """Return all outcomes as flat rows of the same keys: name, settings, seconds, error, every number of `compare`."""
-    made = []
-    for outcome in outcomes:
-        settings = {key: word(value) for key, value in outcome.variant.settings.items()}
-        seconds = {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
-        numbers = compare.row(outcome.stats) if outcome.stats else {}
-        made.append({"variant": outcome.variant.name, **settings, **seconds, **numbers})
+    made = [
+        {"variant": outcome.variant.name, **{key: word(value) for key, value in outcome.variant.settings.items()}}
+        | {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
+        | (compare.row(outcome.stats) if outcome.stats else {})
+        for outcome in outcomes
+    ]
     keys = list(dict.fromkeys(key for one in made for key in one))
     return [{key: one.get(key) for key in keys} for one in made]
 

@@ -41,7 +41,7 @@ def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArra
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
     found = np.ones(len(column), np.bool_)
     for term in parse(text):
-        found &= pc.match_substring(column, term, ignore_case=True).to_numpy(zero_copy_only=False)
+        found &= np.asarray(pc.match_substring(column, term, ignore_case=True))
     return found
 
 
@@ -62,16 +62,31 @@ def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentQuery:
-    """What a document has to contain; "" matches everything, case does not matter. `text` holds words and quoted phrases."""
+class Query:
+    """What a sequence, a document or a chunk has to be; None and "" match everything, and case does not matter.
+
+    `text` holds words and quoted phrases that a document, or a chunk of a sequence, has to contain. Of a sequence, `least` and
+    `most` bound its mean cosine, `source` and `name` are about its meta-document or first document, `document` is one that it
+    takes text from, `about` one that it is about. Of a chunk, they are about its cosine and its document.
+    """
 
     text: str = ""
     name: str = ""
     source: str = ""
+    role: str = ""  # of a chunk
+    least: float | None = None
+    most: float | None = None
+    document: int | None = None
+    about: int | None = None
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether every sequence or document matches."""
+        return self == Query()
 
 
 class _ListedDocument(NamedTuple):
-    """A document as a list shows it; `snippet` is a part of its text in pieces, with whether each is a search term."""
+    """A document as a list shows it, with what `snippet` returns of its text."""
 
     doc_id: int
     source: str
@@ -95,7 +110,7 @@ class _MatchingDocuments(NamedTuple):
     share: float
 
 
-def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
+def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
     documents: list[_ListedDocument] = []
@@ -110,10 +125,10 @@ def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int
                 0,
             )  # documents of the batches before
             for number in range(whole.num_record_batches):
-                is_first, start = (shard, number) == (first.shard, first.batch), before
-                before += counted.get_batch(number).num_rows
-                if shard == first.shard and number < first.batch:
+                start, before = before, before + counted.get_batch(number).num_rows
+                if (shard, number) < (first.shard, first.batch):
                     continue
+                is_first = (shard, number) == (first.shard, first.batch)
                 share = (shard + number / whole.num_record_batches) / shards
                 if not is_first and time.monotonic() > until:
                     return _MatchingDocuments(documents, Place(shard, number), share)
@@ -137,16 +152,15 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
 
 
-def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int]:
+def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
     # Whether each row of the batch matches; the cheap columns first.
     fits = np.arange(batch.num_rows) >= skip
     if query.name:
-        named = pc.match_substring(batch.column("source_id"), query.name, ignore_case=True)
-        fits &= named.to_numpy(zero_copy_only=False)
+        fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
     if query.text:
         fits &= contain(batch.column("text"), query.text)
     if query.source:
-        fits &= pc.equal(batch.column("source"), query.source).to_numpy(zero_copy_only=False)
+        fits &= np.asarray(pc.equal(batch.column("source"), query.source))
     rows: list[int] = np.flatnonzero(fits).tolist()
     return rows
 
@@ -157,7 +171,6 @@ class _Chunks(NamedTuple):
     source: str
     source_id: str
     metadata: Json
-    chunk_ids: NDArray[np.int64]
     texts: list[str]
 
 
@@ -170,16 +183,13 @@ def read(corpus: CorpusFiles, doc_id: int) -> _Chunks | None:
     doc_rows = read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
-        names: list[NDArray[Any]] = lookup.document_columns(
-            np.array([doc_id]), corpus.documents, ("source", "source_id")
-        )
+        columns = lookup.document_columns(np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata"))
     except pa.ArrowIndexError:
         return None
     ids = schemas.pack_ids(shard, np.arange(first, last))
+    source, source_id, metadata = (column[0] for column in columns)
     texts = corpus.texts(ids).tolist() if len(ids) else []
-    source, source_id = (str(column[0]) for column in names)
-    metadata = lookup.document_columns(np.array([doc_id]), corpus.documents, ("metadata",))[0][0]
-    return _Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
+    return _Chunks(str(source), str(source_id), json.loads(metadata) if metadata else {}, texts)
 
 
 def sources(corpus: CorpusFiles, *, most: int) -> list[str]:

@@ -46,7 +46,7 @@ class Kind:
     reason: str
     count: int
     entries: Callable[[], Iterator[Entry]]
-    is_sampled: bool = False  # whether only some of each task are remembered
+    is_sampled: bool  # whether only some of each task are remembered
 
     def page(self, first: int, most: int) -> tuple[list[Entry], int | None]:
         """Return some entries from number `first` on, and where to go on; None: there are no more."""
@@ -64,7 +64,7 @@ def kinds(run: Run) -> list[Kind]:
         "near-duplicate of the meta-document, or of another negative of the sequence",
         sum(part.near_duplicates or 0 for part in drafted),
         partial(_pairs, run, pairs),
-        is_sampled=True,
+        True,
     )
     return [kind for kind in (*_of_corpus(run), near_duplicates, *_drafts(run)) if kind.count]
 
@@ -76,18 +76,19 @@ def _of_corpus(run: Run) -> Iterator[Kind]:
     by_select = {filter_report.EXACT, filter_report.NORMALIZED, filter_report.OVER}
     is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
     for place, one in enumerate(reasons):
-        # What lists all that were left out for the reason; None where no file tells them from others.
-        listed: Callable[[], Iterator[Entry]] | None = None
+        # Where files tell what was left out for the reason from all else, every entry is listed.
+        is_sampled, entries = False, partial(_examples, one.examples)
         if one.reason.startswith(filter_report.REJECTED):
-            listed = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
+            entries = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
         elif one.reason == filter_report.NEARLY_EQUAL:
-            listed = partial(_not_kept, run, "near_duplicates", "select")
+            entries = partial(_not_kept, run, "near_duplicates", "select")
         elif one.reason == filter_report.CONTAMINATED:
-            listed = partial(_contaminated_chunks, run)
+            entries = partial(_contaminated_chunks, run)
         elif one.reason in by_select and is_alone:
-            listed = partial(_not_kept, run, "select", None)
-        entries = listed or partial(_examples, one.examples)
-        yield Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled=listed is None)
+            entries = partial(_not_kept, run, "select", None)
+        else:
+            is_sampled = True
+        yield Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled)
 
 
 def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
@@ -118,10 +119,9 @@ def _not_kept(run: Run, step: str, before: str | None) -> Iterator[Entry]:
 
 
 def _contaminated_chunks(run: Run) -> Iterator[Entry]:
-    flags, chunks = run.steps["decontaminate"].files(".contaminated.npy"), run.steps["chunk"].files(".chunks.arrow")
-    for shard, path in enumerate(flags):
+    for shard, path in enumerate(run.steps["decontaminate"].files(".contaminated.npy")):
         ids = schemas.pack_ids(shard, np.flatnonzero(np.load(path, mmap_mode="r")))
-        yield from _of_chunks(run, ids, chunks)
+        yield from _of_chunks(run, ids, run.steps["chunk"].files(".chunks.arrow"))
 
 
 def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[Entry]:
@@ -142,12 +142,9 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
 
 
 def _drafts(run: Run) -> Iterator[Kind]:
-    parts: Sequence[DraftResult | ComposeResult]
     for name, result in (("draft", DraftResult), ("compose", ComposeResult)):
-        parts = run.steps[name].results(result)
-        totals: Counter[str] = Counter()
-        for part in parts:
-            totals.update(part.dropped)
+        parts: Sequence[DraftResult | ComposeResult] = run.steps[name].results(result)
+        totals = sum((Counter(part.dropped) for part in parts), Counter[str]())
         for place, (reason, count) in enumerate(totals.items()):
             examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]
             yield Kind(f"{name}-{place}", "drafts of a sequence", reason, count, partial(_dropped, run, examples), True)

@@ -1,6 +1,6 @@
 """Pages: what the viewer shows, from templates that escape every text.
 
-In:  the variants of a run directory and a request's query. Out: HTML: a whole page, or the part of it that `view.js` replaces.
+In:  the variants of a run directory, opened when they are first asked for, and a request's query. Out: HTML pages.
 `export` writes them as a static copy: `index.html` (the list), a page for each sequence with its texts, the documents that these
 are about, and what was filtered out, which any web host serves. The page's own script sorts and filters lists there.
 """
@@ -9,36 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
+from nextlong.artifacts import lookup, record
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
 from nextlong.picture import html, pieces, strip
-from nextlong.picture.strip import StripTexts
-from nextlong.report.page import words
+from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
 from nextlong.runs.stats import STATISTICS, read
 from nextlong.schemas import Layout, Span
+from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, marks, sequences
-from nextlong.view.documents import Place
+from nextlong.view.documents import Place, Query
 from nextlong.view.marks import Mark
-from nextlong.view.sequences import Query
-from nextlong.view.variants import OpenVariant, Variants
 
 _ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
 _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
 _HELD_ROWS: Final = 1_000
+_HELD_SEQUENCES: Final = 8
+_EVERY: Final = Query()
+_MOST_SHARDS: Final = 40  # whose sources a form offers
 _COLUMNS: Final = {
     "document": "meta-document",
     "source": "source",
@@ -49,6 +51,56 @@ _COLUMNS: Final = {
     "share": "tokens from the meta-document",
 }
 _FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "documents": "{:,.0f}"}
+
+
+class OpenVariant:
+    """One variant, opened; the last few sequences that were looked at stay in memory."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.index = run, sequences.SequenceIndex(run)
+        self.rows: dict[tuple[int, int, str], Json] = {}  # of lists: by sequence, chunk that is shown, and search text
+        self.sequence = lru_cache(maxsize=_HELD_SEQUENCES)(run.sequence)  # raises IndexError
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The sources that a form offers: those of the first documents of some shards."""
+        return documents.sources(self.run.corpus, most=_MOST_SHARDS)
+
+    @cached_property
+    def frequencies(self) -> pieces.Frequencies:
+        """How many chunks of a sample of the corpus hold each word."""
+        return sampled_words(self.run)
+
+    def pair(self, number: int, place: int) -> Json:
+        """Return the text of a piece, that of its partner, and the words that they share. Raises IndexError."""
+        one = self.sequence(number)
+        if not 0 <= place < len(one.spans):
+            raise IndexError(f"piece {place} of {len(one.spans)}")
+        partner = pieces.partners(one.spans)[place]
+        if partner < 0:
+            return {"text": one.texts_of([place])[0], "partner": None, "words": []}
+        text, beside = one.texts_of([place, partner])
+        return {"text": text, "partner": beside, "words": pieces.shared_words(text, beside, self.frequencies)}
+
+
+class Variants:
+    """The variants of a run directory by name."""
+
+    def __init__(self, run: Run) -> None:
+        self.first = run.variant.name
+        self.run_dir = run.path
+        self._open = {run.variant.name: OpenVariant(run)}
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, the oldest first."""
+        return record.variant_names(self.run_dir)
+
+    def get(self, name: str) -> OpenVariant:
+        """Return a variant, opened if it was not. Raises RunError if there is none of that name."""
+        if name not in self._open:
+            self._open[name] = OpenVariant(Run(f"{self.run_dir}@{name}"))
+        return self._open[name]
 
 
 @dataclass(frozen=True)
@@ -84,22 +136,15 @@ class View:
             variants=self.variants.names,
             run_dir=str(self.variants.run_dir),
             title=title,
-            style=html.style() + html.asset("nextlong.view", "view.css") if is_static else "",
-            script=html.script() + html.asset("nextlong.view", "view.js") if is_static else "",
+            style=style() if is_static else "",
+            script=html.script() + html.asset(__package__, "view.js") if is_static else "",
             **values,
         )
 
 
-class ChunkFilter(NamedTuple):
-    """Which chunks of a sequence are listed; what is empty or None chooses nothing."""
-
-    role: str = ""
-    name: str = ""  # part of the document's
-    least: float | None = None  # cosine
-    most: float | None = None
-
-
-_ALL_CHUNKS: Final = ChunkFilter()
+def style() -> str:
+    """Return the style sheet of the viewer."""
+    return html.style() + html.asset(__package__, "view.css")
 
 
 def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: Sequence[str], most: int = _ROWS) -> str:
@@ -108,7 +153,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
     if query.matches_all and not sort:  # a plain list reads a little for the histograms, so that its page is quick
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
-    histograms, counted = variant.index.histograms(query)
+    histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
     state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
     total = len(variant.run)
@@ -128,7 +173,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         rows=_sequence_rows(variant, found.numbers, query),
         found=found,
         total=total,
-        counted=counted,
+        counted=in_histograms,
         columns=[(column, names[column]) for column in shown],
         all_columns=names,
         histograms=histograms,
@@ -137,7 +182,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         link=link,
         sorts={column: f"-{column}" if sort == column else column for column in sequences.SORTS},
         page_size=most,
-        introduction=words.sequences_of(total, variant.run.recipe.sequence_tokens),
+        introduction=f"{counted(total, 'sequence')} of exactly {variant.run.recipe.sequence_tokens:,} tokens",
         method=variant.run.recipe.compose.method,
     )
 
@@ -162,68 +207,57 @@ def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -
     return [variant.rows[key] for key in keys]
 
 
-def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _ALL_CHUNKS) -> str:
+def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
-    variant = view.variant
-    one = variant.sequence(number)
-    spans, tokens = one.spans, len(one.input_ids)
+    variant, spans = view.variant, view.variant.sequence(number).spans
     lead = pieces.lead_document(spans)
     source, name = _names(variant, lead)
-    scale = pieces.scale(pieces.scored(spans))
-    if view.held is None:
-        texts = _served_texts(view.name, number)
-    else:
-        pairs = zip(one.texts, pieces.partners(spans), strict=True)
-        words_of = [
-            pieces.shared_words(text, one.texts[partner], variant.frequencies) if partner >= 0 else []
-            for text, partner in pairs
-        ]
-        texts = StripTexts(texts=one.texts, words=words_of)
-    fitting = [
-        (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
-    ]
+    chunks = [(place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES]
+    fitting = [(place, span) for place, span in chunks if _fits(span, chosen)]
     shown = [(place, span) for place, span in fitting if place >= first]
     most = len(shown) if view.held is not None else _CHUNK_ROWS
+    rows = []
+    for place, span in shown[:most]:
+        cosine = f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
+        rows.append({"place": place, "span": span, "length": span.length, "cosine": cosine})
     return view.page(
         "sequence",
         f"Sequence {number:,}: {name}",
         number=number,
         total=len(variant.run),
         lead=lead,
-        caption=words.sequence(spans, lead=lead, tokens=tokens),
-        legend=strip.legend(spans, lead=lead, scale=scale),
-        explorer=strip.explorer(
-            spans, tokens=tokens, lead=lead, scale=scale, name="sequence", label=f"Sequence {number}", texts=texts
-        ),
+        drawn=_explorer(view, variant, number, lead=lead),
         chosen=chosen,
         example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
-        roles=list(dict.fromkeys(span.role for span in spans if span.role in pieces.CHUNK_ROLES)),
-        rows=[
-            {
-                "place": place,
-                "span": span,
-                "length": span.length,
-                "cosine": f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–",
-            }
-            for place, span in shown[:most]
-        ],
+        roles=list(dict.fromkeys(span.role for _, span in chunks)),
+        rows=rows,
         fitting=len(fitting),
         following=shown[most][0] if len(shown) > most else None,
         mark=_mark_of(view, Mark(source, name, sequence=f"{view.name}/{number}")),
     )
 
 
-def _fits(span: Span, chosen: ChunkFilter) -> bool:
+def _explorer(view: View, variant: OpenVariant, number: int, *, lead: int, beside: str = "") -> Json:
+    """Return a sequence as `picture.strip` draws it, with its texts in a static copy; `beside` names it among several."""
+    one = variant.sequence(number)
+    texts: Json = {"url": f"/{quote(beside or view.name, safe='')}/sequence/{number}/pairs/{{place}}"}
+    if view.held is not None:
+        words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
+        texts = {"texts": one.texts, "words": words}
+    name, label = (
+        (f"sequence-{beside}", f"Sequence {number} of {beside}") if beside else ("sequence", f"Sequence {number}")
+    )
+    scale = pieces.scale(pieces.scored(one.spans))
+    return strip.explorer(one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts)
+
+
+def _fits(span: Span, chosen: Query) -> bool:
     return (
         chosen.role in ("", span.role)
         and chosen.name.casefold() in span.source_id.casefold()
         and (chosen.least is None or span.score >= chosen.least)
         and (chosen.most is None or span.score <= chosen.most)
     )
-
-
-def _served_texts(name: str, number: int) -> StripTexts:
-    return StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
 
 
 def _names(variant: OpenVariant, doc_id: int) -> list[str]:
@@ -238,7 +272,7 @@ def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     return held or mark, held is not None
 
 
-def document_list(view: View, query: documents.DocumentQuery, *, first: Place) -> str:
+def document_list(view: View, query: Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
     result = documents.search(variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS)
@@ -290,24 +324,8 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         found = of.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
         side |= {"is_searching": not found.numbers and not found.is_complete, "read": found.read}
         for number in found.numbers:
-            one = of.sequence(number)
-            scale, tokens = pieces.scale(pieces.scored(one.spans)), len(one.input_ids)
-            explorer = strip.explorer(
-                one.spans,
-                tokens=tokens,
-                lead=doc_id,
-                scale=scale,
-                name=f"sequence-{label}",
-                label=f"Sequence {number} of {label}",
-                texts=_served_texts(label, number),
-            )
-            side |= {
-                "number": number,
-                "url": view.url(label, "sequence", number),
-                "caption": words.sequence(one.spans, lead=doc_id, tokens=tokens),
-                "strip": explorer,
-                "legend": strip.legend(one.spans, lead=doc_id, scale=scale),
-            }
+            side |= {"number": number, "url": view.url(label, "sequence", number)}
+            side |= _explorer(view, of, number, lead=doc_id, beside=label)
     numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
     return view.page(
         "compare",

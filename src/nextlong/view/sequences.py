@@ -24,6 +24,7 @@ from nextlong.runs import spans
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
 from nextlong.view import documents
+from nextlong.view.documents import Query
 
 _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _HELD_QUERIES: Final = 8  # whose matches are kept
@@ -31,29 +32,6 @@ _KNOWN_CHUNKS: Final = 1_000_000  # whose text a query has looked at
 _BINS: Final = 14  # of a histogram …
 _COUNTED: Final = 100_000  # … over so many matches at most
 SORTS: Final = ("cosine", "chunks", "documents", "share")  # what a list can be sorted by, besides the sequence number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Query:
-    """What a sequence has to be; None and "" match everything.
-
-    `text` holds words and quoted phrases that one of its chunks has to contain; `least` and `most` bound its mean cosine;
-    `source` and `name` are about its meta-document or first document; `document` is one that it takes text from, `about`
-    one that it is about.
-    """
-
-    text: str = ""
-    name: str = ""
-    source: str = ""
-    least: float | None = None
-    most: float | None = None
-    document: int | None = None
-    about: int | None = None
-
-    @property
-    def matches_all(self) -> bool:
-        """Whether every sequence matches."""
-        return self == Query()
 
 
 class _Histogram(NamedTuple):

@@ -2,6 +2,11 @@
 
 In:  an opened run. Out: an ASGI application of starlette's; a server of uvicorn's that runs until it is stopped.
 One request is answered at a time: the files are read through objects that no two threads may share.
+
+A request must hold the viewer's token, because other users of a shared machine reach the same port: in the address that was
+printed, in the cookie that this address sets, or in the header `Authorization: token …`, as Jupyter takes it.
+A page of another site cannot read the corpus: its name for this machine is not in the list (DNS rebinding), its requests say
+where they come from, and its form cannot post a mark, which is all that can be changed here.
 """
 
 from __future__ import annotations
@@ -12,31 +17,48 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from hmac import compare_digest
 from math import isfinite
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
 from nextlong.view import documents, marks, pages
-from nextlong.view.guard import Guard
+from nextlong.view.documents import Query
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, View
-from nextlong.view.sequences import SORTS, Query
-from nextlong.view.variants import Variants
+from nextlong.view.pages import Variants, View
+from nextlong.view.sequences import SORTS
 
 _Answer = Callable[[View, Request], str | Response]
 _HOST = "127.0.0.1"
 _LONGEST_NOTE = 500
+_LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
+_METHODS: Final = ("GET", "HEAD", "POST")
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+_NO_TOKEN: Final = "open the address that nextlong view printed, with ?token=… at its end"
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers do not say which page a form is of
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 _NumberT = TypeVar("_NumberT", int, float)
 
 
@@ -71,7 +93,7 @@ def application(run: Run, *, token: str) -> Starlette:
     return Starlette(
         routes=[
             Route("/", lambda request: answered(request, _to_list)),
-            asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
+            asset("/style.css", "text/css", pages.style()),
             asset("/page.js", "text/javascript", html.script()),
             asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
@@ -106,16 +128,8 @@ def _sequences(view: View, request: Request) -> str:
     sort = given.get("sort", "")
     if sort and sort.removeprefix("-") not in SORTS and not re.fullmatch(r"random-\d+", sort):
         raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
-    query = Query(
-        text=given.get("text", "").strip(),
-        name=given.get("name", ""),
-        source=given.get("source", ""),
-        least=_number(request, "least", float),
-        most=_number(request, "most", float),
-        document=_number(request, "document", int),
-    )
     first = _number(request, "after", int) or 0
-    return pages.sequence_list(view, query, sort=sort, first=first, columns=given.getlist("columns"))
+    return pages.sequence_list(view, _query(request), sort=sort, first=first, columns=given.getlist("columns"))
 
 
 def _jump(view: View, request: Request) -> Response:
@@ -129,10 +143,8 @@ def _random(view: View, _: Request) -> Response:
 
 
 def _sequence(view: View, request: Request) -> str:
-    given, least, most = request.query_params, *(_number(request, name, float) for name in ("least", "most"))
-    chosen = ChunkFilter(given.get("role", ""), given.get("name", ""), least, most)
     first = _number(request, "after", int) or 0
-    return pages.sequence(view, request.path_params["number"], first=first, chosen=chosen)
+    return pages.sequence(view, request.path_params["number"], first=first, chosen=_query(request))
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -141,11 +153,10 @@ def _pair(view: View, request: Request) -> Response:
 
 
 def _documents(view: View, request: Request) -> str:
-    given, after = request.query_params, request.query_params.get("after", "0")
-    query = documents.DocumentQuery(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
+    after = request.query_params.get("after", "0")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
-    return pages.document_list(view, query, first=documents.Place(*map(int, after.split("."))))
+    return pages.document_list(view, _query(request), first=documents.Place(*map(int, after.split("."))))
 
 
 def _compare(view: View, request: Request) -> str:
@@ -173,6 +184,14 @@ def _mark(view: View, form: dict[str, str]) -> Response:
         raise ValueError(f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}")
     marks.change(view.variants.run_dir, mark, is_set=form["action"] == "add")
     return RedirectResponse(view.url(view.name, "marks"), 303)
+
+
+def _query(request: Request) -> Query:
+    given = request.query_params
+    words = {name: given.get(name, "") for name in ("source", "role")}
+    words |= {name: given.get(name, "").strip() for name in ("text", "name")}
+    least, most = (_number(request, name, float) for name in ("least", "most"))
+    return Query(**words, least=least, most=most, document=_number(request, "document", int))
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
@@ -204,3 +223,56 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
         )
         when_ready(f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+class Guard:
+    """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        headers_sent = Headers(scope=scope)
+        given = QueryParams(scope.get("query_string", b"")).get("token", "")
+        # Cookies are of a host, so the name holds the port.
+        cookie = f"nextlong-view-{headers_sent.get('host', '').rpartition(':')[2]}"
+        cookies = (pair.strip().partition("=") for pair in headers_sent.get("cookie", "").split(";"))
+        is_known = any(
+            compare_digest(word.encode(), self._token.encode())
+            for word in (
+                given,
+                next((value for name, _, value in cookies if name == cookie), ""),
+                headers_sent.get("authorization", "").removeprefix("token "),
+            )
+        )
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                if given and is_known:
+                    headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            await send(message)
+
+        refused = _refusal(scope["method"], headers_sent) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
+        await (refused or self._app)(scope, receive, send_guarded)
+
+
+def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
+    hosts, origin = headers.getlist("host"), headers.get("origin")
+    if len(hosts) != 1 or (hosts[0].rpartition(":")[0] not in _LOCAL_NAMES and hosts[0] not in _LOCAL_NAMES):
+        return PlainTextResponse("this viewer answers to 127.0.0.1 and localhost only", 421)
+    is_own = origin in (None, f"http://{hosts[0]}") and headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not is_own:
+        return PlainTextResponse("another site's page may not read this", 403)
+    if method == "POST" and origin is None and not headers.get("authorization"):
+        return PlainTextResponse("a form has to say which page it is of", 403)
+    if method not in _METHODS:
+        return PlainTextResponse("the viewer answers GET, HEAD and POST", 405, headers={"Allow": ", ".join(_METHODS)})
+    return None

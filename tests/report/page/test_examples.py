@@ -6,11 +6,11 @@ import pytest
 
 import nextlong
 from nextlong.artifacts.results import DraftResult
-from nextlong.report.page import examples
+from nextlong.report.page import sequences
 
 
 def marked(pair):
-    return [[text for text, is_shared in pieces if is_shared] for _, _, pieces in examples.marked(pair)]
+    return [[text for text, is_shared in pieces if is_shared] for _, _, pieces in sequences.marked(pair)]
 
 
 def test_what_both_hold_is_marked_and_nothing_else():
@@ -21,7 +21,7 @@ def test_what_both_hold_is_marked_and_nothing_else():
 
 def test_a_long_text_begins_a_little_before_the_first_mark():
     one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
-    (_, _, pieces), _ = examples.marked((("a", one), ("b", "the harbour holds a rope")))
+    (_, _, pieces), _ = sequences.marked((("a", one), ("b", "the harbour holds a rope")))
     text = "".join(text for text, _ in pieces)
     assert text.startswith("…")
     assert text.endswith("…")
@@ -40,7 +40,7 @@ def run(shared_run):
 
 def test_examples_of_a_run_share_runs_of_words(run):
     remembered = [own for part in run.steps["draft"].results(DraftResult) for own in part.near_duplicate_examples]
-    pairs = list(examples.near_duplicate_pairs(run, most=3))
+    pairs = list(sequences.near_duplicate_pairs(run, most=3))
     assert len(pairs) == min(3, len(remembered))
     for pair in pairs:
         words = [re.findall(r"\w+", text.lower()) for _, text in pair]

@@ -12,9 +12,9 @@ def test_texts_too_short_to_read_are_not_held(shared_run):
     sequence = run.sequence(0)
     assert sequences._texts(run, sequence, sequences._FEWEST_CHARS - 1) is None
     held = sequences._texts(run, sequence, 160)
-    assert held.texts == [text if len(text) <= 160 else f"{text[:160]}…" for text in sequence.texts]
-    assert max(map(len, held.texts)) == 161
-    assert sequences._texts(run, sequence, 10**6).texts == sequence.texts
+    assert held["texts"] == [text if len(text) <= 160 else f"{text[:160]}…" for text in sequence.texts]
+    assert max(map(len, held["texts"])) == 161
+    assert sequences._texts(run, sequence, 10**6)["texts"] == sequence.texts
 
 
 def test_marked_words_stand_in_a_text_and_in_its_partner(shared_run, monkeypatch):
@@ -23,12 +23,12 @@ def test_marked_words_stand_in_a_text_and_in_its_partner(shared_run, monkeypatch
     sequence = run.sequence(0)
     held = sequences._texts(run, sequence, 10**6)
     partners = pieces.partners(sequence.spans)
-    assert any(held.words)
-    for text, words, partner in zip(held.texts, held.words, partners, strict=True):
+    assert any(held["words"])
+    for text, words, partner in zip(held["texts"], held["words"], partners, strict=True):
         assert partner >= 0 or words == []
         for word in words:
             assert word.lower() in text.lower()
-            assert word.lower() in held.texts[partner].lower()
+            assert word.lower() in held["texts"][partner].lower()
 
 
 def test_one_run_shows_its_document_before_and_the_sequence_after(shared_run):
@@ -36,7 +36,9 @@ def test_one_run_shows_its_document_before_and_the_sequence_after(shared_run):
     shown = sequences.shown([run], ["this run"])
     spans = run.sequence(0).spans
     own = [span for span in spans if span.doc_id == pieces.lead_document(spans)]
-    assert shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(map(pieces.length, own)):,} tokens"
+    assert (
+        shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(one.length for one in own):,} tokens"
+    )
     ends = [end for _, end in re.findall(r"M(\d+) \d+h(\d+)", shown["before"])]
     assert ends == [str(span.length) for span in own]
     assert shown["after"][0]["heading"] == "After: one sequence of exactly 2,048 tokens"

@@ -2,27 +2,10 @@
 
 import pytest
 
-from hand_made_spans import DOCUMENTS, EXTENDED, span
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page import words
 from nextlong.runs.warnings import CHECKS, FROM_SCRATCH
 from nextlong.schemas import Layout
-
-
-def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_lie_apart():
-    assert words.sequence(EXTENDED, lead=1, tokens=402) == (
-        "402 tokens: 2 chunks of the document and text of 2 other documents. "
-        "Chunks that were neighbors are now up to 101 tokens apart."
-    )
-    assert words.sequence(DOCUMENTS, lead=0, tokens=30).endswith(
-        "2 chunks of the document and text of 1 other document. The chunks of the document are still next to each other."
-    )
-    apart = [span("meta", n, 0, start, start + 10, group=n) for n, start in enumerate((0, 50, 1500))]
-    assert words.sequence(apart, lead=0, tokens=1510).endswith(" are now up to 1,440 tokens apart.")
-    alone = [span("meta", 3, 0, 0, 1200)]
-    assert words.sequence(alone, lead=0, tokens=1200).startswith(
-        "1,200 tokens: 1 chunk of the document and text of 0 other documents."
-    )
 
 
 def plain(layout, **more):

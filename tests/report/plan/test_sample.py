@@ -10,7 +10,7 @@ from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
-from nextlong.report.plan.sample import CorpusSample, sample
+from nextlong.report.plan.trial import CorpusSample, sample
 from planned import sources_in
 
 

@@ -8,7 +8,7 @@ import pytest
 from nextlong import pipeline
 from nextlong.corpus import look
 from nextlong.errors import CorpusError
-from nextlong.report.plan import warnings
+from nextlong.report.plan import page
 from nextlong.report.plan.page import Asked
 from nextlong.runs import warnings as run_warnings
 from planned import recipe_in, written
@@ -58,8 +58,8 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
 
 
 def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(page.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(page, "memory_bytes", lambda: 1_000_000)
     told = written(recipe_in(tmp_path, "compose.method=standard"))
     assert "this does not fit the disk: about " in told
     assert "this does not fit the memory: about " in told

@@ -1,29 +1,36 @@
-"""Sequences: one sequence of each run as a strip, about the same document where the runs have one in common.
+"""Sequences: one sequence of each run as a strip, about the same document where they have one in common; and near-duplicates.
 
-In:  runs. Out: what the template draws: the document as it was, what each method made of it, and a map of the corpus.
+In:  runs. Out: what the template draws: the document as it was, what each method made of it, a map of the corpus; and pairs of
+texts of which drafting filtered one out, with the runs of three words that both hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice, zip_longest
+from typing import Any, Final
 
+import numpy as np
 from markupsafe import Markup
 
-from nextlong.picture import pieces, strip
-from nextlong.picture.strip import StripTexts
-from nextlong.report.page import chunk_map, words
+from nextlong.artifacts import lookup
+from nextlong.artifacts.results import DraftResult
+from nextlong.picture import charts, pieces, strip
+from nextlong.picture.charts import Point, Series
+from nextlong.picture.pieces import CHUNK_ROLES, Frequencies
 from nextlong.runs import measures
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.schemas import Span
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 _TEXT_CHARS = 1_200_000  # of all sequences of a page together
 _FEWEST_CHARS = 160  # shorter texts say nothing: then none is shown
 _MOST_PIECES = 20_000  # of a sequence that is drawn
-SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
+_SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
 
 
 def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
@@ -49,10 +56,9 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     is_common, is_alone = len({lead for *_, lead in chosen}) == 1, len(runs) == 1
     after = []
     for place, name, number, sequence, lead in chosen:
-        spans, tokens = sequence.spans, len(sequence.input_ids)
+        spans = sequence.spans
         drawn = strip.explorer(
             spans,
-            tokens=tokens,
             lead=lead,
             scale=scale,
             name=f"sequence-{place}",
@@ -60,11 +66,9 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
             texts=_texts(runs[place], sequence, limit),
             opens="at once" if is_alone else "when chosen",
         )
-        heading = f"After: one sequence of exactly {tokens:,} tokens" if is_alone else name
+        heading = f"After: one sequence of exactly {len(sequence.input_ids):,} tokens" if is_alone else name
         document = next((span.source_id for span in spans if span.doc_id == lead), "")
-        legend = strip.legend(spans, lead=lead, scale=scale)
-        told = {"heading": heading, "caption": words.sequence(spans, lead=lead, tokens=tokens), "document": document}
-        after.append(told | {"legend": legend, "strip": drawn})
+        after.append({"heading": heading, "document": document} | drawn)
     place, _, _, sequence, lead = chosen[0]
     before, caption = _before(sequence, lead) if is_common else (Markup(), "")
     has_negatives = any(span.role == "negative" for span in sequence.spans)
@@ -73,7 +77,7 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
         "before": before,
         "before_caption": caption,
         "after": after,
-        "map": chunk_map.draw(runs[place], sequence.spans, lead=lead),
+        "map": _draw_map(runs[place], sequence.spans, lead=lead),
         "first": pieces.EXAMPLE if is_alone and has_negatives else "",
     }
 
@@ -92,14 +96,144 @@ def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
     return strip.bar(placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True), caption
 
 
-def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
-    """Return texts of at most `limit` characters each; None where that would be too little to read."""
+def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
+    """Return texts of at most `limit` characters each, with the words that they share; None where that is too little to read."""
     if limit < _FEWEST_CHARS:
         return None
     texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
-    known = pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
-    shared = [
-        pieces.shared_words(text, texts[other], known) if other >= 0 else []
-        for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
+    return {"texts": texts, "words": pieces.shared_with_partners(sequence.spans, texts, sampled_words(run))}
+
+
+def sampled_words(run: Run) -> Frequencies:
+    """Return how many chunks of a sample of the corpus hold each word."""
+    return pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, _SAMPLED_TEXTS)).tolist())
+
+
+_MAPPED: Final = 1000  # chunks of the corpus
+MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
+
+
+def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
+    """Return a map of sampled chunks' vectors with the chunks of a sequence about document `lead` marked.
+
+    The chart, how many are sampled, and the share of their variance that it shows; None unless the run embedded all chunks. The
+    plane is that of the first two principal components of the sample, so the map is deterministic.
+    """
+    if not measures.has_every_vector(run):
+        return None
+    of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
+    sampled = measures.sample_chunks(run, _MAPPED)
+    ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
+    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
+    center = vectors[: len(sampled)].mean(axis=0)
+    # The sample alone spans the plane, so that maps of several sequences of a run have the same background.
+    _, singular, axes = np.linalg.svd(vectors[: len(sampled)] - center, full_matrices=False)
+    if len(singular) < 2 or not singular.any():
+        return None
+    places = (vectors - center) @ axes[:2].T  # float32 (n, 2)
+    documents = lookup.documents_of(ids, run.corpus.chunks)
+    sources, names = lookup.document_columns(documents, run.corpus.documents, ("source", "source_id"))
+    points = [
+        Point(float(x), float(y), f"{source}: {name}")
+        for (x, y), source, name in zip(places, sources.tolist(), names.tolist(), strict=True)
     ]
-    return StripTexts(texts=texts, words=shared)
+    series = _background(sources[: len(sampled)].tolist(), points[: len(sampled)])
+    what = "negatives" if any(span.role == "negative" for span in of_sequence.values()) else "other documents"
+    others: list[Point] = []
+    own: list[Point] = []
+    series.append(Series(f"{what} of this sequence", "marked negative", points=others))
+    series.append(Series("the document of this sequence", "marked own", points=own))
+    for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True):
+        span = of_sequence[chunk]
+        cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
+        is_own = span.doc_id == lead
+        (own if is_own else others).append(
+            Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", 6 if is_own else 4)
+        )
+    labels = {"x_label": "first principal component", "y_label": "second principal component"}
+    return {
+        "chart": charts.scatter(series, height=250, **labels),
+        "sampled": len(sampled),
+        "variance": float((singular[:2] ** 2).sum() / (singular**2).sum()),
+    }
+
+
+def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
+    """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
+    counts = Counter(sources)
+    largest = [name for name, _ in counts.most_common(len(MAP_COLOURS) if len(counts) > 1 else 0)]
+    others = [name for name in counts if name not in largest]
+    rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
+    if not largest:
+        rest = "other chunks of the corpus"
+    of_series: dict[tuple[str, str], list[Point]] = {}
+    colours = dict(zip(largest, MAP_COLOURS, strict=False))
+    for name in (*largest, *others):
+        shown = (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
+        of_source = [point._replace(radius=2) for point, source in zip(points, sources, strict=True) if source == name]
+        of_series.setdefault(shown, []).extend(of_source)
+    return [Series(name, colour, points=of_series[name, colour]) for name, colour in of_series]
+
+
+_EXAMPLE_CHARS = 900  # of a text
+_RUN = 3  # words in a row, as near-duplicates are defined by (docs/decisions/0005)
+_BEFORE = 120  # characters before the first of them
+_WORD = re.compile(r"\w+")
+
+
+# Source and text of a chunk filtered out, and of the chunk that it repeats.
+_Pair = tuple[tuple[str, str], tuple[str, str]]
+
+
+def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:
+    """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
+    # The first example of every task, then the second of every task, and so on.
+    of_tasks = (part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult))
+    rounds = (one for turn in zip_longest(*of_tasks) for one in turn if one is not None)
+    for chunk, first, count in islice(rounds, most):
+        ids = np.array([chunk, *range(first, first + count)])
+        texts = run.corpus.texts(ids).tolist()
+        words = pieces.words_of(texts[0])
+        nearest = max(range(1, len(ids)), key=lambda place: len(words & pieces.words_of(texts[place])))
+        documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
+        names = lookup.source_ids(documents, run.corpus.documents).tolist()
+        yield (names[0], texts[0]), (names[1], texts[nearest])
+
+
+def marked(pair: _Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+    """Return a heading, the source and the pieces of each text, with whether both texts hold that piece."""
+    texts = [text for _, text in pair]
+    shared = set(_runs(texts[0])) & set(_runs(texts[1]))
+    headings = ("Filtered out", "It repeats")
+    return [(heading, source, _pieces(text, shared)) for heading, (source, text) in zip(headings, pair, strict=True)]
+
+
+def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+    """Return every run of three words, in lower case, and where each of them stands, in characters."""
+    words = list(_WORD.finditer(text))
+    places_of: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for place in range(len(words) - _RUN + 1):
+        run = words[place : place + _RUN]
+        places_of.setdefault(tuple(word[0].lower() for word in run), []).append((run[0].start(), run[-1].end()))
+    return places_of
+
+
+def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
+    """Return a text, from a little before the first run that both hold, in pieces that such runs cover or do not."""
+    places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
+    first = max(0, places[0][0] - _BEFORE) if places else 0
+    last = min(len(text), first + _EXAMPLE_CHARS)
+    joined: list[tuple[int, int]] = []  # the stretches that the runs cover together, for runs overlap
+    for start, end in places:
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    pieces = [("…", False)] if first else []
+    done = first
+    for start, end in joined:
+        if start >= last:
+            break
+        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
+        done = min(end, last)
+    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -10,11 +11,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from nextlong.corpus.filter_report import EXCLUDED
-from nextlong.picture.pieces import neighbours_before
 from nextlong.runs import warnings as limits
 from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
-from nextlong.schemas import Layout, Span
+from nextlong.schemas import Layout
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
@@ -139,22 +139,6 @@ def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     return what.format(beside=beside), between
 
 
-def sequences_of(count: int, tokens: int) -> str:
-    """Return a number of sequences and their length in words."""
-    return f"{counted(count, 'sequence')} of exactly {tokens:,} tokens"
-
-
-def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
-    """Return what a sequence is made of, in a sentence or two."""
-    meta_spans = [span for span in spans if span.doc_id == lead]
-    others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
-    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
-    held = f"{counted(len(meta_spans), 'chunk')} of the document and text of {counted(len(others), 'other document')}"
-    if not apart:
-        return f"{tokens:,} tokens: {held}. The chunks of the document are still next to each other."
-    return f"{tokens:,} tokens: {held}. Chunks that were neighbors are now up to {max(apart):,} tokens apart."
-
-
 def opening(stats: Mapping[str, Any]) -> str:
     """Return what was done to the documents, in a few sentences."""
     negatives, between = _negatives(stats)
@@ -162,13 +146,6 @@ def opening(stats: Mapping[str, Any]) -> str:
     far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
     told: str = _WORDS["openings"][stats["layout"]]
     return told.format(negatives=negatives, far=far, between=between)
-
-
-def title(plain: Plain) -> str:
-    """Return the heading of the page."""
-    if len(plain) > 1:
-        return f"{len(plain)} data sets side by side"
-    return f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens"
 
 
 def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
@@ -228,3 +205,24 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
         reasons.append(f"Chunks that followed each other in their document are now {apart}.")
     return Verdict("good", decision, tuple(reasons), passed)
+
+
+def short_names(runs: Sequence[str]) -> list[str]:
+    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
+    parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
+    shared = 0
+    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
+        shared += 1
+    return ["".join(words[shared:]) for words in parts]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return what to call runs side by side: their methods, else what their names do not have in common."""
+    methods = [run.recipe.compose.method for run in runs]
+    if len(set(methods)) == len(runs):
+        return methods
+    settings = [name.split(",") for name in short_names(list(map(str, runs)))]
+    common = set[str]()
+    if all("=" in one for each in settings for one in each):
+        common = common.union(settings[0]).intersection(*settings)
+    return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]

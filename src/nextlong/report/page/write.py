@@ -24,11 +24,11 @@ from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
 from nextlong.report import summary
-from nextlong.report.compare import labels
-from nextlong.report.page import cards, examples, numbers, sequences, words
+from nextlong.report.page import cards, numbers, sequences, words
 from nextlong.runs import stats
 from nextlong.runs.run import Run
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
+from nextlong.text import counted
 
 _LONGEST_NAME_BYTES: Final = 200  # of the variants in the name of a page; else how many and a hash
 _EXAMPLES: Final = 3  # near-duplicates of a run
@@ -78,14 +78,14 @@ def page(runs: Sequence[Run]) -> str:
             f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; name fewer, or use nextlong compare"
         )
     plain = [stats.measure(run).as_json() for run in runs]
-    names = labels(runs) if len(runs) > 1 else ["this run"]
+    names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = numbers.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
         f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in (style, script)
     )
     policy = f"default-src 'none'; style-src {of_style}; script-src {of_script}; base-uri 'none'; form-action 'none'"
-    shown_runs = []
+    title, shown_runs = f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens", []
     for run, of_run, name in zip(runs, plain, names, strict=True):
         verdict = words.verdict(of_run, is_stand_in=run.recipe.tokenizer.train is not None)
         settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
@@ -96,12 +96,12 @@ def page(runs: Sequence[Run]) -> str:
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
             "summary": summary.lines(run.recipe, run.steps, folder=run.data),
-            "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
+            "examples": [sequences.marked(pair) for pair in sequences.near_duplicate_pairs(run, most=_EXAMPLES)],
         }
         shown_runs.append(told)
     return html.render(
         "report/page/page.html",
-        title=words.title(plain),
+        title=f"{len(plain)} data sets side by side" if len(plain) > 1 else title,
         policy=policy,
         style=Markup(style),  # our own files, which hold no text of a corpus
         script=Markup(script),

@@ -2,7 +2,7 @@
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
 What is not done yet is estimated from a trial: the steps run here and now on a small sample of the user's own files
-(`sample.py`, `trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
+(`trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
 (`costs.py`). The same for other machines, or a larger corpus.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,24 +19,31 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artifacts.record import name_for, variant_names
+from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
+from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
-from nextlong.methods.base import described
+from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
+from nextlong.recipe.keys import EXACT
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
-from nextlong.report.plan import warnings
-from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, shape_of, total
-from nextlong.report.plan.sample import sample
-from nextlong.report.plan.trial import Measured, measure
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, shape_of, total
+from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.indexes import costs as index_costs
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
+from nextlong.retrieval.sample import none_long_enough
+from nextlong.runs import warnings
+from nextlong.runs.warnings import Warned
+from nextlong.schemas import Layout
+from nextlong.sequences.shortfall import LONGER, MOST_DROPPED, is_extended, too_short, uses_a_chunk_once
 from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
@@ -52,6 +60,7 @@ class Asked:
     gpus: int = 0  # a node
     chunks: float | None = None  # as if the corpus had so many
     gpu_tflops: float = GPU_TFLOP_PER_S
+    start_s: float = 0.0  # what a run takes before its first task
 
     @property
     def is_elsewhere(self) -> bool:
@@ -120,13 +129,8 @@ class Plan:
 _TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room for negatives"
 
 
-def plan(
-    recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None, start_s: float = 0.0
-) -> Plan:
-    """Return the plan of a recipe; `tell` hears of inputs, `start_s` is what a run takes before its first task.
-
-    Raises the user's errors that `run` would raise before its first step.
-    """
+def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return the plan of a recipe; `tell` hears of inputs. Raises what `run` would raise before its first step."""
     missing = ""
     try:
         kind_of(recipe.encoder).check_installed(recipe.encoder)
@@ -153,49 +157,37 @@ def plan(
     if not is_other_corpus and name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
         pipeline.check_corpus(recipe, files)
     seen = sample(recipe, files)
-    if not is_other_corpus and seen.is_whole and (refused := warnings.none_extended(recipe, seen)):
+    if not is_other_corpus and seen.is_whole and (refused := _none_extended(recipe, seen)):
         raise CorpusError(refused)
     measured = measure(recipe, seen)
     chars_per_token = measured.tokenizing.chars_per_token
-    places = costs_on(recipe, files, steps, measured, asked, start_s=start_s)
+    places = costs_on(recipe, files, steps, measured, asked)
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
     factor = amounts.chunks / max(1.0, seen.size.chunks)
     too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
-    dropped, share = too_long + too_little_room, measured.trial.documents_share
     here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
+    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
+    notes: Sequence[str] = ()
+    if asked.is_elsewhere or is_other_corpus:
+        notes = assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
     return replace(
         known,
         measured=measured,
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
-        if asked.is_elsewhere or is_other_corpus
-        else (),
+        notes=notes,
         warnings=[
-            *warnings.of_the_run(recipe, amounts, seen, here),
-            *warnings.of_the_data(
-                recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share
-            ),
-            *whole_files(
-                recipe.ingest.sources,
-                files,
-                shard_bytes=shard_bytes_of(recipe.ingest, files),
-                workers=asked.workers or pipeline.worker_count(recipe),
-            ),
+            *_warn_of_run(recipe, amounts, seen, here),
+            *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
+            *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers),
         ],
     )
 
 
 def costs_on(
-    recipe: Recipe,
-    files: Sequence[Sequence[InputFile]],
-    steps: Sequence[Step],
-    measured: Measured,
-    asked: Asked,
-    *,
-    start_s: float = 0.0,
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], measured: Measured, asked: Asked
 ) -> list[tuple[Machines, Amounts, dict[str, Cost]]]:
     """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
     seen, workers = measured.sample, pipeline.worker_count(recipe)
@@ -208,7 +200,7 @@ def costs_on(
 
     def machines_of(workers: int, gpus: int, *, head_s: float = of_costs.HEAD_S) -> Machines:
         process_bytes = measured.process_bytes + of_costs.WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
-        return Machines(workers, gpus, head_s, start_s, process_bytes)
+        return Machines(workers, gpus, head_s, asked.start_s, process_bytes)
 
     places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
     if asked.is_elsewhere:
@@ -268,10 +260,10 @@ def assumed(
     return said
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:
+def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     say = partial(tables.say, console=console)
-    page = plan(recipe, asked, tell=say, start_s=start_s)
+    page = plan(recipe, asked, tell=say)
     if page.measured is not None and page.amounts is not None:
         say(_summary(page, page.amounts, page.measured))
     if page.loses:
@@ -320,12 +312,92 @@ def _summary(page: Plan, corpus: Amounts, measured: Measured) -> str:
 def _time(seconds: float | None, unknown: str) -> str:
     if seconds is None:
         return unknown
-    if seconds < 120:
-        return f"{max(0.1, seconds):,.1f} s"
     if seconds < 7200:
-        return f"{seconds / 60:,.0f} min"
+        return f"{max(0.1, seconds):,.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
     return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"
 
 
 def _size(count: float, decimals: int, in_gigabytes: float) -> str:
     return f"{count / _MB:,.{decimals}f} MB" if count < in_gigabytes else f"{count / 1e9:,.0f} GB"
+
+
+def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
+    """Return the message that no document has the chunks that the method extends it by, "" if one has."""
+    if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
+        return ""
+    size, looked_at = sample.size, len(sample.looked_at)
+    documents = f"{size.kept_documents:,.0f} documents" if sample.is_whole else f"{looked_at:,} documents of a sample"
+    return none_long_enough(recipe, documents)
+
+
+def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
+    """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
+    told = []
+    count = sum(sample.rejects.values())
+    share = count / max(1.0, count + sample.size.documents)
+    if share > recipe.ingest.max_reject_share:
+        kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
+        told.append(
+            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
+            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or "
+            f"set {allowing(share)} in the recipe"
+        )
+    if message := _none_extended(recipe, sample):
+        told.append(f"the run is likely to stop: {message}")
+    if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
+        has_gpu = index_costs.has_gpu(recipe.search)
+        index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
+        exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
+        if is_built(index):
+            told.append(
+                f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
+                f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
+            )
+    if here is None:
+        return told
+    run_dir = recipe.run_path.absolute()
+    free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
+    if here.disk_bytes > free:
+        told.append(
+            f"this does not fit the disk: about {here.disk_bytes / 1e9:,.1f} GB are to be written to {recipe.run_path}, where "
+            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
+        )
+    if here.memory_bytes > (memory := memory_bytes()):
+        fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
+        told.append(
+            f"this does not fit the memory: about {here.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
+            f"{memory / 1e9:,.1f} GB; use {fewer}a larger machine"
+        )
+    return told
+
+
+def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
+    """Return what the run will warn of, as far as it follows from the size of the corpus.
+
+    As if every chunk served as often as any other: in a real run some serve more often.
+    """
+    sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
+    # Exactly, as a run does before its first step.
+    is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
+    tokens = amounts.kept_chars / chars_per_token
+    if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
+        return [too_short(recipe.compose, tokens)]
+    messages: dict[str, str] = {}
+    if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
+        messages["many-dropped"] = (
+            f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
+            f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
+            f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
+        )
+    messages["stand-in-tokenizer"] = warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens)
+    if uses_a_chunk_once(recipe.compose):
+        chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
+        if method_of(recipe).scores:
+            factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
+            in_sequence = measured.trial.documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
+            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
+        uses = amounts.sequences * chunks
+        mean = uses / max(1.0, different(amounts.chunks, uses))
+        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
+            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean)
+    return [str(Warned(name, message)) for name, message in messages.items() if message]

@@ -1,7 +1,8 @@
 """Trial: run the recipe's own route on 0.6 MB of the user's texts, to measure what each step takes here.
 
-In:  a recipe, a sample of its corpus. Out: the seconds and bytes of each step on the trial, and how much there was to do; and the
-     rates that no trial can tell.
+In:  a recipe, its files. Out: the size of the corpus and a sample of its documents, from the part of the files that
+     `corpus.look` reads; the seconds and bytes of each step on the trial, and how much there was to do; and the rates that no
+     trial can tell.
 
 In a trial, LSA stands for an encoder that is a model or a server, exact search for an index, a small tokenizer for one that takes
 a second to load, and no evaluation files are read: the rates of these are measured apart, or declared.
@@ -11,41 +12,51 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import fsspec
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, TokenizerResult
+from nextlong.corpus.chunk import chunk_text
+from nextlong.corpus.look import kept_shares, look_at
 from nextlong.engine import process
-from nextlong.engine.executor import Resources, SerialExecutor
+from nextlong.engine.executor import Call, Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import TRIED, Amounts, Artifact
-from nextlong.errors import EncoderError, NextlongError
+from nextlong.errors import CorpusError, EncoderError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
+from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files
+from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
-from nextlong.recipe.keys import EXACT
+from nextlong.recipe.amounts import MIN_GAP_CHUNKS
+from nextlong.recipe.keys import EXACT, Chunk
 from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
-from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
+from nextlong.sequences.shortfall import has_gaps
 from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, lost_share, special_id, train_bpe
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
+_COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _CHARS = 600_000  # of a trial
 _MEASURED_CHUNKS = 64  # that the tokenizer is timed on
 _MEASURED_ENTRIES = 4096  # of a tokenizer yet to be trained: within a tenth of the characters per token of 32,000
@@ -53,6 +64,106 @@ _TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer
 _ROOM = 3  # times the characters of a draft that a trial must hold
 _SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
 _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
+
+
+@dataclass(frozen=True)
+class CorpusSample:
+    """The size of the corpus, and documents drawn from it.
+
+    `stands_for`, `chars` and `chunks` have shape (n,), one row for each document of `looked_at`: how many documents of the
+    corpus it stands for, its characters, and its chunks. `size` is exact if `is_whole`.
+    """
+
+    size: Amounts  # up to `evaluation_bytes`
+    is_whole: bool
+    looked_at: list[str]
+    stands_for: NDArray[np.float64]
+    chars: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
+
+    def some_chunks(self, chunk: Chunk, most: int) -> list[str]:
+        """Return about `most` chunks, spread over the documents."""
+        texts = self.looked_at[:: max(1, len(self.looked_at) // most)]
+        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **chunk.model_dump())]
+        return chunks[:: max(1, len(chunks) // most)]
+
+    def mixed(self) -> list[str]:
+        """Return documents in random order, each source with the share that it has after caps and weights."""
+        draw = random.Random(0)
+        likely = self.stands_for / self.stands_for.max()
+        texts = [text for text, share in zip(self.looked_at, likely, strict=True) if draw.random() < share]
+        texts = texts or self.looked_at[:1]
+        draw.shuffle(texts)
+        return texts
+
+    def dropped(self, recipe: Recipe, *, chars_per_token: float) -> tuple[float, float]:
+        """Return how many documents are longer than a sequence, and how many others leave too little room for negatives."""
+        longest = recipe.sequence_tokens * chars_per_token
+        is_long = (self.chunks >= recipe.compose.min_meta_chunks) & (self.chars >= longest)
+        needed = np.zeros(len(self.chars))
+        if has_gaps(recipe.compose):
+            # All but the last negative are whole chunks, so a gap takes one of them, or more if min_gap_tokens asks for more.
+            mean_chunk, asked = self.chars.sum() / max(1, self.chunks.sum()), recipe.compose.min_gap_tokens
+            gap = MIN_GAP_CHUNKS * mean_chunk if asked == "auto" else asked * chars_per_token
+            needed = (self.chunks - 1) * max(gap, mean_chunk) + gap
+        is_tight = (self.chunks >= recipe.compose.min_meta_chunks) & ~is_long & (self.chars + needed >= longest)
+        return float(self.stands_for[is_long].sum()), float(self.stands_for[is_tight].sum())
+
+    def documents_of(self, chunks: float) -> float:
+        """Return how many documents a random `chunks` of the corpus's chunks, each used once, come from, on average."""
+        # A document of k chunks is missed if all of them are: with a probability of (1 - used) ** k.
+        used = min(1.0, chunks / max(1.0, self.size.chunks))
+        return float((self.stands_for * (1 - (1 - used) ** self.chunks)).sum())
+
+
+def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample:
+    """Look at every source. Raises CorpusError if no document is found."""
+    every = look_at(recipe.ingest, files)
+    looks = [look for look in every if look.documents]
+    kinds = dict.fromkeys(kind for look in every for kind in look.rejects)
+    rejects = {kind: sum(look.scale * look.rejects.get(kind, 0) for look in every) for kind in kinds}
+    if not looks:
+        if recipe.ingest.exclude is not None and not rejects:
+            raise CorpusError(
+                "ingest.exclude excludes all documents of a sample; delete lines of it, or set it to null"
+            )
+        most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
+        why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
+        raise CorpusError(
+            f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
+            f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
+        )
+    chars = [look.scale * look.distinct_chars for look in looks]
+    documents = [look.scale * look.distinct_documents for look in looks]
+    kept = kept_shares(looks, documents, chars)
+    texts = [text for look in looks for text in look.texts]
+    options = recipe.chunk.model_dump()
+    chunks = np.array([len(chunk_text(text, **options)) for text in texts])
+    stands_for = np.concatenate(
+        [np.full(len(look.texts), share * look.text_scale) for share, look in zip(kept, looks, strict=True)]
+    )
+    is_eligible = chunks >= recipe.compose.min_meta_chunks
+    size = Amounts(
+        text_bytes=sum(look.text_bytes for look in looks),
+        documents=sum(look.scale * look.documents for look in looks),
+        kept_documents=float(np.dot(kept, documents)),
+        kept_chars=float(np.dot(kept, chars)),
+        chunks=float(stands_for @ chunks),
+        eligible=float(stands_for[is_eligible].sum()),
+        meta_chunks=float((stands_for * chunks)[is_eligible].sum()),
+        evaluation_bytes=sum(map(_evaluation_bytes, recipe.decontaminate.files)),
+    )
+    is_whole = all(look.is_whole for look in looks)
+    return CorpusSample(size, is_whole, texts, stands_for, np.array(list(map(len, texts))), chunks, rejects)
+
+
+def _evaluation_bytes(file: str) -> float:
+    """Return how much there is to read in an evaluation file; one that is missing is the run's to refuse."""
+    system, path = fsspec.core.url_to_fs(file)
+    if not system.exists(path):
+        return 0.0
+    return (system.size(path) or 0) / (_COMPRESSED_SHARE if file.endswith((".gz", ".zst")) else 1)
 
 
 class Tokenizing(NamedTuple):
@@ -130,39 +241,42 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        steps = pipeline.route(tried, input_files(tried.ingest))
-        executor = Timed()
+        steps, executor = pipeline.route(tried, input_files(tried.ingest)), Timed()
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
         done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
-        amounts = Amounts()  # how much there was to do, by the same formulas as for the corpus
-        if "chunk" in done:
-            chunked = chunks_of(done).result(ChunkResult)
-            eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
-            if "meta_documents" in done:
-                drawn = done["meta_documents"].result(DrawResult)
-                eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
-            fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
-            corpus = Amounts(
-                text_bytes=chunked.chars,
-                documents=chunked.documents,
-                kept_documents=chunked.documents,
-                kept_chars=chunked.chars,
-                chunks=chunked.chunks,
-                eligible=eligible,
-                meta_chunks=meta_chunks,
-                dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
-            )
-            if "tokenizer" in done:
-                chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-            amounts = amounts_of(tried, corpus, chars_per_token=chars_per_token)
         return Trial(
-            amounts=amounts,
+            amounts=_amounts_of(tried, done, chars_per_token=chars_per_token),
             seconds={name: executor.seconds.get(name, 0.0) for name in done},
             bytes={name: step.manifest["bytes"] for name, step in done.items()},
             documents_share=_documents_share(done),
         )
+
+
+def _amounts_of(tried: Recipe, done: Mapping[str, Artifact], *, chars_per_token: float) -> Amounts:
+    """Return how much there was to do in a trial, by the same formulas as for the corpus."""
+    if "chunk" not in done:
+        return Amounts()
+    chunked = chunks_of(done).result(ChunkResult)
+    eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
+    if "meta_documents" in done:
+        drawn = done["meta_documents"].result(DrawResult)
+        eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
+    fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
+    corpus = Amounts(
+        text_bytes=chunked.chars,
+        documents=chunked.documents,
+        kept_documents=chunked.documents,
+        kept_chars=chunked.chars,
+        chunks=chunked.chunks,
+        eligible=eligible,
+        meta_chunks=meta_chunks,
+        dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
+    )
+    if "tokenizer" in done:
+        chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+    return amounts_of(tried, corpus, chars_per_token=chars_per_token)
 
 
 def _documents_share(done: Mapping[str, Artifact]) -> float:
@@ -218,21 +332,19 @@ class Timed(SerialExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.seconds: dict[str, float] = {}
-        self._step = ""
 
-    def submit(
-        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
-    ) -> None:
-        """Note what to do next, and of which step it is."""
-        self._step = label.rpartition(" task ")[0]
-        super().submit(key, call, *arguments, resources=resources, label=label)
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+        """Note what to do next, timed as a task of its step."""
+        step = label.rpartition(" task ")[0]
 
-    def ended(self) -> Iterator[tuple[int, object]]:
-        """Run the task, timed."""
-        began = time.process_time()
-        ended = list(super().ended())
-        self.seconds[self._step] = self.seconds.get(self._step, 0.0) + time.process_time() - began
-        yield from ended
+        def timed() -> object:
+            began = time.process_time()
+            try:
+                return call(*arguments)
+            finally:
+                self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - began
+
+        super().submit(key, timed, resources=resources, label=label)
 
 
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:

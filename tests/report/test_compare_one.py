@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 import nextlong
-from nextlong.report import stats_page
+from nextlong.report import compare
 from nextlong.runs import stats
 
 
@@ -16,7 +16,7 @@ def measured(shared_run):
 
 def printed(measured, *, terminal):
     file = io.StringIO()
-    stats_page.show(measured, Console(file=file, force_terminal=terminal, width=100))
+    compare.show_one(measured, Console(file=file, force_terminal=terminal, width=100))
     return file.getvalue()
 
 

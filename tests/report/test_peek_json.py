@@ -3,7 +3,7 @@ import json
 import pytest
 
 import nextlong
-from nextlong.report.as_json import sequence_of, sequences_of
+from nextlong.report.peek import sequence_of, sequences_of
 
 
 @pytest.fixture
