@@ -71,8 +71,7 @@ class Client:
             wait_s = min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
             try:
                 with self._opener.open(request, timeout=self._options.timeout_s) as answer:
-                    received: bytes = answer.read()
-                    return received
+                    return bytes(answer.read())
             except urllib.error.HTTPError as error:
                 with error:
                     said, code = _server_message(error)
@@ -80,10 +79,8 @@ class Client:
                 if not (error.code in _PASSING or error.code >= 500) or code == "insufficient_quota":
                     raise UnansweredError(f"refused with {trouble}", error.code) from None
                 wait_s = _retry_after_s(error.headers.get("Retry-After"), default=wait_s)
-            except (
-                OSError,
-                http.client.HTTPException,
-            ) as error:  # refused, reset, a timeout, an answer that breaks off
+            # Refused, reset, a timeout, or an answer that breaks off.
+            except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)
                 trouble = f"{type(reason).__name__}: {reason}"
             if attempt < attempts:

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
@@ -116,14 +117,9 @@ def route(
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
-    tokenizer = tokenizer_step(  # before the long steps, whose work a typo would waste
-        recipe.tokenizer,
-        ingest,
-        chunk,
-        separator=recipe.compose.separator,
-        seed=recipe.seed,
-        megatron_eod=recipe.export.megatron_eod,
-    )
+    separator, eod = recipe.compose.separator, recipe.export.megatron_eod
+    # Before the long steps, whose work a typo would waste.
+    tokenizer = tokenizer_step(recipe.tokenizer, ingest, chunk, separator=separator, seed=recipe.seed, megatron_eod=eod)
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
     named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
@@ -172,12 +168,9 @@ class Session:
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
-
-        def remember(ingested: Artifact) -> None:
-            # Only now, so that a file that was refused may be mended.
-            sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
-            listing.remember(ingested, sources=sources, files=self.files, run_dir=run_dir)
-
+        sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
+        # Only then, so that a file that was refused may be mended.
+        remember = partial(listing.remember, sources=sources, files=self.files, run_dir=run_dir)
         return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:

@@ -43,6 +43,13 @@ def by_shard(ids: _Ids) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np
     return [(int(shards[first]), rows[first:last]) for first, last in bounds], back
 
 
+def ranges(starts: _Ids, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
+    every: NDArray[np.int64] = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
+    every += np.arange(len(every))
+    return every
+
+
 def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)

@@ -1,7 +1,4 @@
-"""Arguments: the parser of all commands; what a command does is imported when it runs.
-
-`command` of the parsed arguments is `module:function` in this folder.
-"""
+"""Arguments: the parser of all commands; `command` of what it returns is `module:function` of this folder, imported to run."""
 
 from __future__ import annotations
 
@@ -126,14 +123,7 @@ def _add_recipes(command: _Command) -> None:
     _json(add)
     add("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
     about = "accept input files that changed, and read them again"
-    add(
-        "--accept-changed-inputs",
-        dest="changed_inputs",
-        action="store_const",
-        const="accept",
-        default="refuse",
-        help=about,
-    )
+    add("--accept-changed-inputs", dest="changed_inputs", action="store_const", const="accept", help=about)
     add("--before", metavar="STEP", help="run the steps that a step needs, and stop")
     add("--only-step", metavar="STEP", help="run only tasks of this step, in parallel with other jobs")
     add("--tasks", metavar="K/N", help="with --only-step: every Nth task, from the Kth on (default: 1/1)")

@@ -1,8 +1,4 @@
-"""Command line: run one command, and end with its exit code.
-
-A user's mistake ends with one message that names the place, the value and the fix, and exit code 2. What a command needs is
-imported when it runs, so that `nextlong --help` answers at once.
-"""
+"""Command line: run one command; a user's mistake ends with one message and exit code 2. What it needs is imported then."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
-    if args.only_step and args.changed_inputs == "accept":
+    if args.only_step and args.changed_inputs:
         raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
 
-    run_recipe(recipe, args, changed_inputs=args.changed_inputs)
+    run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
 def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
@@ -75,7 +75,7 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
 
     progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
     if args.before:
-        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs) as opened:
+        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse") as opened:
             needed = opened.run_before(step)
         told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -93,13 +94,18 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         training = recipe.training.model_copy(update={"tokens_per_step": whole})
         recipe = recipe.model_copy(update={"training": training})
         notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
-    heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
-    heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
-    write(path, commented_yaml(recipe, sources=keys, heading=heading), overwrite=args.force)
     if model and not is_local:
         notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
-    told = "\n".join([*notes, f"wrote {path}; next: nextlong train {path} --dry-run"])
-    present(args, {"recipe": str(path), "out": recipe.out}, told)
+    heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
+    heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
+    _write(args, path, commented_yaml(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
+
+
+def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: Sequence[str] = ()) -> None:
+    """Write a recipe, and print what was changed in it and the next command."""
+    write(path, text, overwrite=args.force)
+    told = [*notes, f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run"]
+    present(args, {"recipe": str(path), "out": out}, "\n".join(told))
 
 
 def replicate(args: argparse.Namespace) -> None:
@@ -122,8 +128,15 @@ def replicate(args: argparse.Namespace) -> None:
     else:
         elsewhere = [f"out={args.out}"] if args.out else []
         recipe = Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+    if is_init and args.dry_run:
+        raise NextlongError(
+            f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
+        )
     if is_init:
-        _write_recipe(args, recipe, Path(words[1]))
+        command = f"nextlong replicate {Path(words[1])}"
+        heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
+        heading += f"`{command} --dry-run` shows its size, `{command}` runs it."
+        _write(args, Path(words[1]), commented_yaml(recipe, sources={}, heading=heading), out=recipe.out)
         return
     if args.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
@@ -166,13 +179,3 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
             raise NextlongError(f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json")
     written = results.write(sources, Path(args.to).expanduser() if args.to else sources[0].parent)
     present(args, {"written": list(map(str, written))}, f"report: {written[0]}, {len(written) - 1} files beside it")
-
-
-def _write_recipe(args: argparse.Namespace, recipe: Replication, path: Path) -> None:
-    if args.dry_run:
-        raise NextlongError(f"init only writes the recipe; remove --dry-run; then: nextlong replicate {path} --dry-run")
-    heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
-    heading += f"`nextlong replicate {path} --dry-run` shows its size, `nextlong replicate {path}` runs it."
-    write(path, commented_yaml(recipe, sources={}, heading=heading), overwrite=args.force)
-    wrote = f"wrote {path}; next: nextlong replicate {path} --dry-run"
-    present(args, {"recipe": str(path), "out": recipe.out}, wrote)

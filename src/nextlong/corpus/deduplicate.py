@@ -4,10 +4,9 @@ In:  the documents of every shard, and which of them were kept so far.
 Out: one bool per row and shard, as `select` writes them; the longest document of each cluster is kept (of equally long ones,
 that with the smallest content hash), so that neither sharding nor file order decides.
 
-MinHash signatures (Broder 1997) over runs of five words come from rensa, a small library in Rust with no dependencies; the
-clusters are ours, because they must scale: a shard's task writes the hashes of each band in sorted order, a task for each band and
-range of hashes reads its slice of every shard and compares the documents that share a hash, and one task joins the pairs found.
-So every hash is read once, and the last task holds nothing but pairs.
+MinHash signatures (Broder 1997) over runs of five words come from rensa, a small library in Rust. The clusters are ours,
+because they must scale: a shard's task sorts the hashes of each band, a task for each band and range of hashes compares the
+documents of all shards that share one, and the last task joins the pairs found.
 """
 
 from __future__ import annotations
@@ -185,10 +184,10 @@ def _similar_pairs(
 ) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The files of each shard are those of `_minhash_shard`, and its content `hashes`, uint64 (rows,). The range is number `step` of
-    `passes`. Rows count the documents of all shards. A document is compared with the first of those that share its hash and with
-    the one before it, not with each of them, which would take quadratic time; transitivity and the other bands find the pairs that
-    this misses. Those that share a hash are in order of content hash, so that sharding does not matter.
+    The files of each shard are those of `_minhash_shard`, and its content `hashes`, uint64 (rows,). The range is number `step`
+    of `passes`. Rows count the documents of all shards. A document is compared with the first of those that share its hash and
+    with the one before it, not with each of them, which would take quadratic time; transitivity and the other bands find the
+    pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
     # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
@@ -230,8 +229,8 @@ def _keep_longest(
 ) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
 
-    `pairs` are those that `_similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row, as
-    select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
+    `pairs` are those that `_similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row,
+    as select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong

@@ -1,7 +1,7 @@
 """Filter report: for each reason for which a record or document is not in the corpus, how many there are, with examples.
 
 In:  the counts of ingest, select, near_duplicates and decontaminate, and the files in which they say which.
-Out: one JSON file for people to look at; no other step reads it. Kept documents are checked for ids that two of them share.
+Out: one JSON file for people to look at. Kept documents are checked for ids that two of them share.
 """
 
 from __future__ import annotations

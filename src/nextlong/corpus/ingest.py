@@ -1,9 +1,9 @@
 """Ingest: files → documents.
 
 In:  a few files of one source, or a part of one.
-Out: DOCUMENTS shards in file order, each with small .npy files beside it (hash and length of every document; under
-`dedup: normalized` also a second hash) from which later steps select and sample without reading text; and the rejects, each
-with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they were read: no Unicode normalisation.
+Out: DOCUMENTS shards in file order, each with .npy files of one value a document, from which later steps select and sample
+without reading text; and the rejects, with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they
+were read.
 """
 
 from __future__ import annotations
@@ -79,14 +79,13 @@ def ingest_step(
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
             own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
             documents = sum(result.documents for result in own)
+            none = f"none of {documents:,} documents of {source.label} has a value"
             for name in source.metadata if documents else ():
                 if not sum(result.metadata_values[name] for result in own):
-                    none = f"none of {documents:,} documents of {source.label} has a value in {name!r}"
-                    raise CorpusError(f"{key}.metadata: {none}; correct or remove the name")
+                    raise CorpusError(f"{key}.metadata: {none} in {name!r}; correct or remove the name")
             if documents and source.names_ids and sum(result.without_id for result in own) == documents:
                 known = next((list(columns) for file in files[place] if (columns := head_columns(file, source))), [])
-                problem = f"none of {documents:,} documents of {source.label} has a value there"
-                raise _no_ids(source, problem, known, key=f"{key}.id")
+                raise _no_ids(source, f"{none} there", known, key=f"{key}.id")
         when_ingested(done)
 
     # How Parquet files and files compressed as a whole are divided.
@@ -133,12 +132,12 @@ def _ingest_split(
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
-    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids.
-    Under `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
-    text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
+    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids. Under
+    `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its text
+    reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
     hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
-    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task.
-    Raises CorpusError for a file that cannot be read to its end.
+    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the
+    task. Raises CorpusError for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
@@ -202,13 +201,14 @@ def _ingest_split(
 def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
 
-    def read(suffix: str) -> list[Json]:
-        names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
-        return [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names]
-
+    names = [name for part in ingested.manifest["parts"] for name in part["files"]]
+    lists, tasks = (
+        [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
+        for suffix in (".excluded.json", ".excluded_met.json")
+    )
     elsewhere = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
-    entries = sum(len(kept["ids"]) + kept["whole"] for kept in read(".excluded.json")) + elsewhere
-    met = {(task["source"], entry) for task in read(".excluded_met.json") for entry in task["entries"]}
+    entries = sum(len(kept["ids"]) + kept["whole"] for kept in lists) + elsewhere
+    met = {(task["source"], entry) for task in tasks for entry in task["entries"]}
     return entries - len(met), entries
 
 
@@ -273,9 +273,7 @@ def allowing(share: float) -> str:
     return f"ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
-def content_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of a text's UTF-8 bytes."""
-    return xxhash.xxh3_64_intdigest(utf8)
+content_hash: Final = xxhash.xxh3_64_intdigest  # of the UTF-8 bytes of a text
 
 
 def normalized_hash(utf8: bytes) -> int:

@@ -1,8 +1,8 @@
 """Splits: how large a shard is, what each task of ingest reads, and how many lines are above each part of a file.
 
-A large file is shared by several tasks. A compressed file of JSON lines can be read from the beginning of any zstd frame: `zstd`
-writes one per file; `pzstd`, writers of the seekable format and `cat a.zst b.zst` write several. Any other compressed file is
-shared by a few tasks, each of which decompresses and skips what is above its part; that takes a fraction of the time of parsing it.
+Several tasks share a large file. A compressed file of JSON lines can be read from the beginning of any zstd frame, of which
+`pzstd` and `cat a.zst b.zst` write several. Each task of any other compressed file decompresses and skips what is above its
+part, which takes a fraction of the time of parsing it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _split_inputs(
 ) -> list[tuple[FilePart, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays whole
-    if it is one row group or cannot be read.
+    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays
+    whole if it is one row group or cannot be read.
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
@@ -141,8 +141,8 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
 def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     """Return where the frames of a zstd file begin, ascending, and where the last one ends: n + 1 numbers for n frames.
 
-    Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames, or
-    cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
+    Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames,
+    or cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
     bounds: list[int] = []
     offset = 0
@@ -159,16 +159,14 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                 if not head.startswith(_ZSTD_MAGIC):
                     return ()
                 bounds.append(offset if bounds else 0)
-                has_checksum = zstandard.get_frame_parameters(head).has_checksum
-                offset += zstandard.frame_header_size(head)
-                is_last = False
+                offset, is_last = offset + zstandard.frame_header_size(head), False
                 while not is_last:
                     if len(block := os.pread(number, 3, offset)) < 3:
                         return ()
                     header = int.from_bytes(block, "little")
                     is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
                     offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
-                offset += _CHECKSUM_BYTES * has_checksum
+                offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
             is_whole = offset == os.fstat(number).st_size
     except (OSError, zstandard.ZstdError):
         return ()
@@ -184,12 +182,9 @@ def whole_files(
         for file in source_files:
             if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _WORTH_TELLING_BYTES):
                 continue
-            tasks = 1
-            if _can_be_shared(file, source):
-                if len(_frame_bounds(file)) > 2:
-                    continue
-                tasks = len(_skipping_parts(file))
-            if tasks < workers:
+            is_shared = _can_be_shared(file, source)
+            tasks = len(_skipping_parts(file)) if is_shared else 1
+            if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(
                     f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; several smaller files, plain "

@@ -20,7 +20,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import typing_extensions
 import yaml
@@ -63,10 +63,7 @@ def optional(shape: Shape) -> Shape:
 TEXTS: Final[Shape] = several(str)
 
 
-@dataclass(frozen=True)
-class _HubFile:
-    """A file of a data set on the Hugging Face hub."""
-
+class _HubFile(NamedTuple):
     repo: str
     path: str
     revision: str = "main"
@@ -77,10 +74,8 @@ class _HubFile:
 _SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
 _HUB: Final = {name: _HubFile(**fields) for name, fields in _SOURCES["hub"].items()}
 # What is read in place of a missing file.
-STAND_INS: Final = {
-    "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
-    "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
-}
+_ESSAYS: Final = "ruler/PaulGrahamEssays.json"
+STAND_INS: Final = {_ESSAYS: "ruler/essays.txt", "needle/haystack.txt": _ESSAYS}
 
 
 @dataclass(frozen=True)
@@ -92,21 +87,21 @@ class DataFiles:
     def __post_init__(self) -> None:
         """Raise EvaluateError for a folder that is none."""
         if self.folder is not None and not self.folder.is_dir():
-            raise EvaluateError(
-                f"--data {self.folder} is not a folder; docs/evaluate/data.md lists the files that it holds"
-            )
+            raise EvaluateError(f"--data {self.folder} is not a folder; docs/evaluate/data.md lists its files")
 
     def path(self, name: str) -> Path:
         """Return where a file is, as itself or compressed (.gz). Raises EvaluateError if it is missing."""
-        if not self.has(name):
-            raise self.missing([name])
-        assert self.folder is not None
-        place = self.folder / name
-        return place if place.is_file() else self.folder / f"{name}.gz"
+        if place := self._place(name):
+            return place
+        raise self.missing([name])
 
     def has(self, name: str) -> bool:
-        """Return whether a file exists."""
-        return self.folder is not None and any((self.folder / n).is_file() for n in (name, f"{name}.gz"))
+        """Return whether a file exists, as itself or compressed."""
+        return self._place(name) is not None
+
+    def _place(self, name: str) -> Path | None:
+        places = [self.folder / one for one in (name, f"{name}.gz")] if self.folder else []
+        return next((place for place in places if place.is_file()), None)
 
     def can_read(self, name: str) -> bool:
         """Return whether a file, or its stand-in, exists."""
@@ -118,10 +113,12 @@ class DataFiles:
         for name in names:
             place = str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
             of_origin.setdefault(origin(name), []).append(place)
-        lines = []
-        for told, places in of_origin.items():
-            are, told = ("are", told.replace("it comes", "they come", 1)) if places[1:] else ("is", told)
-            lines.append(f"{', '.join(places)} {are} missing; {told}")
+        lines = (
+            f"{', '.join(places)} are missing; {told.replace('it comes', 'they come', 1)}"
+            if places[1:]
+            else f"{places[0]} is missing; {told}"
+            for told, places in of_origin.items()
+        )
         return EvaluateError("\n".join(lines))
 
     def error(self, name: str, what: str) -> EvaluateError:
@@ -181,13 +178,12 @@ class DataFiles:
         Raises EvaluateError if a column is missing, in any row.
         """
         # `newline=""` leaves line breaks inside quoted fields to the CSV reader.
-        reader = csv.DictReader(io.StringIO(self.text(name), newline=""), strict=True)
-        rows: list[dict[str, str]] = []
+        reader, rows = csv.DictReader(io.StringIO(self.text(name), newline=""), strict=True), list[dict[str, str]]()
         try:
             for row in reader:
-                if missing := next((column for column in columns if row.get(column) is None), None):
+                if missing := [column for column in columns if row.get(column) is None]:
                     there = ", ".join(str(key) for key, value in row.items() if value is not None)
-                    raise self.error(name, f", line {reader.line_num}: no {missing!r} (it has {there})")
+                    raise self.error(name, f", line {reader.line_num}: no {missing[0]!r} (it has {there})")
                 rows.append({column: row[column] for column in columns})
         except csv.Error as error:
             raise self.error(name, f", line {reader.line_num}: not valid CSV ({error})") from None
@@ -225,18 +221,16 @@ class DataFiles:
 
 def origin(name: str) -> str:
     """Say where a file comes from."""
-    if name in _HUB:
-        file = _HUB[name]
+    if file := _HUB.get(name):
         licence = f"; its licence: {file.licence}" if file.licence else ""
         place = f"{file.repo} on the Hugging Face hub ({file.path}{licence})"
         return f"it comes from {place}; nextlong evaluate data SUITE downloads it"
     if told := _SOURCES["elsewhere"].get(name):
         return f"give {told}" if told.startswith("any") else f"it comes from {told}"
-    return (
-        "it comes with HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
-        if name.startswith("helmet/")
-        else "put it there"
-    )
+    if name.startswith("helmet/"):
+        data = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB)"
+        return f"it comes with {data}; give the folder with its `data`"
+    return "put it there"
 
 
 def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:

@@ -1,6 +1,4 @@
-"""Demo: evaluate a tiny random Llama from end to end; takes less than a minute on 2 cores.
-
-    python -m nextlong.evaluate.demo FOLDER
+"""Demo: `python -m nextlong.evaluate.demo FOLDER` evaluates a tiny random Llama in less than a minute on 2 cores.
 
 It shows what an evaluation writes; the scores of random weights mean nothing. The haystack is Python's built-in help.
 """
@@ -33,17 +31,9 @@ def main(arguments: Sequence[str]) -> int:
         torch, transformers = required("torch"), required("transformers")
         torch.manual_seed(0)
         tokenizer = train_bpe([text], vocab_size=4096)
-        config = transformers.LlamaConfig(
-            vocab_size=tokenizer.get_vocab_size(),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=16_384,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+        sizes |= {"num_key_value_heads": 2, "max_position_embeddings": 16_384, "bos_token_id": 0, "eos_token_id": 0}
+        config = transformers.LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **sizes)
         required("transformers.utils.logging").disable_progress_bar()
         fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
         for part in (fast, transformers.LlamaForCausalLM(config)):

@@ -57,15 +57,11 @@ class HuggingFaceModel:
         torch, device = required("torch"), options.device
         required("transformers.utils.logging").disable_progress_bar()
         device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        how = {"revision": options.revision, "dtype": options.dtype, "attn_implementation": options.attention}
         spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
+        source, auto = str(Path(options.name).expanduser()), required("transformers").AutoModelForCausalLM
         try:
-            model: PreTrainedModel = required("transformers").AutoModelForCausalLM.from_pretrained(
-                str(Path(options.name).expanduser()),
-                revision=options.revision,
-                dtype=options.dtype,
-                attn_implementation=options.attention,
-                **spread,
-            )
+            model: PreTrainedModel = auto.from_pretrained(source, **how, **spread)
             self.model = (model if spread else model.to(device)).eval()
         # torch asserts for CUDA.
         except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
@@ -82,22 +78,18 @@ class HuggingFaceModel:
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
         flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
         self._end_ids = {one for one in flat if one is not None}
-        kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
-        window = getattr(self.config, "sliding_window", None)
-        self._keeps_everything = window is None and all(kind == "full_attention" for kind in kinds)
+        kinds = {*(getattr(self.config, "layer_types", None) or ["full_attention"])}
+        self._keeps_everything = kinds == {"full_attention"} and getattr(self.config, "sliding_window", None) is None
 
     def identity(self) -> Json:
-        """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
         parameters = int(sum(weight.numel() for weight in self.model.parameters()))
         sizes = {"parameters": parameters, "context": self.context, "dtype": str(self.model.dtype)}
         return {"kind": "huggingface", **_weights_of(self.config, self._options), **sizes, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:
-        """Return how many samples of a length are answered at a time."""
         return max(1, self._options.batch_tokens // length)
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        """Yield the answers in order, greedy, cut at the sample's limits."""
         ids = [self.prompts.ids(sample) for sample in samples]
         is_shared = len(ids) == 1 or _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids))
         answers = map(self._answer_one, ids, samples) if is_shared else iter(self._answer_batch(ids, samples))
@@ -238,12 +230,8 @@ def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
         paths = sorted({path for pattern in _MODEL_FILES for path in place.glob(pattern) if path.is_file()})
         identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
         weights = hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
-    return {
-        "name": str(place.resolve()) if place.is_dir() else options.name,
-        "revision": options.revision,
-        "weights": weights,
-        "model_type": str(config.model_type),
-    }
+    about = {"name": str(place.resolve()) if place.is_dir() else options.name, "revision": options.revision}
+    return {**about, "weights": weights, "model_type": str(config.model_type)}
 
 
 def _common_prefix(lists: Sequence[list[int]]) -> int:
@@ -265,16 +253,10 @@ class VllmModel:
         self.engine = f"vllm {vllm.__version__}"
         # vLLM refuses a context that its cache has no room for, so it gets no longer one than the tasks need.
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
+        loaded = {"model": str(Path(options.name).expanduser()), "revision": options.revision, "dtype": options.dtype}
+        sizes = {"tensor_parallel_size": options.gpus, "max_model_len": min(needed, self.context or needed)}
         try:
-            self._llm = vllm.LLM(
-                model=str(Path(options.name).expanduser()),
-                revision=options.revision,
-                dtype=options.dtype,
-                tensor_parallel_size=options.gpus,
-                max_model_len=min(needed, self.context or needed),
-                enable_prefix_caching=True,
-                seed=0,
-            )
+            self._llm = vllm.LLM(**loaded, **sizes, enable_prefix_caching=True, seed=0)
         except (RuntimeError, ValueError, OSError, ImportError) as error:
             raise EvaluateError(
                 f"{options.name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: "
@@ -282,16 +264,13 @@ class VllmModel:
             ) from None
 
     def identity(self) -> Json:
-        """Return name, weights and tokenizer, and how it is asked."""
         sizes = {"context": self.context, "dtype": self._options.dtype}
         return {"kind": "vllm", **_weights_of(self.config, self._options), **sizes, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:  # noqa: ARG002
-        """Return how many samples are answered at a time; vLLM schedules them itself."""
-        return 64  # samples between two writes to the disk
+        return 64  # samples between two writes to the disk; vLLM schedules them itself
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        """Yield the answers in order, greedy, cut at the sample's limits."""
         prompts, limits = self.prompts, partial(self._vllm.SamplingParams, temperature=0.0)
         asked = [{"prompt_token_ids": prompts.ids(sample)} for sample in samples]
         each = [limits(max_tokens=prompts.budget(one), stop=prompts.stop(one)) for one in samples]
@@ -307,16 +286,15 @@ class ServerModel:
         self.engine, self._client = f"server {options.url}", Client(options)
 
     def identity(self) -> Json:
-        """Return name, place and tokenizer, and how it is prompted. Which weights the server holds, it alone knows."""
+        # Which weights the server holds, it alone knows.
         named = {"kind": "server", "name": self.options.name, "url": self.options.url, "context": self.context}
         return {**named, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:
-        """Return how many requests make a batch: a few rounds of those that are sent concurrently."""
+        # A few rounds of the requests that are sent concurrently.
         return self.options.concurrency * (4 if length <= 16_384 else 1)
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        """Yield the answers in order, greedy, cut at the sample's limits. Raises EvaluateError when the server gives up."""
         with ThreadPoolExecutor(self.options.concurrency) as pool:
             asked = [pool.submit(self._answer, sample) for sample in samples]
             try:

@@ -333,20 +333,14 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     for task in tasks:
-        yield {
+        about = {
             "format": results.FORMAT,
             "nextlong": nextlong.__version__,
             "suite": task.suite,
             "category": task.category,
-            "task": task.name,
-            "metric": metric,
-            "length": length,
-            "score": score,
-            "scores": {metric: score},
-            "n": len(record.get("data", [])),
-            "refused": 0,
-            "imported_from": file.name,
-            "fingerprint": results.fingerprint({"imported": arguments, "metrics": metrics}),
-            "depends_on": {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}},
-            "samples": samples,
         }
+        about |= {"task": task.name, "metric": metric, "length": length, "score": score, "scores": {metric: score}}
+        about |= {"n": len(record.get("data", [])), "refused": 0, "imported_from": file.name}
+        mark = results.fingerprint({"imported": arguments, "metrics": metrics})
+        depends_on = {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}}
+        yield {**about, "fingerprint": mark, "depends_on": depends_on, "samples": samples}

@@ -75,7 +75,6 @@ class Result:
 
     @property
     def task(self) -> str:
-        """The task's name."""
         return str(self.values["task"])
 
     @property
@@ -105,12 +104,9 @@ class Result:
     def protocol(self) -> Json:
         """What must be equal where scores are compared."""
         depends_on = self.values.get("depends_on", {})
-        stated = {
-            "n": self.values.get("n"),
-            **{name: depends_on.get(name) for name in ("seed", "version", "data")},
-            "prompt format": depends_on.get("model", {}).get("prompt_format"),
-            "scored by": self.scored_by,
-        }
+        stated = {"n": self.values.get("n"), **{name: depends_on.get(name) for name in ("seed", "version", "data")}}
+        stated["prompt format"] = depends_on.get("model", {}).get("prompt_format")
+        stated["scored by"] = self.scored_by
         return {name: value for name, value in stated.items() if value is not None}
 
     @cached_property
@@ -127,14 +123,14 @@ class Result:
         for number, sample in enumerate(self.values.get("samples", ())):
             # Also of a question that is left out, so that two models' groups have the same numbers.
             group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
-            is_judged = metric == JUDGED and not sample.get("refused")
-            value = sample["judged"]["share"] if is_judged else sample.get("scores", {}).get(metric)
             if sample.get("refused"):
                 value = 0.0
+            else:
+                value = sample["judged"]["share"] if metric == JUDGED else sample.get("scores", {}).get(metric)
             if value is not None:
                 outcomes.append(100.0 * float(value))
                 groups.append(group)
-            elif not is_judged:
+            elif metric != JUDGED:
                 return np.empty(0), np.empty(0, np.int64)
         return np.array(outcomes), np.array(groups, np.int64)
 
@@ -180,12 +176,12 @@ class Score:
 
 def of_answers(answers: Mapping[str, str]) -> Score:
     """Return the mean over tasks of the percentage of right answers, each a 1 or a 0."""
-    outcomes = {task: [100 * int(answer) for answer in right] for task, right in answers.items()}
-    parts = [
-        Result(Path(), {"task": task, "length": None, "score": fmean(known), "outcomes": known})
-        for task, known in outcomes.items()
-    ]
-    return Score.mean([part.measured for part in parts])
+    parts = []
+    for task, right in answers.items():
+        outcomes = [100 * int(answer) for answer in right]
+        values = {"task": task, "length": None, "score": fmean(outcomes), "outcomes": outcomes}
+        parts.append(Result(Path(), values).measured)
+    return Score.mean(parts)
 
 
 def _p_value(one: Score, other: Score) -> float | None:
@@ -213,9 +209,8 @@ def _p_value(one: Score, other: Score) -> float | None:
 
 def is_better(one: Score, others: Sequence[Score]) -> bool:
     """Return whether a score is significantly greater than each of the others."""
-    return bool(others) and all(
-        one.value > other.value and (p := _p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
-    )
+    p_values = (_p_value(one, other) if one.value > other.value else None for other in others)
+    return bool(others) and all(p is not None and p < _SIGNIFICANT for p in p_values)
 
 
 @dataclass(frozen=True)
@@ -275,7 +270,7 @@ def write_index(folder: Path, model: Json) -> None:
     identity = {name: value for name, value in model.items() if name not in about}
     if index.is_file():
         before = _checked_format(store.read_json(index), index)["model"]
-        if {name: value for name, value in before.items() if name not in about} != identity:
+        if {**before, **about} != {**identity, **about}:
             raise EvaluateError(
                 f"{folder} holds results of another model, {before.get('name')}, or of the same one with other "
                 "options; give another --out, or delete the folder"

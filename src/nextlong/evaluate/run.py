@@ -47,10 +47,10 @@ class _NoSampleError(EvaluateError):
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The settings of an evaluation.
+    """What an evaluation measures: `samples` at most per task, None for what its benchmark defines.
 
-    `samples` is the most per task, None for what its benchmark defines; `names_lengths` says whether the user named the lengths.
-    `label` and `negatives_cosine` (of the run that the model was trained on) are for reports alone.
+    `names_lengths` says whether the user named the lengths. `label` and `negatives_cosine` (of the run that the model was trained
+    on) are for reports alone.
     """
 
     tasks: Sequence[Task | Probe]
@@ -141,10 +141,12 @@ def evaluate(
         results.write_index(settings.out, {**model.identity(), **about})
         # The tokens that remain to be read of each: none of a finished one, nor of one without length.
         left = [
-            0 if place.is_file() else (settings.samples or task.samples) - results.answered(place)
-            for task, _, place in todo
+            0
+            if place.is_file()
+            else max((settings.samples or task.samples) - results.answered(place), 0) * (length or 0)
+            for task, length, place in todo
         ]
-        progress.begin([max(count, 0) * (length or 0) for count, (_, length, _) in zip(left, todo, strict=True)])
+        progress.begin(left)
         failed = []
         for task, length, place in todo:
             try:
@@ -225,14 +227,9 @@ def _one(
                 partial.append(lines)
                 progress.advance(len(lines))
             values = _means(task, partial.samples, request.length)
-        about = {
-            "nextlong": nextlong.__version__,
-            "engine": model.engine,
-            **{name: getattr(task, name) for name in ("suite", "category", "metric")},
-            "task": task.name,
-            "length": length,
-            "seconds": round(time.monotonic() - began, 3),
-        }
+        about: Json = {name: getattr(task, name) for name in ("suite", "category", "metric")}
+        about |= {"task": task.name, "length": length, "seconds": round(time.monotonic() - began, 3)}
+        about = {"nextlong": nextlong.__version__, "engine": model.engine, **about}
         partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on})
         took = timedelta(seconds=round(time.monotonic() - began))
         refusals = f"  {values['refused']} refused: too long" if values["refused"] else ""
@@ -271,13 +268,9 @@ def _answered(
             return
         # A sample fits with its answer, also the model's context. Lengths count no BOS, as RULER's, and no reasoning; the last
         # token of an answer is never read, which leaves room for a BOS.
-        fitting = [
-            sample
-            for sample in group
-            if sample is not None
-            and request.fits(sample)
-            and len(prompts.ids(sample)) + prompts.budget(sample) - 1 <= (model.context or ALL_SAMPLES)
-        ]
+        fitting = [sample for sample in group if sample is not None and request.fits(sample)]
+        if (most := model.context) is not None:
+            fitting = [one for one in fitting if len(prompts.ids(one)) + prompts.budget(one) - 1 <= most]
         answers = list(model.answers(fitting)) if fitting else []
         if task.follow_up is not None and answers:
             # The first answers are only the reasoning; the answers to the second questions are scored.
@@ -343,11 +336,9 @@ class TaskProgress:
             self.note(state)
 
     def done(self, outcome: str) -> None:
-        """Print how a task ended."""
         self.note(f"{self._name} {outcome}")
 
     def note(self, line: str) -> None:
-        """Print a line."""
         if self._console.is_terminal:
             self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))  # the moving line
         tables.say(line, self._console)

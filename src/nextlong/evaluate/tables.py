@@ -23,8 +23,6 @@ _OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
 _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  # all of it, in the order of its tables
 # Tasks that are scored by a metric, by a judge of the user's, or by HELMET's own.
 _SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
-
-
 _Cell = float | Score | str | None
 
 
@@ -43,11 +41,12 @@ class ScoreTable:
         rows = []
         for number, (name, cells) in enumerate(self.rows):
             others = [row for place, (_, row) in enumerate(self.rows) if place != number]
-            rows.append([plain(name)])
-            for column, cell in enumerate(cells):
+            shown = [plain(name), *(plain(_text_of(cell)) for cell in cells)]
+            for column, cell in enumerate(cells if self.rows_are == "rivals" else ()):
                 rivals = [other for row in others if isinstance(other := row[column], Score)]
-                is_best = self.rows_are == "rivals" and isinstance(cell, Score) and is_better(cell, rivals)
-                rows[-1].append(bold.format(plain(_text_of(cell))) if is_best else plain(_text_of(cell)))
+                if isinstance(cell, Score) and is_better(cell, rivals):
+                    shown[column + 1] = bold.format(shown[column + 1])
+            rows.append(shown)
         return rows
 
 
@@ -71,19 +70,15 @@ def category_score(
 
 def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     """Return the tasks of a category that were measured wherever any of them was, by every model, and scored in one way."""
-    tasks = tasks_of(category)
-    names = {task.name for task in tasks}
+    names = {task.name for task in tasks_of(category)}
     # Means over different tasks would compare nothing: a task counts only where all models have it, scored alike.
-    measured = {
-        (one, result.length) for one in range(len(results)) for result in results[one].finished if result.task in names
-    }
-    return [
-        task
-        for task in tasks
-        if measured
-        and all(results[one].score(task.name, length) is not None for one, length in measured)
-        and (task.name not in _SEVERAL_WAYS or len({way for one in results for way in one.scored_by(task.name)}) == 1)
-    ]
+    measured = [(one, result.length) for one in results for result in one.finished if result.task in names]
+
+    def is_shared(name: str) -> bool:
+        ways = {way for one in results for way in one.scored_by(name)} if name in _SEVERAL_WAYS else {name}
+        return len(ways) == 1 and all(one.score(name, length) is not None for one, length in measured)
+
+    return [task for task in tasks_of(category) if measured and is_shared(task.name)]
 
 
 def title_of(category: str, tasks: Sequence[Task]) -> str:
@@ -106,9 +101,8 @@ def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
             # Every model is compared with the first that has the same task and length.
             name, first = seen.setdefault((result.task, result.length), (one.name, result))
             if several := differences(first.protocol, result.protocol):
-                found.append(
-                    f"{result.task} at {short(result.length)}: {name} and {one.name} have {', '.join(several)}"
-                )
+                what = f"{result.task} at {short(result.length)}"
+                found.append(f"{what}: {name} and {one.name} have {', '.join(several)}")
     return found
 
 
@@ -231,9 +225,8 @@ def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
         for part, scores in probe.rows(result.values):
             name = ", ".join(filter(None, (one.name, length, part)))
             rows.append((name, tuple(cell(result, scores, key) for key in probe.columns.values())))
-    return ScoreTable(
-        probe.category, probe.about, tuple(probe.columns), tuple(rows), "rivals" if probe.lengths is None else "parts"
-    )
+    rows_are: Literal["rivals", "parts"] = "rivals" if probe.lengths is None else "parts"
+    return ScoreTable(probe.category, probe.about, tuple(probe.columns), tuple(rows), rows_are)
 
 
 def _text_of(cell: _Cell) -> str:

@@ -38,19 +38,14 @@ class TextTokenizer:
     @classmethod
     def read(cls, source: str | Path) -> TextTokenizer:
         """Read a tokenizer.json, a folder with one, or a name on the Hugging Face hub. Raises EvaluateError."""
-        path = Path(source).expanduser()
+        path, made = Path(source).expanduser(), tokenizers.Tokenizer
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
-            backend = (
-                tokenizers.Tokenizer.from_file(str(file))
-                if file.is_file()
-                else tokenizers.Tokenizer.from_pretrained(str(source))
-            )
+            return cls(made.from_file(str(file)) if file.is_file() else made.from_pretrained(str(source)))
         except Exception as error:  # the library raises a bare Exception whatever is wrong
             raise EvaluateError(
                 f"--tokenizer {source}: no tokenizer.json there, and the hub has no tokenizer of that name ({error})"
             ) from None
-        return cls(backend)
 
     def __post_init__(self) -> None:
         # A tokenizer.json may truncate or pad to a length of its training, which would change every count.
@@ -63,7 +58,6 @@ class TextTokenizer:
         return ids
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text, no special ones added."""
         return len(self.encode(text))
 
     def boundaries(self, text: str) -> list[tuple[int, int]]:
@@ -91,8 +85,7 @@ class TextTokenizer:
 
 @dataclass(frozen=True)
 class Sample:
-    """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model gets `prompt` as the user's
-    turn.
+    """One question; the answer continues `prompt` and `answer_prefix`, a chat model gets `prompt` as the user's turn.
 
     `input_ids` are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but it may be
     tokenized differently. `turns` are the roles and contents of a conversation for a chat model; `prompt` is the same as one text.
@@ -119,10 +112,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A request for `samples` questions of at most `length` tokens, answer included.
+    """A request for `samples` questions of at most `length` tokens, answer and the `overhead` of a chat template included.
 
-    `overhead` is the number of tokens that a chat template adds to each. A probe calls `advance` with the number of samples that
-    it has measured.
+    A probe calls `advance` with the number of samples that it has measured.
     """
 
     length: int
@@ -235,21 +227,18 @@ def registered() -> dict[str, Task | Probe]:
 
 
 def all_tasks() -> dict[str, Task]:
-    """Return every task by name, without the probes."""
+    """Return the tasks, without the probes, by name."""
     return {name: one for name, one in registered().items() if isinstance(one, Task)}
 
 
 def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
     """Return the tasks and probes of some suites, or the named ones. Raises EvaluateError for an unknown name."""
-    every = registered().values()
-    known = {one.suite for one in every}
-    for suite in suites:
-        if suite not in known:
-            raise EvaluateError(f"--suite {suite}: there is no such suite; choose from {', '.join(sorted(known))}")
-    within = {one.name: one for one in every if not suites or one.suite in suites}
-    for name in names:
-        if name not in within:
-            raise EvaluateError(f"--tasks {name}: there is no such task; choose from {', '.join(within)}")
+    known = {one.suite for one in registered().values()}
+    if unknown := [suite for suite in suites if suite not in known]:
+        raise EvaluateError(f"--suite {unknown[0]}: there is no such suite; choose from {', '.join(sorted(known))}")
+    within = {name: one for name, one in registered().items() if not suites or one.suite in suites}
+    if unknown := [name for name in names if name not in within]:
+        raise EvaluateError(f"--tasks {unknown[0]}: there is no such task; choose from {', '.join(within)}")
     return [one for name, one in within.items() if not names or name in names]
 
 

@@ -73,6 +73,7 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
+FilteredItems = Iterator[Record | Reject | FilteredOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,12 @@ class ReadRequest:
         """Raise CorpusError for a column that the file lacks, or has twice; `key` is the key of the source that names it."""
         path = self.part.file.path
         if (count := known.count(column)) > 1:
-            raise CorpusError(
-                f"{path} has {count} columns {column!r}, so it is not clear which is meant by {key}; rename one"
-            )
+            is_unclear = f"so it is not clear which is meant by {key}; rename one"
+            raise CorpusError(f"{path} has {count} columns {column!r}, {is_unclear}")
         near = difflib.get_close_matches(column, known, n=1)
-        choice, what = (
-            ("the one that holds the text", "for the text") if key == "text" else ("one of these", f"that {key} names")
-        )
+        what, choice = f"that {key} names", "one of these"
+        if key == "text":
+            what, choice = "for the text", "the one that holds the text"
         fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
         raise CorpusError(f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
@@ -174,9 +174,8 @@ def explained(file: InputFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CorpusError(
-            f"{file.path} has vanished since it was listed; put it back, or run again without it"
-        ) from None
+        problem = "has vanished since it was listed; put it back, or run again without it"
+        raise CorpusError(f"{file.path} {problem}") from None
     except PermissionError as error:
         raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     except (OSError, pa.ArrowException) as error:

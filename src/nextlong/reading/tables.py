@@ -1,7 +1,4 @@
-"""Tables: the rows of Parquet and Arrow files → records.
-
-A large Parquet file is shared by its row groups, and can be read from any of them on.
-"""
+"""Tables: the rows of Parquet and Arrow files → records; tasks share a large Parquet file by its row groups."""
 
 from __future__ import annotations
 

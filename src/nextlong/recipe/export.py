@@ -1,7 +1,4 @@
-"""Recipe's export: the section that says what is written of the sequences, and where to.
-
-What a format takes of it, and what it wants of the rest of the recipe, is its own declaration (`export/formats/base.py`).
-"""
+"""Recipe's export: what is written of the sequences, and where to; which keys a format takes, its own declaration says."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Recipe: what the user asks for.
-
-YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
-The sections and their keys are in `keys`; the options of methods and encoders are sections that these declare themselves.
-"""
+"""Recipe: the whole of what the user asks for; `keys` has its sections, methods and encoders declare those of their options."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ import numpy as np
 from nextlong import schemas
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason
+from nextlong.text import Json
 
 Fit = Literal["exact", "paper"]
 Position = Literal["head", "tail", "random"]
@@ -53,7 +54,7 @@ class Group(NamedTuple):
     """A meta-chunk and the candidates for its negatives, best first."""
 
     meta: SizedChunk
-    candidates: Sequence[SizedChunk]
+    candidates: list[SizedChunk]
 
 
 class TokenSpan(NamedTuple):
@@ -161,24 +162,14 @@ def compose(
         )
     tokens: list[Sequence[int]] = list(meta_chunks)
     numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
-    groups = []
-    for number, (meta, meta_negatives) in enumerate(zip(meta_chunks, negatives, strict=True)):
-        pieces = []
+    groups = [Group(SizedChunk(number, len(meta)), []) for number, meta in enumerate(meta_chunks)]
+    for group, meta_negatives in zip(groups, negatives, strict=True):
         for ids in meta_negatives:
             chunk = numbers.setdefault(tuple(ids), len(tokens))
-            if chunk == len(tokens):
-                tokens.append(ids)
-            pieces.append(SizedChunk(chunk, len(ids)))
-        groups.append(Group(SizedChunk(number, len(meta)), pieces))
-    rules = Rules(
-        target_tokens=target_tokens,
-        fit=fit,
-        min_gap_tokens=min_gap_tokens,
-        position=position,
-        separator_tokens=len(separator),
-        bos_tokens=len(bos),
-        eos_tokens=len(eos),
-    )
+            tokens += [ids] if chunk == len(tokens) else []
+            group.candidates.append(SizedChunk(chunk, len(ids)))
+    lengths: Json = {"separator_tokens": len(separator), "bos_tokens": len(bos), "eos_tokens": len(eos)}
+    rules = Rules(target_tokens=target_tokens, fit=fit, min_gap_tokens=min_gap_tokens, position=position, **lengths)
     spans = compose_spans(groups, rules, rng=rng_for(seed, "position"), blocked=range(len(meta_chunks)))
     if isinstance(spans, Dropped):
         return spans
@@ -209,8 +200,7 @@ def compose_spans(
     used: set[int] | None = set() if rules.reuse == "never" else None
     walkers = [_Walker(group.candidates, used, blocked, near_duplicates, cutter) for group in groups]
     if rules.fit == "exact":
-        dropped = _share_budget(groups, walkers, rules, used, trimmed_tokens=cutter.trimmed_tokens)
-        if dropped is not None:
+        if (dropped := _share_budget(groups, walkers, rules, used, trimmed_tokens=cutter.trimmed_tokens)) is not None:
             return dropped
     else:
         for walker in walkers:
@@ -223,12 +213,11 @@ def compose_spans(
         placed = [(piece, schemas.NEGATIVE, number) for piece in walker.taken]
         # The tokens of the group's negatives before each of the places that its meta-chunk may take.
         before = list(accumulate((piece.tokens for piece in walker.taken), initial=0))
+        meta_place = 0 if rules.position == "head" else len(placed)
         if rules.position == "random":
             assert rng is not None
             first = next(place for place, tokens in enumerate(before) if behind + tokens >= least)
             meta_place = first + int(rng.integers(len(before) - first))
-        else:
-            meta_place = 0 if rules.position == "head" else len(placed)
         behind = before[-1] - before[meta_place]
         placed.insert(meta_place, (group.meta, schemas.META, number))
         ordered += placed
@@ -300,8 +289,7 @@ class _Walker:
         """Take the first free candidate that fills the budget when cut, with separators behind it; say whether one does."""
         before, tries = self._next, 0
         while tries < _MOST_CUTS and (piece := self.free()) is not None:
-            cut = self._cutter.negative(piece, budget, placed)
-            if cut is not None:
+            if (cut := self._cutter.negative(piece, budget, placed)) is not None:
                 fill = 0 if cut.closed else budget - cut.tokens - self._cutter.separator_tokens
                 self._take(piece._replace(tokens=cut.tokens, closed=cut.closed, fill=fill))
                 return True
@@ -407,7 +395,7 @@ def _tile(
     reached, end = rules.bos_tokens, rules.target_tokens - rules.eos_tokens
     for piece, role, group in ordered:
         tokens, separators = piece.tokens, piece.cost(cutter.separator_tokens) - piece.tokens
-        if piece.tokens > end - reached:
+        if tokens > end - reached:
             tokens = cutter.end(piece, end - reached)
             separators = end - reached - tokens
         if tokens:
@@ -415,9 +403,8 @@ def _tile(
         reached += tokens
         stop = min(reached + separators, end)
         while reached < stop:
-            length = min(cutter.separator_tokens, stop - reached)
-            spans.append(TokenSpan(schemas.NO_CHUNK, schemas.SEPARATOR, group, reached, reached + length, 0.0))
-            reached += length
+            first, reached = reached, min(reached + cutter.separator_tokens, stop)
+            spans.append(TokenSpan(schemas.NO_CHUNK, schemas.SEPARATOR, group, first, reached, 0.0))
         if reached == end:
             break
     if reached < end:

@@ -1,8 +1,7 @@
 """Shortfall: whether a corpus can give the sequences that are asked for, before a run; why it gave fewer, after one.
 
-Before: a recipe and its files → nothing, a message, or an error. Where the files hold plenty of text, only their heads are
-read; the text of a corpus that is small beside one sequence is read whole, which takes well under a second, and a sample of it
-tokenized. Where that does not hold clearly more than one sequence, all of it is, which takes some seconds for a million tokens.
+Before: only heads of files are read where these hold plenty of text. The text of a small corpus is read whole, and a sample of
+it tokenized, or all of it where the sample leaves a doubt.
 After: the counts of finished steps → messages, errors that name the cure, and whether another attempt helps.
 """
 

@@ -1,10 +1,8 @@
 """Tokenize: the chunks that drafts refer to, once each.
 
-In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts.
+In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts, from which known rows are copied.
 Out: TOKENS, a shard: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
-wanted row are ids[offsets[i]:offsets[i + 1]].
-No special tokens are added; composing does that. A special token's name inside the corpus' text is text.
-Rows that earlier drafts of the same run wanted are copied: another length or method costs what it asks for anew.
+wanted row are ids[offsets[i]:offsets[i + 1]]. No special tokens are added, and their names inside the text are text.
 """
 
 from __future__ import annotations
@@ -171,7 +169,7 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
     """
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
-    chunks = tokens = chars = copied = 0
+    chunks = tokens = chars = copied = new_chars = 0
     shards = []
     for shard in wanted:
         table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
@@ -179,10 +177,11 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
         for known_rows, _, _ in shard.known:
             is_new &= ~np.isin(rows, np.load(known_rows), assume_unique=True)
         sizes = table["end"][rows] - table["start"][rows]
-        shards.append((shard, rows, is_new, int(sizes[is_new].sum())))
+        shards.append((shard, rows, is_new))
         chunks, chars, copied = chunks + len(rows), chars + int(sizes.sum()), copied + int((~is_new).sum())
-    encoder.expect(sum(new_chars for *_, new_chars in shards))
-    for shard, rows, is_new, _ in shards:
+        new_chars += int(sizes[is_new].sum())
+    encoder.expect(new_chars)
+    for shard, rows, is_new in shards:
         new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
         for batch in iter_chunk_texts(shard.documents, shard.chunks, rows[is_new]):
             ids, of_texts = encoder.encode_batch(batch.texts)

@@ -18,28 +18,21 @@ from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 _DATA: Final = "longbench-v2/data.json"
 _BUDGET: Final = 128
 _MOST_TOKENS: Final = 120_000  # config/model2maxlen.json
-_SHAPE: Final = record(
-    **dict.fromkeys(("context", "question", "difficulty", "length", *(f"choice_{letter}" for letter in "ABCD")), str),
-    answer=Literal["A", "B", "C", "D"],
-)
-_SPLITS: Final = (
-    ("Easy", "difficulty", "easy"),
-    ("Hard", "difficulty", "hard"),
-    ("Short", "length", "short"),
-    ("Medium", "length", "medium"),
-    ("Long", "length", "long"),
-)
+_FIELDS: Final = ("context", "question", "difficulty", "length", *(f"choice_{letter}" for letter in "ABCD"))
+_SHAPE: Final = record(**dict.fromkeys(_FIELDS, str), answer=Literal["A", "B", "C", "D"])
+_PARTS: Final = {"difficulty": ("easy", "hard"), "length": ("short", "medium", "long")}
 
 
-def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sample]:
+def _samples(request: TaskRequest, variant: str) -> Iterator[Sample]:
     """Yield the questions in the order of the file."""
+    budget = 1024 if variant == "_cot" else _BUDGET
     for row in request.data.json_lines(_DATA, _SHAPE):
         asked = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
         # One pass over the template, so that braces in a document stay as they are.
-        text = prompt_of(template).format(context=row["context"].strip(), **asked)
+        text = prompt_of(f"longbench_0shot{variant}").format(context=row["context"].strip(), **asked)
         prompt, ids = _truncate_middle(request, text, budget)
         details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
-        if template == "longbench_0shot_cot":
+        if variant == "_cot":
             details["asked"] = asked
         yield Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
 
@@ -69,20 +62,20 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"accuracy": float(is_right), "parsed": float(match is not None)}
 
 
-TASKS: Final = tuple(
-    Task(
-        name=f"longbench_v2{variant}",
-        suite="longbench-v2",
-        category=f"LongBench v2{variant.replace('_', ', ', 1).replace('_', ' ')}",
-        metric="accuracy",
-        samples=503,
-        make=partial(_samples, template=f"longbench_0shot{variant}", budget=budget),
-        score=_score,
-        usual_length=131_072,
-        files=(_DATA,),
-        follow_up=_conclusion if variant == "_cot" else None,
-        splits=_SPLITS,
-        about="Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong.",
-    )
-    for variant, budget in (("", _BUDGET), ("_cot", 1024), ("_no_context", _BUDGET))
+_task = partial(
+    Task,
+    suite="longbench-v2",
+    metric="accuracy",
+    samples=503,
+    score=_score,
+    usual_length=131_072,
+    files=(_DATA,),
+    splits=tuple((value.capitalize(), name, value) for name, values in _PARTS.items() for value in values),
+    about="Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong.",
+)
+_plain, _reasoned, _recalled = (partial(_samples, variant=variant) for variant in ("", "_cot", "_no_context"))
+TASKS: Final = (
+    _task("longbench_v2", category="LongBench v2", make=_plain),
+    _task("longbench_v2_cot", category="LongBench v2, cot", make=_reasoned, follow_up=_conclusion),
+    _task("longbench_v2_no_context", category="LongBench v2, no context", make=_recalled),
 )

@@ -105,18 +105,11 @@ def _summary(losses: Sequence[_ChunkLoss]) -> Json:
     """Return mean losses and gains, weighted by tokens, and the bootstrap 95 % interval of the gain over sequences."""
     # Of each chunk its tokens, and its losses in nats per token; shape (chunks,) each.
     tokens, _, _, whole, replaced, without = np.array([loss[1:] for loss in losses], float).T
-    means = {
-        "gain_nats": replaced - whole,
-        "gain_over_shorter_nats": without - whole,
-        "replaced_earlier_nats": replaced,
-        "with_earlier_nats": whole,
-        "without_earlier_nats": without,
-    }
+    each = {"gain_nats": replaced - whole, "gain_over_shorter_nats": without - whole, "replaced_earlier_nats": replaced}
+    each |= {"with_earlier_nats": whole, "without_earlier_nats": without}
+    means: Json = {name: float(np.average(values, weights=tokens)) for name, values in each.items()}
     _, numbers = np.unique([loss.sequence for loss in losses], return_inverse=True)
-    return {
-        **{name: float(np.average(values, weights=tokens)) for name, values in means.items()},
-        "interval": weighted_interval(replaced - whole, tokens, numbers),
-    }
+    return {**means, "interval": weighted_interval(replaced - whole, tokens, numbers)}
 
 
 def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray[np.int64]:
@@ -208,7 +201,6 @@ _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao
 
 
 def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
-    """Raise EvaluateError for a model that is asked as a chat model."""
     if model.prompts.format == "chat":
         raise EvaluateError(
             "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
@@ -216,7 +208,6 @@ def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
 
 
 def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Measure the shares over the samples, in percent."""
     questions, rows = all_tasks()["infbench_qa"], []
     has_stories = all(request.data.has(name) for name in questions.files)
     samples = questions.make(request) if has_stories else haystack.samples(request)
@@ -235,12 +226,10 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
         raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
     # Means over samples by layer, shape (layers,); the score is the mean over layers of these.
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
-    return {
-        "scores": {name: float(100 * values.mean()) for name, values in mean.items()},
-        "by_layer": {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()},
-        "outcomes": [float(100 * row[_FIRST_THIRD].mean()) for row in rows],
-        "n": len(rows),
-    }
+    scores = {name: float(100 * values.mean()) for name, values in mean.items()}
+    by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
+    outcomes = [float(100 * row[_FIRST_THIRD].mean()) for row in rows]
+    return {"scores": scores, "by_layer": by_layer, "outcomes": outcomes, "n": len(rows)}
 
 
 def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
@@ -293,15 +282,9 @@ def _shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, ND
     return share_of
 
 
-_HARNESS: Final = {  # with the headings of the paper's table
-    "hellaswag": "Hel.",
-    "lambada_openai": "Lam.",
-    "arc_challenge": "AR-C.",
-    "arc_easy": "AR-E.",
-    "piqa": "PIQA",
-    "winogrande": "Win.",
-    "logiqa": "Log.",
-}
+# lm-eval's tasks, with the headings of the paper's table.
+_HARNESS: Final = {"hellaswag": "Hel.", "lambada_openai": "Lam.", "arc_challenge": "AR-C.", "arc_easy": "AR-E."}
+_HARNESS.update(piqa="PIQA", winogrande="Win.", logiqa="Log.")
 
 
 def _check_special(model: HuggingFaceModel, _: Path | None) -> None:
@@ -342,6 +325,14 @@ def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
     return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
 
+def _rows(values: Json) -> list[tuple[str, Json]]:
+    return [(f"{part['from_tokens']:,} to {part['to_tokens']:,} tokens", part) for part in values["by_distance"]]
+
+
+_LOSSES: Final = {"With": "with_earlier_nats", "Replaced": "replaced_earlier_nats", "Without": "without_earlier_nats"}
+_GAINS: Final = {"Gain": "gain_nats", "Gain over shorter": "gain_over_shorter_nats", "n": "chunks"}
+_CONTEXT: Final = {"First third": _FIRST_THIRD, "Last third": "last_third_context"}
+_PROMPT: Final = {"First, prompt": "first_third_whole", "Last, prompt": "last_third_whole"}
 TASKS: Final = (
     Probe(
         name="dependency",
@@ -354,11 +345,8 @@ TASKS: Final = (
         version=3,
         reads="run",
         check_model=_check_run,
-        columns={"With": "with_earlier_nats", "Replaced": "replaced_earlier_nats", "Without": "without_earlier_nats"}
-        | {"Gain": "gain_nats", "Gain over shorter": "gain_over_shorter_nats", "n": "chunks"},
-        rows=lambda values: (
-            (f"{part['from_tokens']:,} to {part['to_tokens']:,} tokens", part) for part in values["by_distance"]
-        ),
+        columns=_LOSSES | _GAINS,
+        rows=_rows,
         about="Loss of meta-chunks in nats per token, by the distance to the nearest earlier meta-chunk: behind the earlier "
         "meta-chunks, behind other text of their length, and without them. Gain: of the first over the second, with its "
         "bootstrap 95 % interval over sequences, and over the third, whose context is shorter.",
@@ -373,9 +361,7 @@ TASKS: Final = (
         version=3,
         optional=lambda _: (LONGBOOK_QA, LLAMA2, haystack.HAYSTACK),
         check_model=_check_plain,
-        columns={"First third": _FIRST_THIRD, "Last third": "last_third_context"}
-        | {"First, prompt": "first_third_whole", "Last, prompt": "last_third_whole"}
-        | {"First, prompt, no sink": "first_third_whole_without_sink"},
+        columns=_CONTEXT | _PROMPT | {"First, prompt, no sink": "first_third_whole_without_sink"},
         about="Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4).",
     ),
     Probe(

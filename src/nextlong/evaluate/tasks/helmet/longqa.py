@@ -16,11 +16,11 @@ from typing import Annotated, Any, Final, NotRequired
 import tokenizers
 from annotated_types import Len
 
+import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, record, several
 from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.helmet import published
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 from nextlong.text import Json
 

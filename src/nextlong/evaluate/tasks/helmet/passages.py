@@ -19,9 +19,9 @@ from typing import Annotated, Any, Final, NotRequired
 
 from annotated_types import Gt
 
+import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.helmet import published
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, normalize_answer
 from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json

@@ -21,10 +21,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, NotRequired
 
+import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.evaluate.data import NAME, TEXT, DataFiles, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks import ruler
-from nextlong.evaluate.tasks.helmet import published
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, prompted, shuffled
 from nextlong.text import Json
 
