@@ -143,7 +143,6 @@ def sweep(args: argparse.Namespace) -> None:
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
-    from nextlong.runs import export as runs_export
     from nextlong.runs.run import Run
 
     variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
@@ -152,7 +151,7 @@ def sweep(args: argparse.Namespace) -> None:
             check_folder_of(path)  # now, and not after hours of work
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
-    ran = grid.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
+    ran = grid.run_variants(variants, reporter=reporter(stderr=True))
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)

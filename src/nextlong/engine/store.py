@@ -44,6 +44,7 @@ _REFUSALS = {
     errno.ENOENT: "{where} vanished while it was needed; leave run_dir alone meanwhile, then run again",
     errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
     errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
+    errno.EIO: "{where}: the disk fails ({reason}); choose another folder",
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
