@@ -1,7 +1,4 @@
-"""Columns: which columns of a file hold text and id, by their names and values, and what `init` reports of a source.
-
-Each file is read once, however many times `init` asks for it.
-"""
+"""Columns: which columns of a file hold text and id, by their names and values, and what `init` reports of a source."""
 
 from __future__ import annotations
 

@@ -220,13 +220,11 @@ def list_command(args: argparse.Namespace) -> None:
     def show(shown: Console) -> None:
         _show(listed, shown)
         own = next((one.name for one in listed if one.is_current), None)
-        others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-        tables.say(
-            f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"
-            if own is None
-            else f"{run_dir} opens {own}, the recipe's own settings{others}",
-            shown,
-        )
+        opens = f"none of these variants; run the recipe again, or name one: {run_dir}@NAME"
+        if own is not None:
+            others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+            opens = f"{own}, the recipe's own settings{others}"
+        tables.say(f"{run_dir} opens {opens}", shown)
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):

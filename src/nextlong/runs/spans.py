@@ -1,6 +1,7 @@
 """Spans: the SEQUENCES of a run as flat arrays, and what is counted in them.
 
-In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; `Counting`, the sums over all blocks.
+In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; `Counting`, the sums over all blocks, made of
+`Tally`, counts of integers with their mean and quantiles.
 
 Only extended sequences have meta-chunks, whose distance they stretch, and negatives; the others are documents as they were,
 or their parts.
@@ -9,6 +10,7 @@ or their parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,11 +23,11 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.resolve import document_starts
-from nextlong.runs.tally import Tally
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
 _BLOCK_SPANS = 1 << 18  # read at a time
+_PENDING = 1 << 20  # integers that a tally holds back, at least, before they are merged
 COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
 NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
 
@@ -86,6 +88,86 @@ def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -
 @lru_cache(maxsize=1)
 def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
     return pa.ipc.open_file(pa.OSFile(str(file.path)), options=pa.ipc.IpcReadOptions(use_threads=False))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A distribution in six numbers. The quantiles are values that occurred: at least that share is no larger."""
+
+    count: int
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Bin:
+    """`count` values lay between `least` and `most`, both included."""
+
+    least: float
+    most: float
+    count: int
+
+
+class Tally:
+    """How often each integer occurred; exact, in any order.
+
+    Memory is that of the distinct values, and merging costs a sort of what is new against what is there, amortised.
+    """
+
+    def __init__(self) -> None:
+        self._values = np.empty(0, np.int64)
+        self._counts = np.empty(0, np.int64)
+        self._pending: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._held = 0
+
+    def add(self, values: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> None:
+        """Count each of `values`, shape (n,), once, or `counts` (n,) times."""
+        self._pending.append((values, np.ones(len(values), np.int64) if counts is None else counts))
+        self._held += len(values)
+        if self._held > max(_PENDING, len(self._values)):
+            self._merge()
+
+    def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the distinct values, sorted, and how often each was counted, shape (d,) each."""
+        self._merge()
+        return self._values, self._counts
+
+    def spread(self, *, unit: float = 1.0) -> Spread | None:
+        """Return the distribution of the values times `unit`; None if nothing was counted."""
+        values, counts = self.counted()
+        total = int(counts.sum())
+        if not total:
+            return None
+        # (d,) how many of what was counted are at most each value. Shares are counted in whole numbers, without rounding.
+        upto = np.cumsum(counts)
+        p10, p50, p90 = (values[np.searchsorted(upto, -(-percent * total // 100))] * unit for percent in (10, 50, 90))
+        mean = float(values @ counts) / total * unit
+        return Spread(total, mean, float(p10), float(p50), float(p90), float(values[-1] * unit))
+
+    def histogram(self, *, edges: NDArray[np.int64], unit: float = 1.0) -> tuple[Bin, ...]:
+        """Return the values times `unit` by bins, the k-th of which begins at edges[k] and ends before edges[k + 1].
+
+        Empty bins before the first value and behind the last are left out. Values outside of the edges are not counted.
+        """
+        values, counts = self.counted()
+        # (d,) the bin of each distinct value; −1, or the last edge's number, lies outside.
+        place = np.searchsorted(edges, values, side="right") - 1
+        inside = (place >= 0) & (place < len(edges) - 1)
+        sums = np.bincount(place[inside], weights=counts[inside], minlength=len(edges) - 1).astype(np.int64)
+        (filled,) = np.nonzero(sums)
+        shown = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
+        return tuple(Bin(float(edges[k] * unit), float((edges[k + 1] - 1) * unit), int(sums[k])) for k in shown)
+
+    def _merge(self) -> None:
+        values, counts = zip((self._values, self._counts), *self._pending, strict=True)
+        self._values, back = np.unique(np.concatenate(values), return_inverse=True)
+        sums = np.zeros(len(self._values), np.int64)
+        np.add.at(sums, back, np.concatenate(counts))
+        self._counts = sums
+        self._pending, self._held = [], 0
 
 
 class Counting:

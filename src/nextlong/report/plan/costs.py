@@ -110,7 +110,7 @@ class Cost:
         )
 
 
-class Shape(NamedTuple):
+class _Shape(NamedTuple):
     """What sets a transformer's operations, and how long it takes on GPUs that are not here: layers, width, feed-forward width.
 
     It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to; its table
@@ -134,20 +134,20 @@ class Shape(NamedTuple):
 
 # Of models that need not be here to be planned for (their own config.json).
 _KNOWN = {
-    "jinaai/jina-embeddings-v3": Shape(24, 1024, 4096),
-    "sentence-transformers/all-MiniLM-L6-v2": Shape(6, 384, 1536),
-    "BAAI/bge-m3": Shape(24, 1024, 4096),
-    "intfloat/multilingual-e5-large": Shape(24, 1024, 4096),
+    "jinaai/jina-embeddings-v3": _Shape(24, 1024, 4096),
+    "sentence-transformers/all-MiniLM-L6-v2": _Shape(6, 384, 1536),
+    "BAAI/bge-m3": _Shape(24, 1024, 4096),
+    "intfloat/multilingual-e5-large": _Shape(24, 1024, 4096),
 }
 
 
-def shape_of(encoder: Encoder) -> Shape | None:
+def shape_of(encoder: Encoder) -> _Shape | None:
     """Return the shape of a transformer: of one in a folder by its config.json, else of one that is known; None: neither."""
     if not kind_of(encoder).asks_for_gpus:
         return None
     try:
         config = json.loads((Path(encoder.name).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
+        return _Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
     except (OSError, ValueError, KeyError, TypeError):
         return _KNOWN.get(encoder.name)
 
