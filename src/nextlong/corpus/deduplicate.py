@@ -45,9 +45,7 @@ class NearDuplicatesResult(TaskResult):
 
     near_duplicates: int
     clusters: int
-    examples: tuple[
-        tuple[int, int], ...
-    ] = ()  # rows of the corpus: a document that goes, and the one that stays instead
+    examples: tuple[tuple[int, int], ...] = ()  # rows of the corpus: one that goes, and the one that stays instead
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
@@ -92,11 +90,9 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
 def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
     """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values."""
-    minhash = minhash_class()
-    kept = np.load(keep)
-    signatures = np.lib.format.open_memmap(
-        f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), _PERMUTATIONS)
-    )
+    minhash, kept = minhash_class(), np.load(keep)
+    path, shape = f"{out}.signatures.npy", (len(kept), _PERMUTATIONS)
+    signatures = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=shape)
     first = 0  # rows that are not kept stay 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
