@@ -88,10 +88,10 @@ def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
 
 def test_train_and_validation_of_parquet_share_nothing(shared_run):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import ParquetRows
+    from nextlong.train.rows import source_of
 
     data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
-    train, validation = (ParquetRows(data, split=split) for split in ("train", "validation"))
+    train, validation = (source_of(data, split=split, tokenizer=None) for split in ("train", "validation"))
     first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
     assert not first & second
     assert len(first | second) == 12
@@ -174,9 +174,9 @@ def conversation(*turns):
 
 def chat_rows(path, tokenizer, **keys):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import ChatRows
+    from nextlong.train.rows import source_of
 
-    return ChatRows(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+    return source_of(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
 
 
 def test_only_answers_are_predicted(tmp_path, chat_tokenizer):

@@ -46,7 +46,7 @@ class TrainingRow:
     spans: NDArray[np.void] | None
 
 
-class SourceRow(NamedTuple):
+class _SourceRow(NamedTuple):
     """A row as stored: ids (T,), lengths of its sequences, spans and predicted tokens (T,) if they are known (None: all)."""
 
     ids: NDArray[np.int64]
@@ -58,11 +58,11 @@ class SourceRow(NamedTuple):
 _PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
 
 
-def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
+def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> _Source:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
         return _RunRows(data, split=split)
-    return ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else ParquetRows(data, split=split)
+    return _ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else _ParquetRows(data, split=split)
 
 
 def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
@@ -94,13 +94,13 @@ class _RunRows:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row with its spans."""
         tensors = self._dataset[row]
-        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
+        return _SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
 
 
-class ParquetRows:
+class _ParquetRows:
     """Rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
 
     They are in the order of the files' names. A row group is read when one of its rows is requested, and kept for the next row.
@@ -134,7 +134,7 @@ class ParquetRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row, with spans if the file has them."""
         group, place, lengths = self._rows[row]
         if self._open is None or self._open[0] != group:
@@ -144,7 +144,7 @@ class ParquetRows:
         table = self._open[1]
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
         if "spans" not in table.column_names:
-            return SourceRow(ids, lengths)
+            return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             raise RecipeError(
@@ -161,7 +161,7 @@ class ParquetRows:
         is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
         is_meta = spans["role"] == META
         spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
-        return SourceRow(ids, lengths, spans)
+        return _SourceRow(ids, lengths, spans)
 
 
 def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int64]]]:
@@ -187,7 +187,7 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
             yield (path, number), place, lengths.astype(np.int64)
 
 
-class ChatRows:
+class _ChatRows:
     """Conversations in rows of at most `data.pack` tokens, in order, with a loss on the answers alone; longer ones are dropped.
 
     They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
@@ -223,11 +223,11 @@ class ChatRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row; its answers are to be predicted."""
         ids, is_answer = zip(*self._rows[row], strict=True)
         lengths = np.array([len(one) for one in ids])
-        return SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
+        return _SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
 
 
 def _render(
@@ -272,13 +272,13 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
 
 
 # Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
-Source: TypeAlias = _RunRows | ChatRows | ParquetRows
+_Source: TypeAlias = _RunRows | _ChatRows | _ParquetRows
 
 
 class TrainingRows:
     """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not checked)."""
 
-    def __init__(self, source: Source, *, attention: Attention, vocabulary: int | None = None) -> None:
+    def __init__(self, source: _Source, *, attention: Attention, vocabulary: int | None = None) -> None:
         self.source, self._attention, self._vocabulary = source, attention, vocabulary
 
     def __len__(self) -> int:
