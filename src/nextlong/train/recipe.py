@@ -291,16 +291,11 @@ def preset(name: str) -> Mapping[str, _Sourced]:
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
     if name not in presets:
         raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
-    keys: dict[str, _Sourced] = {}
-    for source, sections in presets[name].items():
-        for section, values in sections.items():
-            below = (
-                {f"{section}.{key}": value for key, value in values.items()}
-                if isinstance(values, dict)
-                else {section: values}
-            )
-            keys |= {key: _Sourced(tuple(one) if isinstance(one, list) else one, source) for key, one in below.items()}
-    return keys
+    return {
+        key: _Sourced(tuple(value) if isinstance(value, list) else value, source)
+        for source, keys in presets[name].items()
+        for key, value in keys.items()
+    }
 
 
 def recipe_from(
