@@ -62,11 +62,15 @@ def test_packed_rows_by_sequence_and_whole(shared_run):
     steps=st.integers(1, 30),
 )
 def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(rows, per_step, at_once, seed, steps):
-    from nextlong.train.rows import BatchPlan
+    from types import SimpleNamespace
+
+    from nextlong.train.prepare import Prepared
+    from nextlong.train.recipe import Training
 
     def read(step, micro_batch_rows=1):
-        plan = BatchPlan(rows=rows, rows_per_step=per_step, micro_batch_rows=micro_batch_rows, seed=seed)
-        return plan.micro_batches(step).flatten().tolist()
+        recipe = SimpleNamespace(seed=seed, training=Training(micro_batch_rows=micro_batch_rows))
+        ready = SimpleNamespace(recipe=recipe, rows=range(rows), rows_per_step=per_step)
+        return Prepared.micro_batches(ready, step).flatten().tolist()
 
     assert all(read(step, at_once) == read(step) for step in range(steps))
     epoch = [row for step in range(rows // per_step) for row in read(step)]

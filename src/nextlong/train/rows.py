@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import SPANS, epoch_order, original_lengths
+from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
@@ -341,27 +341,8 @@ def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchPlan:
-    """Which of `rows` rows each step reads: `rows_per_step` of them, `micro_batch_rows` at once."""
-
-    rows: int
-    rows_per_step: int
-    micro_batch_rows: int
-    seed: int
-
-    def micro_batches(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that do not fill one are skipped."""
-        epoch, place = divmod(step, self.rows // self.rows_per_step)
-        # All row numbers, int64 (rows,), shuffled by seed and epoch.
-        order = epoch_order(self.rows, order="shuffled", seed=self.seed, epoch=epoch)
-        first = place * self.rows_per_step
-        numbers: NDArray[np.int64] = order[first : first + self.rows_per_step]
-        return numbers.reshape(-1, self.micro_batch_rows)
-
-
-def plan_batches(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> BatchPlan:
-    """Return the plan for `rows` rows. Raises RecipeError or CorpusError if a step cannot be made of whole rows."""
+def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
+    """Return how many of `rows` rows a step reads. Raises RecipeError or CorpusError if it cannot be made of whole rows."""
     tokens_per_step, at_once = recipe.training.tokens_per_step, recipe.training.micro_batch_rows
     rows_per_step, rest = divmod(tokens_per_step, row_tokens)
     if rest or not rows_per_step:
@@ -379,4 +360,4 @@ def plan_batches(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> BatchPla
             f"there are {rows} rows to train on and a step needs {rows_per_step}; make more sequences, or lower "
             "training.tokens_per_step"
         )
-    return BatchPlan(rows=rows, rows_per_step=rows_per_step, micro_batch_rows=at_once, seed=recipe.seed)
+    return rows_per_step
