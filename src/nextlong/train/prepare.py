@@ -1,6 +1,7 @@
 """Prepare: what every engine needs before a model is loaded: rows, tokenizer, config, and which rows each step reads.
 
-All errors in the data are found here, before a device is touched.
+All errors in the data are found here, before a device is touched. The rows of a step are a function of the seed and the step
+alone, so an interrupted training resumes at the very next row, and nothing about the data is saved but a fingerprint.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Prepared:
         return math.ceil(self.recipe.training.steps / (len(self.rows) // self.rows_per_step) * 100) / 100
 
     def micro_batches(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that fill no step of an epoch are skipped."""
+        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that fill no step are skipped."""
         epoch, place = divmod(step, len(self.rows) // self.rows_per_step)
         order = epoch_order(len(self.rows), order="shuffled", seed=self.recipe.seed, epoch=epoch)
         numbers: NDArray[np.int64] = order[place * self.rows_per_step :][: self.rows_per_step]

@@ -1,10 +1,7 @@
-"""Rows: what a training step reads, with the boundaries of its documents, and which rows each step reads.
+"""Rows: what a training step reads, with the boundaries of its documents.
 
 In:  finished runs (nothing is exported), exported Parquet, or conversations; which tokens see each other.
 Out: `TrainingRow`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
-
-The rows of a step are a function of the seed and the step alone. So an interrupted training resumes at the very next row, and
-nothing about the data is saved but a fingerprint.
 """
 
 from __future__ import annotations
