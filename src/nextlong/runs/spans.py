@@ -180,9 +180,7 @@ class Counting:
         self.gaps, self.uses, self.documents, self.taken = Tally(), Tally(), Tally(), Tally()
         self.chunk_tokens, self.tokens_of_document, self.negative_tokens_of_document = Tally(), Tally(), Tally()
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
-        self.near_identical: list[
-            NDArray[np.int64]
-        ] = []  # of a block, (sequences,): negatives nearly identical to their meta-chunk
+        self.near_identical: list[NDArray[np.int64]] = []  # of each block (sequences,) the negatives that are so
         self.negatives = self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
 
     @property
