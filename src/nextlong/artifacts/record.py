@@ -211,18 +211,19 @@ LONG_NAME: Final = 32  # where somebody would rather give one
 def _settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
-        return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
+        return dict(flattened(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
     except RecipeError:  # of another version, or with an extension that is no longer installed
-        return dict(_flat(recipe))
+        return dict(flattened(recipe))
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested plain data by their dotted keys."""
     if isinstance(value, Mapping) and value:
         for inner, below in value.items():
-            yield from _flat(below, f"{key}.{inner}" if key else str(inner))
+            yield from flattened(below, f"{key}.{inner}" if key else str(inner))
     elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
         for place, below in enumerate(value):
-            yield from _flat(below, f"{key}.{place}")
+            yield from flattened(below, f"{key}.{place}")
     else:
         yield key, value
 
@@ -237,7 +238,9 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
         if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
+            defaults |= {
+                f"{above}.{key}": value for key, value in flattened(options_class(registry, name)().identity())
+            }
     ours_or_default, theirs_or_default = defaults | ours, defaults | theirs
     absent = object()  # unlike every value, None too
     return {
