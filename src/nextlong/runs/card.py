@@ -62,10 +62,7 @@ _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0":
 
 
 class Split(NamedTuple):
-    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix.
-
-    `documents` are those that its sequences are made of, each counted once.
-    """
+    """A part of the export: `files` is a path or glob below its folder; `documents`, each counted once, are those in it."""
 
     name: str
     files: str
@@ -416,10 +413,7 @@ def _spread(spread: Spread | None, form: str) -> str:
 
 
 def write_index(run_dir: Path) -> None:
-    """Write `data/README.md` of a run directory that opens no variant by itself, so that `load_dataset(DATA, NAME)` works.
-
-    Where `RUN` opens a variant, its data card lies there.
-    """
+    """Write `data/README.md` where no variant's own data card lies there, so that `load_dataset(DATA, NAME)` works."""
     data = run_dir / DATA
     if record.current(run_dir) is not None or not data.is_dir():
         return

@@ -106,10 +106,7 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
 
 
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
-    """Remove formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone.
-
-    What the user put there stays.
-    """
+    """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
     data = run_dir / DATA
     if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
         stale.append(data / CARD)

@@ -157,10 +157,7 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault.
-
-    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
-    """
+    """Return the run's recipe with other exports, without what it published. Raises RecipeError that names the options at fault."""
     for asked in overrides:
         key, equals, _ = asked.partition("=")
         if not equals:
