@@ -93,8 +93,9 @@ def publish(
             # A local copy is read, so that replacing repairs what was damaged there.
             or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
         ]
-        names_due = {file.name for file in due}
-        record = {file.name: file.entry(whole=file.name not in names_due) for file in files}
+        record = {file.name: file.entry(whole=True) for file in files} | {
+            file.name: file.entry(whole=False) for file in due
+        }
         if due or stale:  # the record names what is about to change before anything is deleted
             place.write_record({name: known[name] for name in stale} | record)
             for name in stale:

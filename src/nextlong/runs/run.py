@@ -12,12 +12,13 @@ Sequences are looked up as you ask for them; nothing of the corpus is held in me
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,11 +151,10 @@ class Run:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} does not exist: {self} has {len(self)}, counted from 0")
-        for part, take in enumerate(self.sequences_per_part):
-            if number < take:
-                return next(self._read(part, number, number + 1))
-            number -= take
-        raise AssertionError("unreachable: number < len(self)")
+        ends = list(accumulate(self.sequences_per_part))
+        part = bisect_right(ends, number)
+        first = number - ends[part] + self.sequences_per_part[part]
+        return next(self._read(part, first, first + 1))
 
     @property
     def data(self) -> Path:
