@@ -116,12 +116,9 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
-            inputs = {path.parent: store.read_json(path)["inputs"] for path in run_dir.glob(f"*/{store.MANIFEST}")}
-            made = [
-                str(folder)
-                for folder, read in sorted(inputs.items())
-                if "rows" in read and read.get(step.name) == step.manifest["fingerprint"]
-            ]
+            paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
+            inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
+            made = [at for at, of in inputs.items() if "rows" in of and of.get(step.name) == fingerprint]
             beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
             raise RunError(f"{error}{beside}") from None
 

@@ -138,11 +138,11 @@ def delivered_in(folder: Path) -> list[tuple[Path, Json]]:
 
 def _record_of(folder: Path) -> Json:
     """Return the delivered record of a format's folder, {} where it has none that can be read."""
-    try:
+    with suppress(OSError, ValueError):
         plain = json.loads((folder / DELIVERED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return plain if isinstance(plain, dict) and isinstance(plain.get("files"), dict) else {}
+        if isinstance(plain, dict) and isinstance(plain.get("files"), dict):
+            return plain
+    return {}
 
 
 def _variant_of(record: Json) -> str:

@@ -247,11 +247,11 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                 "them again with the other's `tokenizer`, which keeps its vectors and candidates"
             )
         if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
-            lengths = " and ".join(
-                f"{one.recipe.sequence_tokens:,} tokens of {one} (for {', '.join(one.recipe.export.formats)})"
-                for one in (runs[0], run)
-            )
+            recipes = [(one.recipe, one) for one in (runs[0], run)]
+            lengths = [
+                f"{of.sequence_tokens:,} tokens of {one} (for {', '.join(of.export.formats)})" for of, one in recipes
+            ]
             raise RunError(
-                f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with "
-                "the formats of the other (--set export.formats=…), which keeps vectors and candidates"
+                f"sequences of {' and '.join(lengths)} do not mix: one of them has a token more than compose.target_tokens; run it "
+                "again with the formats of the other (--set export.formats=…), which keeps vectors and candidates"
             )
