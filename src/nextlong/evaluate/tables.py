@@ -139,12 +139,9 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
 
 def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     """Yield the paper's table, and one of HELMET's seven categories where Cite or Summ were measured."""
-    measured = {result.task for one in results for result in one.finished}
-    is_measured = {
-        name: any(task.name in measured for task in tasks_of(name)) for name in (*CATEGORIES, *_OTHER_PROTOCOL.values())
-    }
+    measured = {task.category for task in all_tasks().values() if any(one.of(task.name) for one in results)}
     # A column has the other protocol where only that was measured, by any model.
-    others = {name: other for name, other in _OTHER_PROTOCOL.items() if is_measured[other] and not is_measured[name]}
+    others = {name: other for name, other in _OTHER_PROTOCOL.items() if other in measured and name not in measured}
     categories = [others.get(name, name) for name in CATEGORIES]
     rows = []
     for one in results:
@@ -172,11 +169,9 @@ def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     columns = tuple(map(short, lengths))
     for category in dict.fromkeys((*CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = shared_tasks(results, category)
-        rows = tuple(
-            (one.name, tuple(category_score(one, category, length, tasks) for length in lengths)) for one in results
-        )
-        title = f"{title_of(category, tasks)}, by length"
-        yield ScoreTable(title, "Mean over the tasks, percent.", columns, rows)
+        scores_of = {one.name: [category_score(one, category, length, tasks) for length in lengths] for one in results}
+        rows = tuple((name, tuple(scores)) for name, scores in scores_of.items())
+        yield ScoreTable(f"{title_of(category, tasks)}, by length", "Mean over the tasks, percent.", columns, rows)
     for one in results:
         suites: dict[str, list[tuple[str, tuple[_Cell, ...]]]] = {}
         for task in all_tasks().values():
