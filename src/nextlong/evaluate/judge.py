@@ -325,12 +325,8 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     for task in tasks:
-        about = {
-            "format": results.FORMAT,
-            "nextlong": nextlong.__version__,
-            "suite": task.suite,
-            "category": task.category,
-        }
+        about = {"format": results.FORMAT, "nextlong": nextlong.__version__}
+        about |= {"suite": task.suite, "category": task.category}
         about |= {"task": task.name, "metric": metric, "length": length, "score": score, "scores": {metric: score}}
         about |= {"n": len(record.get("data", [])), "refused": 0, "imported_from": file.name}
         mark = results.fingerprint({"imported": arguments, "metrics": metrics})
