@@ -116,7 +116,6 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
     names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
     at_lengths = dict(zip(lengths, map(short, lengths), strict=True))
-
     panels = {
         title_of(category, tasks): [[(length, _value(one, tasks, length)) for length in lengths] for one in results]
         for category, tasks in _shared(results, "Needle").items()
