@@ -352,11 +352,10 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
     doc_ids, counts = by_document.counted()
-    total: Counter[str] = Counter()
-    shards = schemas.shard_of(doc_ids)  # (documents,)
-    for shard in np.unique(shards).tolist():
-        of_shard = shards == shard
-        (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))
-        for source, count in zip(sources.tolist(), counts[of_shard].tolist(), strict=True):
+    total = Counter[str]()
+    borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
+    for ids, of_ids in zip(np.split(doc_ids, borders), np.split(counts, borders), strict=True) if len(doc_ids) else ():
+        (sources,) = lookup.document_columns(ids, run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), of_ids.tolist(), strict=True):
             total[source] += count
     return measures.largest_first(total)
