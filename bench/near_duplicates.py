@@ -26,14 +26,15 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.retrieval.near_duplicates.rule import similarities
+from nextlong.retrieval.near_duplicates.rule import Texts, _covered_by
 from nextlong.retrieval.near_duplicates.shingles import (
     _LEAST_WORDS,
     _SLOTS,
     ComparedDocument,
+    Shingles,
     Weights,
     add_counts,
-    document_of,
+    documents_of,
     shingles,
     weights_from,
 )
@@ -41,6 +42,16 @@ from nextlong.retrieval.near_duplicates.shingles import (
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 ALIGNED_CHUNKS = 600  # of each kind of pair; an alignment takes milliseconds
 Pair = tuple[int, int]
+
+
+def similarities(candidates: Shingles, *, document: ComparedDocument, weights: Weights) -> NDArray[np.float64]:
+    """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1]."""
+    texts = Texts.of(candidates, weights, 1.0)
+    shares_of = _covered_by(document, texts).astype(np.float64)
+    np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
+    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
+    return shares_of
 
 
 def main() -> None:
@@ -104,7 +115,7 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
         for text in texts:
             changed = [change(text[a:b], share, how, vocabulary, draw) for a, b in chunk_text(text)]
             changed = [chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS]
-            found += similarities(shingles(changed), document=document_of([text]), weights=weights).tolist()
+            found += similarities(shingles(changed), document=documents_of([[text]])[0], weights=weights).tolist()
         caught = np.mean(np.array(found) >= threshold)
         print(
             f"| {share:.0%} of the words, {'one by one' if how == 'words' else 'one passage'} | {len(found):,} | {caught:.2%} "
@@ -208,7 +219,7 @@ def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pai
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
     chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
-    other: ComparedDocument = document_of([texts[pair[1]]])
+    other: ComparedDocument = documents_of([[texts[pair[1]]]])[0]
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]
 

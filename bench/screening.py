@@ -26,7 +26,7 @@ import xxhash
 
 import nextlong
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, Shingles, document_of, shingle_store
+from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, Shingles, documents_of, shingle_store
 from nextlong.schemas import META, NEGATIVE
 
 
@@ -72,7 +72,7 @@ def store(run: Any, count: int, path: Path) -> tuple[float, float]:
     drafts: list[tuple[Any, ...]] = []
     for number in np.random.default_rng(0).permutation(len(rows))[:count].tolist():
         chunks, roles = (rows[number].column(name).values.to_numpy() for name in ("chunk_id", "role"))
-        document = document_of(run.corpus.texts(chunks[roles == META]).tolist())
+        document = documents_of([run.corpus.texts(chunks[roles == META]).tolist()])[0]
         drafts.append((*shingles.of(np.unique(chunks[roles == NEGATIVE])), *document))
     threshold = run.recipe.mine.near_duplicates_for(run.recipe.compose.negatives)
     path.write_bytes(pickle.dumps((weights, threshold, drafts)))

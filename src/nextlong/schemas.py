@@ -76,8 +76,8 @@ META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS = range(len(ROLES))
 NO_CHUNK: Final = -1
 
 
-def pack_ids(shard: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the ids, shape (n,), of rows (n,) of a shard."""
+def pack_ids(shard: int | NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the ids, shape (n,), of rows (n,) of a shard, or of a shard each."""
     return np.int64(shard) << np.int64(SHARD_BITS) | rows.astype(np.int64)
 
 

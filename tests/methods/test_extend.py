@@ -10,7 +10,7 @@ from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
 from nextlong.methods.extend import _Candidates, _draft_block, _filter_near_duplicates
 from nextlong.recipe.keys import Compose, Mine
-from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
+from nextlong.retrieval.near_duplicates.shingles import ShingleStore, documents_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
 from nextlong.sequences import encode
 from nextlong.sequences.encode import TextEncoder
@@ -228,7 +228,7 @@ def take(length):
 def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
-    document = document_of(texts[:chunks])
+    document = documents_of([texts[:chunks]])[0]
     found = _filter_near_duplicates(
         offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
     )

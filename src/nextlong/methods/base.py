@@ -1,7 +1,4 @@
-"""The contract: what a method says of itself, what it gets, and what it hands back.
-
-In:  `CorpusArrays`, the whole corpus as arrays, and what the method needs of it: neighbours, keywords or nothing.
-Out: `Draft`s, each the documents of one sequence in reading order, or their parts.
+"""The contract: what a method says of itself, what it gets (`CorpusArrays`), and what it hands back (`Draft`s).
 
 `DocumentMethod` does all of a `Method` but `draft` for methods that put documents, or parts of documents, one after the other.
 Everything outside this folder asks a method for its layout and its needs, never for its name: that is what lets one be added as a
@@ -48,14 +45,13 @@ class Citation:
     key: str
     title: str
     authors: str
-    arxiv: str
-    year: int
+    arxiv: str  # its first two digits are the year
 
     def bibtex(self) -> str:
         """Return the entry of a bibliography."""
         return (
             f"@article{{{self.key},\n  title = {{{{{self.title}}}}},\n  author = {{{self.authors}}},\n"
-            f"  journal = {{arXiv preprint arXiv:{self.arxiv}}},\n  year = {{{self.year}}}\n}}"
+            f"  journal = {{arXiv preprint arXiv:{self.arxiv}}},\n  year = {{20{self.arxiv[:2]}}}\n}}"
         )
 
 
@@ -63,8 +59,7 @@ NEXTLONG: Final = Citation(
     "gao2025nextlong",
     "NExtLong: Toward Effective Long-Context Training without Long Documents",
     "Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin",
-    arxiv="2501.12766",
-    year=2025,
+    "2501.12766",
 )
 
 

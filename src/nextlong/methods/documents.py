@@ -1,7 +1,6 @@
 """Draft documents: the arrays that a method of whole documents, or parts of them, gets; and its drafts as files.
 
-In:  DOCS (all documents that have chunks), the tokens of every chunk, and what the method needs: the neighbours of some or
-     all documents, or their keywords.
+In:  DOCS, the tokens of every chunk, and what the method needs: neighbours of some or all documents, or keywords.
 Out: DRAFTS: the chunks of each sequence's documents, in order; no fewer than T tokens.
 
 Lengths are counted with the run's tokenizer, not estimated: how many characters make a token differs threefold between
@@ -11,8 +10,7 @@ follow to within 20 % of a document.
 
 A method that walks along neighbours holds them all, 60 bytes each: 300 GB at 10^9 chunks. Above `documents.partition_size`
 neighbours, documents are put into parts by spherical k-means, some `_CLUSTERS_OF_A_PART` clusters to a part, clusters whose centres
-are near each other in the same one; each part is drafted as if it were the corpus. That is ours. The authors of In-Context
-Pretraining hold every neighbour on one machine (sort/sort.py), and end a path after 21 documents.
+are near each other in the same one; each part is drafted as if it were the corpus. That is ours (docs/methods.md).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import corpus, special_ids
-from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks
 from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
@@ -43,7 +41,7 @@ from nextlong.recipe.amounts import TOKENIZER_BYTES, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, document_neighbours, index_steps
 from nextlong.retrieval.indexes.base import VectorShards
-from nextlong.retrieval.indexes.costs import PRODUCT_S
+from nextlong.retrieval.indexes.costs import of_products
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, chunk_ids_of, documents_step
@@ -85,11 +83,8 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
     """CHUNKS → how many tokens each takes."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        separator, tokenizer, text = (
-            special_ids(done).separator,
-            done["tokenizer"].file(".tokenizer.json"),
-            corpus(done),
-        )
+        text, separator = corpus(done), special_ids(done).separator
+        tokenizer = done["tokenizer"].file(".tokenizer.json")
         task = partial(_count_tokens, tokenizer=tokenizer, engine=engine, separator_tokens=len(separator))
         return [partial(task, documents=one, chunks=its) for one, its in zip(text.documents, text.chunks, strict=True)]
 
@@ -222,8 +217,7 @@ def _draft_documents(
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
 
-    `files` are those of the steps that the method reads, by name. The result says whether there may be more: `limited` if the
-    method stopped at as many as were asked for, `starved` how many it gave up for want of neighbours that there are.
+    `files` are those of the steps that the method reads, by name.
     """
     rows = np.load(docs, mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
@@ -312,14 +306,13 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> J
     _, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up
     sizes = rows["chunks"] if draft.chunks is None else draft.chunks
-    # `before` (parts,): how many chunks of its document stand before each part; `places` (chunks,): 0, 1, … within each part.
+    # `before` (parts,): how many chunks of its document stand before each part.
     by_group = np.argsort(groups, kind="stable")
     starts = np.cumsum(sizes[by_group]) - sizes[by_group]
     firsts = np.flatnonzero(np.diff(groups[by_group], prepend=-1))
     before = np.empty(len(groups), np.int64)
     before[by_group] = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(groups)))
-    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    ids = np.repeat(rows["first_chunk"] + before, sizes) + places
+    ids = ranges(rows["first_chunk"] + before, sizes)
     scores = np.full(len(rows), np.nan, np.float32) if draft.scores is None else draft.scores.astype(np.float32)
     hashes = rows["content_hash"][np.sort(first_time)]
     return {
@@ -363,10 +356,8 @@ class Part(NamedTuple):
 
 
 def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
-    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
-
-    The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
-    """
+    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`."""
+    # The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
     counts = np.pad(counts, (0, len(centres_CD) - len(counts)))
     cosines_CC = centres_CD.astype(np.float64) @ centres_CD.T
     row, here = [], 0
@@ -451,22 +442,18 @@ def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount,
         return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
 
     config: Json = {"partition_size": size, "neighbours": dict(neighbours), "seed": seed}
-    training = Estimate(
+    training = of_products(
         work=lambda amounts: _ITERATIONS * _SAMPLED_OF_A_CLUSTER * clusters(amounts) ** 2 * amounts.dimensions,
-        seconds=PRODUCT_S,
         disk=lambda amounts: clusters(amounts) * amounts.dimensions,
         bytes=4,
         memory=lambda amounts: 6.0 * _SAMPLED_OF_A_CLUSTER * clusters(amounts) * amounts.dimensions,
-        rate="products",
     )
-    assigning = Estimate(
+    assigning = of_products(
         work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
-        seconds=PRODUCT_S,
         disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
         bytes=2,
         tasks=per_shard,
         memory=lambda amounts: 4.0 * _HELD_VECTORS * amounts.dimensions if clusters(amounts) else 0.0,
-        rate="products",
     )
     trained = Step("clusters", 1, config, (documents, vectors), train, _ClustersResult, estimate=training)
     return [trained, Step("partition", 1, {}, (documents, vectors, trained), assign, estimate=assigning)]

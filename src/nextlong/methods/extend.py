@@ -42,6 +42,7 @@ from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_
 from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine
 from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
+from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
@@ -316,13 +317,11 @@ def _ordered_candidates(
             [np.full(count, size) for size, count in zip(sizes, times, strict=True)],
         )
     if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with true cosines
-        counts = np.array([opened(path).shape[0] for path in vectors])
-        first_of_shard = np.cumsum(counts) - counts
+        shards = VectorShards(vectors)
+        total = sum(shards.rows)
         drawn = _Candidates([], [], [])
         for query_D, like in zip(lookup.vectors(own_chunks, vectors), retrieved.ids, strict=True):
-            places = rng.permutation(int(counts.sum()))[: len(like) + len(own_chunks)]
-            shards = np.searchsorted(first_of_shard, places, side="right") - 1
-            ids = shards << schemas.SHARD_BITS | (places - first_of_shard[shards])
+            ids = shards.ids_at(rng.permutation(total)[: len(like) + len(own_chunks)])
             ids = ids[~np.isin(ids, own_chunks)][: len(like)]
             drawn.ids.append(ids)
             drawn.scores.append((lookup.vectors(ids, vectors) @ query_D).astype(np.float32))

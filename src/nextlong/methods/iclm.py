@@ -1,8 +1,5 @@
 """ICLM: one path through the graph of similar documents, cut into sequences (In-Context Pretraining, arXiv 2310.10638).
 
-In:  the nearest documents of every document, with cosines.
-Out: sequences that are stretches of one path; no document twice.
-
 The paper's algorithm (its §2.2, Algorithm 1) is a greedy tour of maximum similarity:
 
 1. Near-duplicates fall out first: of two documents whose cosine is above `max_similarity` only the one that comes first in
@@ -17,8 +14,6 @@ The paper's algorithm (its §2.2, Algorithm 1) is a greedy tour of maximum simil
 
 Equal degrees and equal weights are decided by a keyed hash of the content. The authors' published sort.py differs from
 their paper: it has a directed list, starts anywhere, closes a cluster at 21 documents and then merges small ones.
-
-The graph is three flat arrays (CSR), 12 bytes an edge and direction; the walk reads one row of it per document.
 """
 
 from __future__ import annotations
@@ -50,15 +45,12 @@ class Iclm(Section):
 
 
 class _IclmMethod(DocumentMethod[Iclm]):
-    """In-Context Pretraining."""
-
     name = "iclm"
     citation = Citation(
         "shi2023incontext",
         "In-Context Pretraining: Language Modeling Beyond Document Boundaries",
         "Shi, Weijia and Min, Sewon and Lomeli, Maria and Zhou, Chunting and Li, Margaret and others",
-        arxiv="2310.10638",
-        year=2023,
+        "2310.10638",
     )
     version = 2  # counts what it leaves out
     Options = Iclm
@@ -66,11 +58,9 @@ class _IclmMethod(DocumentMethod[Iclm]):
     scores = "the one before"
 
     def neighbours(self, options: Iclm) -> int:
-        """Return that every document needs k neighbours, and some to spare."""
         return options.neighbours + _NEAR_DUPLICATE_SPARES
 
     def draft(self, documents: CorpusArrays, options: Iclm, request: DraftRequest) -> Drafted:
-        """Return stretches of the path, in random order."""
         assert documents.neighbours is not None
         neighbours, cosines = documents.neighbours.table()
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)

@@ -1,8 +1,5 @@
 """KNN: a document followed by the documents most similar to it, nearest first.
 
-In:  seed documents in draw order and, for each, its neighbours in descending order of cosine, itself excluded.
-Out: sequences, one a seed that has neighbours enough.
-
 The published behaviour (the baseline of arXiv 2310.10638, 2405.19846 and 2501.12766) looks at each seed
 alone, so a popular document comes back in many sequences: `reuse="across-sequences"`. `"never"` gives every document to
 the first seed in draw order that reaches it, at the price of ever less similar neighbours for those that come later.
@@ -29,8 +26,6 @@ class Knn(Section):
 
 
 class _KnnMethod(DocumentMethod[Knn]):
-    """A document and its nearest."""
-
     name = "knn"
     Options = Knn
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
@@ -38,7 +33,6 @@ class _KnnMethod(DocumentMethod[Knn]):
     scores = "the first of the sequence"
 
     def repeats_documents(self, options: Knn) -> bool:
-        """Say what the user allows."""
         return options.reuse == "across-sequences"
 
     def draft(self, documents: CorpusArrays, options: Knn, request: DraftRequest) -> Drafted:

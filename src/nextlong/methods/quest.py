@@ -1,8 +1,5 @@
 """Quest: documents that answer the same queries, by keyword (arXiv 2405.19846, ICLR 2025).
 
-In:  the keywords of each document's queries (`keywords.py`).
-Out: sequences of documents that share a keyword.
-
 What the paper says, as quoted from its v7 (§3, App. A.4) in public reading notes; its own code is not published
 (github.com/caskcsg/longcontext has none of Quest's):
 
@@ -31,6 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.artifacts.lookup import ranges
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe.keys import Positive
@@ -53,15 +51,12 @@ class Quest(Keywords):
 
 
 class _QuestMethod(DocumentMethod[Quest]):
-    """Documents that share a keyword."""
-
     name = "quest"
     citation = Citation(
         "gao2024quest",
         "Quest: Query-centric Data Synthesis Approach for Long-context Scaling of Large Language Model",
         "Gao, Chaochen and Wu, Xing and Fu, Qi and Hu, Songlin",
-        arxiv="2405.19846",
-        year=2024,
+        "2405.19846",
     )
     version = 2  # counts what it leaves out
     Options = Quest
@@ -73,11 +68,9 @@ class _QuestMethod(DocumentMethod[Quest]):
         return f"{self.name} ({made})"
 
     def repeats_documents(self, options: Quest) -> bool:
-        """Say that the documents of oversampled keywords may come back."""
-        return True
+        return True  # those of oversampled keywords
 
     def draft(self, documents: CorpusArrays, options: Quest, request: DraftRequest) -> Drafted:
-        """Return sequences of documents that share a keyword."""
         assert documents.keywords is not None
         keywords, keyword_of, unshared = _draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
         drafts = _draft_keywords(keywords, keyword_of, documents, options, request)
@@ -146,9 +139,7 @@ def _draft_keywords(
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
     # Where each document is in `by_keyword`: its keyword's first place, and its own place among the keyword's documents.
     sizes = counts[row]
-    places = np.repeat(first[row] - (np.cumsum(sizes) - sizes), sizes)
-    places += np.arange(len(places))
-    pieces = stretches(by_keyword[places], documents.tokens, enough=request.target_tokens)
+    pieces = stretches(by_keyword[ranges(first[row], sizes)], documents.tokens, enough=request.target_tokens)
     drafts: list[Draft] = []
     # A document that an oversampled keyword puts into a sequence twice is there once; sequences that this leaves short are dropped.
     for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():

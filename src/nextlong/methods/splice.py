@@ -1,15 +1,12 @@
 """SPLiCe: a breadth-first tree of the documents most similar to one another (arXiv 2312.17296).
 
-In:  the nearest documents of every document, with cosines.
-Out: sequences of trees, flattened; no document stands in two of them.
-
 The paper's Algorithm 1: draw a root; while the example is short and the queue is not empty, take a document from the queue,
 append the k documents most similar to it that are not used yet, and queue them; order, concatenate, trim to L. k = 1
 makes a path of similar documents, a larger one a shallow and wide tree; the paper's default is k = 1 in the order in
 which documents were found (`identity`), beside which it tries the reverse and a random order.
 
-Ours: documents are found by this run's vectors instead of BM25 or Contriever. They are searched once, `_SEARCHED` for each;
-where fewer than k of these are still free, all free documents are searched again, so that a tree ends only when it is full.
+Ours: documents are found by this run's vectors, `_SEARCHED` for each; where fewer than k of these are still free, all free
+documents are searched again, so that a tree ends only when it is full. No document stands in two of them.
 """
 
 from __future__ import annotations
@@ -37,15 +34,12 @@ class Splice(Section):
 
 
 class _SpliceMethod(DocumentMethod[Splice]):
-    """Structured Packing for Long Context."""
-
     name = "splice"
     citation = Citation(
         "staniszewski2023structured",
         "Structured Packing in LLM Training Improves Long Context Utilization",
         "Staniszewski, Konrad and Tworkowski, Szymon and Jaszczur, Sebastian and Zhao, Yu and Michalewski, Henryk and others",
-        arxiv="2312.17296",
-        year=2023,
+        "2312.17296",
     )
     Options = Splice
     version = 2  # searches again
@@ -53,7 +47,6 @@ class _SpliceMethod(DocumentMethod[Splice]):
     scores = "the document that they were found for"
 
     def neighbours(self, options: Splice) -> int:
-        """Return so many that every document is given enough neighbours that k of them are free."""
         return max(_SEARCHED, 4 * options.neighbours)
 
     def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:

@@ -1,16 +1,11 @@
 """Untie the Knots: the parts of documents shuffled across their window (UtK, arXiv 2409.04774).
 
-In:  the tokens of every document and of its chunks.
-Out: windows of documents in random order, whose parts stand interleaved, each document's in their order.
-
 The paper packs documents into windows as ever, cuts each document into parts, and shuffles the parts of a window, so that
 a model must find, far back, what a part goes on from. As its authors' released code does it: the parts of each document
 take random places among those of all and keep their order (`preserve_partial_order`), and the last part of the window's
 last document, which the window's end cuts, stays last.
 
-Ours: a part begins where a chunk does, not within a paragraph, so a smaller `chunk.max_chars` gives finer parts; and the
-knot tokens at the cuts and the backtracing task, both of which need tokens that no tokenizer has, are left out: these are
-plain data for the plain next-token loss, in which a separator stands between parts as it does between documents. The paper
+Ours (docs/methods.md): a part begins where a chunk does, and there are neither knot tokens nor the backtracing task. The paper
 leaves some windows as they are (it shuffles 30 % or 80 % of them): set `share`, or mix with a run of `standard`.
 """
 
@@ -40,21 +35,17 @@ class UntieTheKnots(Section):
 
 
 class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
-    """Parts of documents, interleaved."""
-
     name = "untie_the_knots"
     citation = Citation(
         "tian2024untie",
         "Untie the Knots: An Efficient Data Augmentation Strategy for Long-Context Pre-Training in Language Models",
         "Tian, Junfeng and Zheng, Da and Cheng, Yang and Wang, Rui and Zhang, Colin and others",
-        arxiv="2409.04774",
-        year=2024,
+        "2409.04774",
     )
     Options = UntieTheKnots
     layout = Layout.INTERLEAVED
 
     def draft(self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest) -> Drafted:
-        """Return windows of whole documents, the parts of each shuffled."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
         windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
         drafts = []
@@ -78,8 +69,7 @@ def _interleaved(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cut documents of so many chunks, and return which document each part is of, and its size, shape (parts,) both.
 
-    Parts are shuffled, each document's in order. Every interleaving is equally likely, but that the last part of the last
-    document stays last.
+    Each document's are in order, the last of the last document is last; every such interleaving is equally likely.
     """
     sizes = []
     for count in chunks:

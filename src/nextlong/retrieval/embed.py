@@ -26,7 +26,7 @@ from nextlong import recipe
 from nextlong.artifacts.finished import corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import ExecutionResult
-from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
@@ -130,10 +130,9 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionRe
     model = load_encoder(encoder, dtype=execution.dtype, threads=execution.threads)
     device = getattr(model, "device", execution.device)
     if device != execution.device:
-        raise EncoderError(
-            f"encoder.model={encoder.model} was tried on {execution.device}, and this task would run it on {device}, which gives "
-            f"other vectors; run where {execution.device} is available, or set encoder.sentence_transformers.device={device}"
-        )
+        cure = f"run where {execution.device} is available, or set encoder.sentence_transformers.device={device}"
+        tried = f"was tried on {execution.device}, and this task would run it on {device}, which gives other vectors"
+        raise EncoderError(f"encoder.model={encoder.model} {tried}; {cure}")
     return model
 
 
@@ -146,12 +145,8 @@ def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tup
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
-    """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): a unit vector for each document with chunks.
-
-    `of="mean"`: the mean of its chunks' vectors. `"first"`: that of its first chunk, as from a model that truncates long texts.
-    """
-    table = read_chunks(chunks)
-    doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean `of` its chunks' vectors or the first."""
+    doc_rows, first, counts = np.unique(read_chunks(chunks)["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
     shape = (len(doc_rows), chunk_vectors.shape[1])
     with open(f"{out}.document_vectors.npy", "wb") as file:
@@ -219,19 +214,14 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortl
         joins = [join(numbers, its, mark) for numbers, (_, its, mark) in zip(members, shards, strict=True)]
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
-    estimate = Estimate(
-        work="embedded",
-        seconds=6e-5,
-        disk=lambda amounts: amounts.chunks * amounts.dimensions,
-        bytes=2,
-        tasks=per_shard,
-        rate=kind.rate,
-    )
-    version = 1
+    def values(amounts: Amounts) -> float:
+        return amounts.chunks * amounts.dimensions
+
+    needs, version = kind.resources(encoder), 1
+    estimate = Estimate(work="embedded", seconds=6e-5, disk=values, bytes=2, tasks=per_shard, rate=kind.rate)
     if kind.embeds == "slices":
         version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
         estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
-    needs = kind.resources(encoder)
     return Step("embed", version, {}, inputs, tasks, EmbedResult, resources=needs, estimate=estimate)
 
 

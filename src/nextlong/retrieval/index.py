@@ -3,8 +3,7 @@
 In:  VECTORS, the queries of a recipe and how many neighbours each gets.
 Out: a trained template, its filled shards, and the number of clusters to visit for the promised recall, which was measured.
 
-A recipe that names `exact` has none of these steps. Where `auto` chooses exact search, the step `index` records the reason, and
-the others have nothing to do. `verify`, reports and cards read the measured recall in the manifest of `tune`.
+A recipe that names `exact` has none of these steps; where `auto` chooses it, the step `index` says why, and the others do nothing.
 """
 
 from __future__ import annotations
@@ -31,20 +30,17 @@ from nextlong.text import Json, counted
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
-# How many neighbours a query gets, as plain data of the recipe: {"neighbours": n}, or {"chars": c}, as many documents as hold
-# c characters, which only the corpus tells.
+# How many neighbours a query gets: {"neighbours": n}, or {"chars": c}, as many documents as hold c characters in this corpus.
 NeighbourCount = Mapping[str, float]
 
 
 class _IndexResult(TaskResult):
-    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
+    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one how many clusters it has."""
 
     index: str
     why: str
     vectors: int
     clusters: int = 0
-    sample: int = 0
-    code_bytes: int = 0
 
 
 def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int) -> NeighbourCount:
@@ -177,10 +173,10 @@ def _choose_and_train(
         return _IndexResult(index=factory, why=why, vectors=count)
     factory = ivf.fitted(factory, vectors=count)
     try:
-        trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
+        clusters = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
     except RuntimeError as error:  # FAISS's only kind
         raise RecipeError(
             f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
             f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
         ) from None
-    return _IndexResult(index=factory, why=why, vectors=count, **trained)
+    return _IndexResult(index=factory, why=why, vectors=count, clusters=clusters)

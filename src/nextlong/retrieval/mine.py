@@ -4,8 +4,7 @@ In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product 
 Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is excluded (paper §3.1.2).
 
 A small corpus is searched by one task for each range of queries, which reads all vectors. Exact search of a large one reads
-them once: `_find_least_scores` bounds each query's k-th best cosine by a sample, `_scan_block` searches one block of the corpus
-for all queries and keeps what reaches the bound, and `_mine_block` merges what the blocks gave. The result is the same.
+them once, block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
@@ -213,38 +212,32 @@ def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]
     return lambda amounts: amount(amounts) if _block_count(amounts) else 0.0
 
 
-_LEAST = Estimate(
+_LEAST = costs.of_products(
     work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
-    seconds=costs.PRODUCT_S,
     disk=_if_blocks(lambda amounts: amounts.queries),
     bytes=4,
     tasks=_least_tasks,
     memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
-    rate="products",
     reads=_if_blocks(
         lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
     ),  # each the whole
 )
-_SCAN = Estimate(
+_SCAN = costs.of_products(
     work=_if_blocks(_products),
-    seconds=costs.PRODUCT_S,
     disk=_scanned,
     bytes=12,
     tasks=lambda amounts: max(1.0, _block_count(amounts)),
     memory=_if_blocks(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
-    rate="products",
     reads=_if_blocks(read_bytes),
 )
-_MINE = Estimate(
+_MINE = costs.of_products(
     work=lambda amounts: (
         _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _block_count(amounts) else _products(amounts)
     ),
-    seconds=costs.PRODUCT_S,
     disk="all_neighbours",
     bytes=12,
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
-    rate="products",
     reads=lambda amounts: 12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts),
 )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.lookup import ranges, read_chunks
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
@@ -85,10 +85,7 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
 
 def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
     """Return the chunk ids of the given META_DOCUMENTS rows, one after the other, shape (sum of chunks,)."""
-    counts = documents["chunks"]
-    firsts = documents["first_chunk"] - np.cumsum(counts) + counts
-    ids: NDArray[np.int64] = np.repeat(firsts, counts) + np.arange(counts.sum())
-    return ids
+    return ranges(documents["first_chunk"], documents["chunks"])
 
 
 def list_documents(
@@ -99,7 +96,7 @@ def list_documents(
     of_shards = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
     rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
-    ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
+    ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
     order = np.arange(len(docs))  # queries are the ids, among the document vectors, of `seeds` documents, or of all
     if seeds is not None:  # in the order in which they start sequences
         order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]

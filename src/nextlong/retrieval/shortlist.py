@@ -8,10 +8,9 @@ of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A sample of c
 and each shard marks its chunks that reach this score for some meta-chunk: no ranking is merged. Up to _SAMPLED chunks the sample
 is the whole corpus, and the ranks are exact.
 
-_CONTROL is a random 1 % of all chunks, shortlisted or not, all of them embedded: the nearest of them to a meta-chunk is known,
-and whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
-s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is a nearly unbiased estimate of the share of chunks at such ranks
-that are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
+_CONTROL is a random 1 % of all chunks, all of them embedded: how often the shortlist has the nearest of them to a meta-chunk, whose
+rank among all chunks is 100 on average, estimates the share of chunks at such ranks that it has (docs/search.md). The control
+chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
 
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Of a meta-chunk, only the words with the highest weight are looked up, as in Lucene's
 "more like this": words that most chunks have cost most of the time and decide little.
@@ -44,8 +43,7 @@ from nextlong.text import Json, counted
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_SHORTLISTED: Final = 1
-_CONTROL: Final = 2
+_SHORTLISTED, _CONTROL = 1, 2  # bits
 CONTROL_SHARE: Final = 0.01
 # Of the meta-chunks. Those without a control chunk among their candidates are left out: their ranks are the deeper ones.
 _LEAST_JUDGED: Final = 0.95
@@ -301,11 +299,9 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         return [partial(each, shard=shard, documents=documents, chunks=chunks) for shard, (documents, chunks) in shards]
 
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
-    asked: Json = {
-        "chunks": recipe.mine.shortlist_chunks,
-        "target_tokens": recipe.compose.target_tokens,
-        "draft_factor": recipe.compose.draft_factor,
-    }
+    compose = recipe.compose
+    asked: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
+    asked["chunks"] = recipe.mine.shortlist_chunks
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)

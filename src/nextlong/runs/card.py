@@ -37,8 +37,8 @@ from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.runs import data_folder
 from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
+from nextlong.runs.spans import Spread
 from nextlong.runs.stats import STATISTICS, Stats, read
-from nextlong.runs.tally import Spread
 from nextlong.runs.warnings import control, of_rows
 from nextlong.schemas import Layout
 from nextlong.text import Json, public_name

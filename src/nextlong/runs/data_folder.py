@@ -63,7 +63,7 @@ def settle(run_dir: Path) -> None:
                     if source.is_file():
                         again = path.with_name(f".{path.name}.tmp")
                         again.unlink(missing_ok=True)
-                        _link_to(source, again)
+                        again.symlink_to(os.path.relpath(source, path.parent))
                         again.replace(path)
 
 
@@ -93,7 +93,7 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _link_to(file.path, target)
+                target.symlink_to(os.path.relpath(file.path, target.parent))
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
         store.write_file(new / CARD, card)
@@ -115,11 +115,8 @@ def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
         formats, is_mix, is_kept = delivered_in(folder), folder.name.startswith(MIX), folder.name in kept
-        gone = [
-            one
-            for one, plain in formats
-            if (plain["rows"] not in rows if is_mix else _variant_of(plain) == folder.name and not is_kept)
-        ]
+        gone = [one for one, plain in formats if is_mix and plain["rows"] not in rows]
+        gone += [one for one, plain in formats if not (is_mix or is_kept) and _variant_of(plain) == folder.name]
         stale += [*gone, folder / CARD] if gone and len(gone) == len(formats) else gone
     for path in stale:
         if path.name == CARD:
@@ -203,7 +200,3 @@ def _remove_ours(folder: Path) -> None:
 def _remove_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
-
-
-def _link_to(source: Path, target: Path) -> None:
-    target.symlink_to(os.path.relpath(source, target.parent))

@@ -110,8 +110,11 @@ def export(
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
-        if reporter is not None and (told := _same_documents(opened)):
-            reporter.tell(told)
+        corpora = [one.steps["ingest"].manifest["fingerprint"] for one in opened]
+        alike = [str(one) for one, corpus in zip(opened, corpora, strict=True) if corpora.count(corpus) > 1]
+        if reporter is not None and alike:
+            problem = "are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
+            reporter.tell(f"{', '.join(alike)} {problem}")
         for one in opened:
             export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe.export.formats, first.steps)
@@ -127,12 +130,12 @@ def export(
         with pipeline.executor_for(recipe, work="export") as executor:
             carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
             done: Artifacts = carry_out(steps, known=first.steps)
-            if others:
-                _describe_mix(Exported(recipe, opened, done), mix, by)
-            else:
+            if not others:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
                 done = _with_statistics(first, done, carry_out)
             written = Exported(recipe, opened, done)
+            if others:
+                _describe_mix(written, mix, by)
             _place_data(written)
     push(written, stale=stale)
     return written
@@ -141,21 +144,15 @@ def export(
 def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
     """Return the recipe of the plain run of some short documents. Raises RecipeError for what no recipe allows."""
     like, name = first.recipe, re.sub(r"[^\w.-]+", "-", documents.name)
-    tokenizer = {
-        **like.tokenizer.model_dump(mode="json", include={"bos", "eos", "engine"}),
-        "source": str(first.steps["tokenizer"].file(".tokenizer.json").absolute()),
-    }
     target_tokens = tokens or min(_SHORT_TOKENS, like.compose.target_tokens)
-    plain = {
+    kept: dict[str, bool | set[str]] = {"tokenizer": {"bos", "eos", "engine"}, "export": {"formats"}}
+    kept |= dict.fromkeys(("seed", "workers", "executor"), True)
+    plain = like.model_dump(mode="json", include=kept) | {
         "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
-        "seed": like.seed,
-        "workers": like.workers,
-        "executor": like.executor,
         "ingest": {"sources": [{"path": str(documents)}]},
-        "tokenizer": tokenizer,
         "compose": {"method": "standard", "sequences": "all", "target_tokens": target_tokens},
-        "export": like.export.model_dump(mode="json", include={"formats"}),
     }
+    plain["tokenizer"]["source"] = str(first.steps["tokenizer"].file(".tokenizer.json").absolute())
     return Recipe.from_dict(plain, origin=f"short documents of {documents}")
 
 
@@ -228,15 +225,6 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         )
     if (eod := recipe.export.megatron_eod) is not None:
         special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
-
-
-def _same_documents(runs: Sequence[Run]) -> str:
-    """Return a note about runs of a mix that are made of the same documents, "" if there are none."""
-    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
-    alike = [str(run) for run, corpus in zip(runs, corpora, strict=True) if corpora.count(corpus) > 1]
-    if not alike:
-        return ""
-    return f"{', '.join(alike)} are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
 
 
 def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:

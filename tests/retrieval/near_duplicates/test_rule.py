@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import plain_rule
 from invented import Corpus
 from nextlong.retrieval.near_duplicates import rule as shares
-from nextlong.retrieval.near_duplicates.rule import find_near_duplicates, similarities
-from nextlong.retrieval.near_duplicates.shingles import add_counts, document_of, shingles, weights_from
+from nextlong.retrieval.near_duplicates.rule import Texts, find_near_duplicates
+from nextlong.retrieval.near_duplicates.shingles import add_counts, documents_of, shingles, weights_from
 
 ALIKE = np.full(1, 1024, np.uint16)  # no shingle is common
 
@@ -20,8 +20,18 @@ def distinct_words(count, prefix="w"):
     return [f"{prefix}{number}" for number in range(count)]
 
 
+def similarities(candidates, *, document, weights):
+    """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1]."""
+    texts = Texts.of(candidates, weights, 1.0)
+    shares_of = shares._covered_by(document, texts).astype(np.float64)
+    np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
+    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
+    return shares_of
+
+
 def similarity(candidate, document, weights=ALIKE):
-    return float(similarities(shingles([candidate]), document=document_of([document]), weights=weights)[0])
+    return float(similarities(shingles([candidate]), document=documents_of([[document]])[0], weights=weights)[0])
 
 
 def text_of(words):
@@ -35,7 +45,7 @@ def changed(words, places, draw):
 def found(texts, *, document="", weights=ALIKE, threshold=0.8):
     """Return which texts are copies of the document, and the pairs of the others."""
     copies = find_near_duplicates(
-        shingles(texts), document=document_of([document]), weights=weights, threshold=threshold
+        shingles(texts), document=documents_of([[document]])[0], weights=weights, threshold=threshold
     )
     return copies.of_document.tolist(), copies.pairs.tolist()
 
@@ -78,20 +88,20 @@ def test_a_chunk_is_a_copy_of_the_document_that_holds_it_and_not_the_other_way_r
 
 def test_a_run_across_the_border_of_two_chunks_of_the_document_counts():
     words = distinct_words(40)
-    document = document_of([text_of(words[:20]) + " ", text_of(words[20:])])
+    document = documents_of([[text_of(words[:20]) + " ", text_of(words[20:])]])[0]
     candidates = shingles([text_of(words[12:28]), "none of it is in there, not at all, not a word"])
     assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 0]
 
 
 def test_a_short_chunk_of_the_document_is_a_text_of_its_own():
-    document = document_of(["Chapter one\n", text_of(distinct_words(20)) + "\n", "The end"])
+    document = documents_of([["Chapter one\n", text_of(distinct_words(20)) + "\n", "The end"]])[0]
     candidates = shingles(["the end", "chapter one", "w3 w4 w5", "chapter one the end"])
     assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 1, 0, 0]
 
 
 def test_a_document_of_few_words_is_one_too():
     candidates = shingles(["the end", "of", "of the end"])
-    assert similarities(candidates, document=document_of(["of ", "the end"]), weights=ALIKE).tolist() == [1, 1, 1]
+    assert similarities(candidates, document=documents_of([["of ", "the end"]])[0], weights=ALIKE).tolist() == [1, 1, 1]
 
 
 @settings(deadline=None)
@@ -200,7 +210,7 @@ def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 <
         patch.setattr(shares, "_RARE_SHARE", rare)
         patch.setattr(shares, "_AT_ONCE", at_once)
         copies = find_near_duplicates(
-            shingles(texts), document=document_of(chunks), weights=weights, threshold=threshold
+            shingles(texts), document=documents_of([chunks])[0], weights=weights, threshold=threshold
         )
     expected = plain_rule.found(texts, chunks, weights.tolist(), threshold)
     assert (copies.of_document.tolist(), copies.pairs.tolist(), copies.by_passage.tolist()) == expected
@@ -268,5 +278,5 @@ def test_shares_do_not_depend_on_the_texts_beside_them():
     words = distinct_words(300)
     texts = [text_of(changed(words, set(draw.sample(range(300), 40)), draw)) for _ in range(20)]
     weights = np.array([1024, 300, 70, 900], np.uint16)
-    together = similarities(shingles(texts), document=document_of([text_of(words)]), weights=weights)
+    together = similarities(shingles(texts), document=documents_of([[text_of(words)]])[0], weights=weights)
     assert together.tolist() == [similarity(text, text_of(words), weights) for text in texts]

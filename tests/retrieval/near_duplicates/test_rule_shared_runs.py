@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextlong.artifacts.lookup import ranges
 from nextlong.retrieval.near_duplicates.rule import shared_runs
-from nextlong.retrieval.near_duplicates.shingles import ranges
 
 TEXTS = st.lists(st.lists(st.sampled_from([3, 5, 7, 11, 1 << 63, (1 << 63) + 1]), max_size=12), max_size=6)
 

@@ -18,7 +18,7 @@ from invented import Corpus
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     add_counts,
-    document_of,
+    documents_of,
     hash_words,
     ngrams,
     shingle_shard,
@@ -57,12 +57,12 @@ def test_a_text_of_few_words_is_one_shingle_that_only_the_same_words_have(other)
 
 def test_a_document_is_compared_as_a_whole_and_by_its_short_chunks():
     chunks = ["a b c d e f g\n", "h i j k l m n o p q\n", "r s t"]
-    document = document_of(chunks)
+    document = documents_of([chunks])[0]
     assert document.runs.tolist() == shingles(["".join(chunks)]).hashes.tolist()
     assert document.wholes.tolist() == shingles([chunks[0], chunks[2]]).hashes.tolist()
-    assert document_of(["a ", "b"]).wholes.tolist() == shingles(["a", "b", "a b"]).hashes.tolist()
-    assert not len(document_of(["a ", "b"]).runs)
-    assert not len(document_of(["?!"]).wholes)
+    assert documents_of([["a ", "b"]])[0].wholes.tolist() == shingles(["a", "b", "a b"]).hashes.tolist()
+    assert not len(documents_of([["a ", "b"]])[0].runs)
+    assert not len(documents_of([["?!"]])[0].wholes)
 
 
 def test_weights_fall_with_the_number_of_documents():

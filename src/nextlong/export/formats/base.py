@@ -28,7 +28,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
@@ -91,7 +91,7 @@ class Format:
     contradict each other. Files of a format without `read` are verified by their hashes alone.
 
     Rows: `wanted` is what the format needs besides token ids and boundaries: the source of each row, the spans, or the
-    spans with their texts (blocks are then pairs of rows and texts). `extra_tokens` are added to
+    spans with their texts. `extra_tokens` are added to
     `compose.target_tokens`; `eos` says whether each document must end in EOS; `no_packing` says why a row may hold
     only one sequence, and is empty where it may hold several.
 
@@ -111,7 +111,7 @@ class Format:
     close: Callable[[Path, Sequence[Any]], None] | None = None
     read: Callable[[Path, Sequence[str]], Iterator[Mapping[str, Any]]] | None = None
     unit: Literal["rows", "documents"] = "rows"
-    wanted: Literal["ids", "domains", "spans", "texts"] = "ids"
+    wanted: Wanted = "ids"
     extra_tokens: int = 0
     eos: Literal["free", "required"] = "free"
     no_packing: str = ""
@@ -174,15 +174,9 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
         places = block.token_offsets[row_of_span] + block.token_starts
         document = np.searchsorted(starts, places, side="right") - 1
-        moved = places + (new_starts - starts)[document] - token_offsets[row_of_span]
-        token_starts = moved.astype(np.int32)
-        block = replace(
-            block,
-            input_ids=ids,
-            token_offsets=token_offsets,
-            token_starts=token_starts,
-            token_ends=token_starts + (block.token_ends - block.token_starts),
-        )
+        firsts = (places + (new_starts - starts)[document] - token_offsets[row_of_span]).astype(np.int32)
+        ends = firsts + (block.token_ends - block.token_starts)
+        block = replace(block, input_ids=ids, token_offsets=token_offsets, token_starts=firsts, token_ends=ends)
         room = padded.astype(np.int32)
     return pa.table({name: _column(name, block, room) for name in columns})
 
@@ -193,9 +187,9 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     def plain(name: str, value: Any) -> Any:
         if name in _ARRAYS:
             return value.values.to_numpy()
-        return (
-            {key.name: value.values.field(key.name).to_pylist() for key in SPAN} if name == "spans" else value.as_py()
-        )
+        if name == "spans":
+            return {field.name: value.values.field(field.name).to_pylist() for field in SPAN}
+        return value.as_py()
 
     for row in range(batch.num_rows):
         yield {name: plain(name, batch.column(name)[row]) for name in batch.schema.names}
@@ -227,8 +221,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "seq_lengths": pa.list_(pa.int32()),
     "spans": pa.list_(SPAN),
     "attention_mask": pa.list_(pa.int8()),
-    "seq_lengths_padded": pa.list_(pa.int32()),
-    "labels": pa.list_(pa.int32()),
+    **dict.fromkeys(_PADDED_COLUMNS, pa.list_(pa.int32())),
 }
 COLUMNS: Final = tuple(_TYPES)[:7]  # of formats that keep everything
 

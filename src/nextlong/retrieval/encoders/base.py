@@ -43,10 +43,8 @@ class LoadedEncoder(Protocol):
 
 
 def unit_or_drawn(vectors: NDArray[np.float32], texts: Sequence[str], *, least: float) -> NDArray[np.float32]:
-    """Return the vectors, changed in place, at unit length; one shorter than `least` gets a direction drawn by its text's hash.
-
-    A zero vector would stop the run. Equal texts stay equal, so near-duplicates are still found; nothing else lies near.
-    """
+    """Return the vectors, changed in place, at unit length; one shorter than `least` gets a direction drawn by its text's hash."""
+    # A zero vector would stop the run. Equal texts stay equal, so near-duplicates are still found; nothing else lies near.
     lengths = np.linalg.norm(vectors, axis=1)
     for row in np.flatnonzero(lengths < least).tolist():
         digest = hashlib.blake2b(texts[row].encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -87,10 +85,7 @@ class EncoderKind(ABC):
     def load(
         self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
     ) -> LoadedEncoder:
-        """Return the encoder. Raises EncoderError where a package or a model is missing, with the cure.
-
-        `fitted` is the stem that the preparation wrote; `dtype` and `threads` are what it chose.
-        """
+        """Return the encoder, by the stem that the preparation wrote, and what it chose. Raises EncoderError with the cure."""
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int

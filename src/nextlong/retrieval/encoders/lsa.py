@@ -306,23 +306,19 @@ class LsaKind(EncoderKind):
     result = FitResult
 
     def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:
-        """Return the encoder that `prepare` fitted."""
         assert fitted is not None
         return Lsa.load(fitted)
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
     ) -> list[Task]:
-        """Return the task that fits."""
         options = config.options_as(LsaOptions)
         return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=options, seed=seed)]
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
-        """Return the seed of the sample."""
         return {"seed": seed}
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
-        """Return how the fit grows with its sample."""
         options = config.options_as(LsaOptions)
 
         def sample(amounts: Amounts) -> float:

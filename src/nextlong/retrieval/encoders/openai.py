@@ -134,9 +134,8 @@ class OpenAIEncoder:
             start, kind = answer[:200].decode("utf-8", "replace"), type(error).__name__
             raise self._error(f"answered with no list of embeddings ({kind}: {error}): {start!r}") from None
         if sorted(places) != list(range(len(batch))):
-            raise self._error(
-                f"was sent {len(batch)} texts and answered with {len(places)} vectors, indices {sorted(places)[:8]} ..."
-            )
+            answered = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
+            raise self._error(f"was sent {len(batch)} texts and answered with {answered}")
         if vectors.ndim != 2 or (wanted is not None and vectors.shape[1] != wanted):
             raise self._error(
                 f"answered with vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={wanted}; "
@@ -157,15 +156,12 @@ class OpenAIKind(EncoderKind):
     not_repeatable = "is a server, which may give other vectors today and ask a price"
 
     def load(self, config: recipe.Encoder, **_: object) -> OpenAIEncoder:
-        """Return the client."""
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
     def resources(self, config: recipe.Encoder) -> Resources:
-        """Return that one task runs at a time."""
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Return that the server is not asked."""
         dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
         return Speed(unknown="the endpoint's", dimensions=dimensions)
 

@@ -5,10 +5,9 @@ The library sorts what one call gives it by length, so that a batch holds little
 `encode` hands over all its texts at once. bfloat16 where a GPU has it, or where a trial found it faster: all-MiniLM-L6-v2
 then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
 
-In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks. The manifest of the
-encoder step keeps this ExecutionResult, and every task encodes by it, also where the run is resumed on another machine: another
-choice gives vectors that differ in the last digits. What a processor says of itself does not tell: of two that know bfloat16, one
-may be the slower in it and the other twice as fast. Trials are timed by processor seconds: a busy machine does not show.
+In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks, timed by processor
+seconds, because what a processor says of itself does not tell. Every task encodes by this ExecutionResult, also where the run is
+resumed on another machine: another choice gives vectors that differ in the last digits.
 """
 
 from __future__ import annotations
@@ -113,10 +112,9 @@ class SentenceTransformersEncoder:
             how = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
             vectors = self._model.encode(list(texts), **how, **task)
         except (ValueError, TypeError) as error:
-            raise EncoderError(
-                f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
-                "take what its model card names, or leave them out"
-            ) from None
+            refused = f"refuses prompt={options.prompt!r}, task={options.task!r}: {error}"
+            cure = "take what its model card names, or leave them out"
+            raise EncoderError(f"{_WHERE}{self._name} {refused}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
 
     @property
@@ -275,18 +273,15 @@ class SentenceTransformersKind(EncoderKind):
     def load(
         self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
     ) -> SentenceTransformersEncoder:
-        """Return the model."""
         options = config.options_as(SentenceTransformersOptions)
         return SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
     ) -> list[Task]:
-        """Return the task that tries the model."""
         return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
-        """Return a GPU for each task, if there is one."""
         device = config.options_as(SentenceTransformersOptions).device
         if device is None or device == "cuda":
             return Resources(gpu="needed" if device else "optional")
@@ -301,7 +296,6 @@ class SentenceTransformersKind(EncoderKind):
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
-        """Return what loading and trying a model takes."""
         return Estimate(work=1, seconds=20.0, rate="")
 
 

@@ -72,11 +72,9 @@ class StaticKind(EncoderKind):
     cure = "take another model"
 
     def load(self, config: recipe.Encoder, **_: object) -> StaticEncoder:
-        """Return the model."""
         return StaticEncoder(config.name, config.options_as(StaticOptions))
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Encode a few chunks."""
         encoder = self.load(config)
         few = chunks[:_MEASURED_CHUNKS]
         encoder.encode(few[:1])

@@ -72,12 +72,11 @@ class VectorShards:
         return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
 
     def ids_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of ascending places, shape (n,), in the concatenation of all searched shards."""
+        """Return the ids of places, shape (n,), in the concatenation of all searched shards."""
         ends = np.cumsum(self.rows)
         positions = np.searchsorted(ends, places, side="right")
         shards = np.asarray(self.numbers, np.int64)[positions]
-        ids: NDArray[np.int64] = shards << schemas.SHARD_BITS | (places - (ends - self.rows)[positions])
-        return ids
+        return schemas.pack_ids(shards, places - (ends - self.rows)[positions])
 
     def blocks(self, rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Stream all vectors as float32 blocks that may span shards, with their ids; a block is valid until the next."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nextlong.engine.process import memory_bytes
@@ -25,6 +26,7 @@ from nextlong.text import counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
+of_products = partial(Estimate, seconds=PRODUCT_S, rate="products")  # of a step that multiplies vectors
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
@@ -42,14 +44,14 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
     exact_s, approximate_s = seconds(amounts, has_gpu=has_gpu)
     vectors, dimensions = round(amounts.vectors), max(1, round(amounts.dimensions))
     unit = "seconds on the GPU" if has_gpu else "core-seconds"
-    search = f"{counted(round(amounts.queries), 'query')} over {vectors:,} vectors of {dimensions} dimensions"
     if vectors < _LEAST_VECTORS:
         return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
+    search = (
+        f"{counted(round(amounts.queries), 'query')} over {vectors:,} vectors of {dimensions} dimensions: exact search"
+    )
+    exact, built = f"about {exact_s:,.0f} {unit}", f"{approximate_s:,.0f} core-seconds"
     if approximate_s > _WORTH * exact_s:
-        return EXACT, (
-            f"{search}: exact search takes about {exact_s:,.0f} {unit}, "
-            f"building and searching an index would take {approximate_s:,.0f} core-seconds"
-        )
+        return EXACT, f"{search} takes {exact}, building and searching an index would take {built}"
     # The codes that fit the memory, so that what a query visits stays in it: as stored, a byte, a quarter of one.
     values, quarter, memory = vectors * dimensions, dimensions // 4, memory_bytes()
     factory = f"OPQ{quarter},IVF,PQ{quarter}"
@@ -57,20 +59,18 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
         factory = "IVF,Flat"
     elif values <= memory * 2 // 3 or dimensions % 4:
         factory = "IVF,SQ8"
-    return factory, (
-        f"{search}: exact search would take about {exact_s:,.0f} {unit}, "
-        f"building and searching an index {approximate_s:,.0f} core-seconds"
-    )
+    return factory, f"{search} would take {exact}, building and searching an index {built}"
 
 
 def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
     """Return about how long exact search takes, and to build and search an index."""
-    flop = amounts.queries * amounts.vectors * 2 * max(1.0, amounts.dimensions)
-    keeping = amounts.queries * min(amounts.neighbours, amounts.vectors) * FOUND_S
-    search = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
-    return flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S) + keeping, sum(
-        _build_seconds(amounts)
-    ) + search + keeping
+    flop, keeping = (
+        2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions),
+        amounts.all_neighbours * FOUND_S,
+    )
+    exact_s = flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S)
+    search_s = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
+    return exact_s + keeping, sum(_build_seconds(amounts)) + search_s + keeping
 
 
 def visited_share(amounts: Amounts) -> float:
@@ -126,38 +126,30 @@ def _parts(amounts: Amounts) -> int:
     return parts(amounts.vectors, round(amounts.shards))
 
 
-TRAIN = Estimate(
+def _tuning_products(amounts: Amounts) -> float:
+    # An exact search for the sample that recall is measured on, and one by codes that lose something.
+    searches = 1 if amounts.index.endswith("Flat") else 2
+    return searches * min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+
+
+TRAIN = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[0] / PRODUCT_S),
-    seconds=PRODUCT_S,
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
     bytes=1,
     memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
-    rate="products",
     reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
 )
-FILL = Estimate(
+FILL = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[1] / PRODUCT_S),
-    seconds=PRODUCT_S,
     disk=_if_built(_list_bytes),
     bytes=1,
     tasks=_parts,
     memory=_if_built(lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)),  # codes, and a copy by cluster
-    rate="products",
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
-TUNE = Estimate(
-    # The products of an exact search for the sample that recall is measured on, and of one by codes that lose something.
-    work=_if_built(
-        lambda amounts: (
-            min(ivf.SAMPLE, amounts.queries)
-            * amounts.vectors
-            * amounts.dimensions
-            * (1 if amounts.index.endswith("Flat") else 2)
-        )
-    ),
-    seconds=PRODUCT_S,
+TUNE = of_products(
+    work=_if_built(_tuning_products),
     tasks=lambda amounts: tune_tasks(amounts.vectors, _parts(amounts)),
     memory=_if_built(lambda amounts: 250e6 + 32 * amounts.vectors / tune_tasks(amounts.vectors, _parts(amounts))),
-    rate="products",
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),
 )

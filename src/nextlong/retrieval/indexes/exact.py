@@ -7,13 +7,8 @@ A block of vectors is made float32 once and multiplied with all queries; only sc
 kept (`Best`). A sample of the vectors gives a first guess of the k-th best, so a search costs little more than reading the
 vectors and multiplying them. Float32 products only select: the final scores are exact. Descending by score, equal scores by id.
 
-Why the scores are exact: the product of two float16 numbers is a multiple of 2^-48, and a sum of such products for vectors of
-unit length stays below 2, which a float64 holds without rounding, in whatever order it is added up. So the cosine, rounded once
-to float32, depends neither on the linear algebra library nor on the processor, the block, the number of queries or a GPU.
-
-On a GPU, float16 numbers are exact in TF32, so a product on tensor cores is off by the rounding of its sum alone. The device keeps
-each query's best by these rough scores, and a few more; the processor scores them exactly. Where rough scores cannot tell more than
-those apart, as among a thousand copies of a text, the processor searches for that query itself.
+Why the scores are exact, on a GPU too, where rough scores of tensor cores choose what a processor scores exactly:
+docs/decisions/0008-search.md.
 """
 
 from __future__ import annotations
@@ -288,20 +283,17 @@ class ExactTorch(Exact):
         """Yield the first id and the float16 vectors, on the device, of blocks of all shards; one is read ahead."""
         import torch
 
-        places = [
-            (shard, first, last)
-            for shard, rows in zip(self._vectors.numbers, self._vectors.rows, strict=True)
-            for first, last in pairwise([*range(0, rows, _DEVICE_ROWS), rows])
-        ]
+        shards = zip(self._vectors.numbers, self._vectors.rows, strict=True)
+        places = [(shard, first) for shard, rows in shards for first in range(0, rows, _DEVICE_ROWS)]
 
-        def read(place: tuple[int, int, int]) -> torch.Tensor:
-            shard, first, last = place
-            rows = torch.from_numpy(np.array(self._vectors[shard][first:last]))
+        def read(place: tuple[int, int]) -> torch.Tensor:
+            shard, first = place
+            rows = torch.from_numpy(np.array(self._vectors[shard][first : first + _DEVICE_ROWS]))
             return rows.pin_memory() if self._device.type == "cuda" else rows
 
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(read, places[0]) if places else None
-            for (shard, first, _), following in zip(places, [*places[1:], None], strict=False):
+            for (shard, first), following in zip(places, [*places[1:], None], strict=False):
                 assert ahead is not None
                 rows = ahead.result()
                 ahead = reader.submit(read, following) if following else None

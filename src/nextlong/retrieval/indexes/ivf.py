@@ -4,10 +4,8 @@ In:  a random sample of all vectors → one trained template (FAISS, any factory
      Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
 Out: the k nearest among the clusters that are looked into, with the exact cosines of the stored vectors.
 
-Centres are trained and looked up by `kmeans.py`; FAISS trains scalar codes and graphs, encodes and decodes. The search goes through
-the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries that look into it,
-which a processor does ten times as fast as it compares codes one query at a time. What is found is a little more than k, by
-rough scores; the exact ones order it.
+The search goes through the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries
+that look into it. What is found is a little more than k, by rough scores; the exact ones order it (docs/decisions/0008-search.md).
 
 `tune` finds how many clusters a query must look into for the recall that the recipe asks for, against brute force for some of the
 recipe's own queries. The recall of a query is the share of its k nearest that the index finds; equal cosines count whichever of
@@ -90,8 +88,8 @@ def fitted(factory: str, *, vectors: int) -> str:
     return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
 
 
-def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dict[str, int]:
-    """Train the template on a random sample across all shards, `{out}.template.faiss`; returns clusters, sample and code bytes."""
+def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> int:
+    """Train the template on a random sample across all shards, `{out}.template.faiss`; return how many clusters it has."""
     import faiss
 
     for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
@@ -120,7 +118,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dic
         lists.train(sample_ND)  # the codes: clusters that are there already stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
-    return {"clusters": lists.nlist, "sample": len(sample_ND), "code_bytes": lists.code_size}
+    return int(lists.nlist)
 
 
 def _rotations_of(index: Any) -> list[Any]:

@@ -2,12 +2,10 @@
 
 In:  unit vectors, float32. Out: centres of unit length (spherical k-means); for each vector the numbers of its nearest.
 
-Both are products of a block of vectors with all centres. FAISS does the same for its own indexes four times as slowly
-on one core (29 GFLOP/s against 114, `bench/search.py`), and building an index is hardly anything else.
-
-Product quantizers, and the rotations before them, are trained likewise, as one matrix product a part and round: FAISS takes 90 s of
-a core to train PQ64 on 16,384 vectors of 256 dimensions, and many times that for OPQ64. The rotation is that of optimized product
-quantization (Ge et al., 2013, §3.1): codebooks for a rotation, then the rotation that comes nearest to what they reconstruct.
+All are products of a block of vectors with all centres, which FAISS makes four times as slowly on one core
+(docs/decisions/0008-search.md). Product quantizers, and the rotations before them, are trained likewise, as one matrix product a
+part and round. The rotation is that of optimized product quantization (Ge et al., 2013, §3.1): codebooks for a rotation, then the
+rotation that comes nearest to what they reconstruct.
 """
 
 from __future__ import annotations

@@ -25,16 +25,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.retrieval.near_duplicates.shingles import (
-    SHINGLE_WORDS,
-    U64,
-    ComparedDocument,
-    Shingles,
-    Weights,
-    mix,
-    powers,
-    ranges,
-)
+from nextlong.artifacts.lookup import ranges
+from nextlong.retrieval.near_duplicates import shingles
+from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, ComparedDocument, Shingles, Weights
 
 _PASSAGE_WORDS: Final = 100
 _RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
@@ -50,10 +43,7 @@ Owners = NDArray[np.int32]
 
 
 class SharedRuns(NamedTuple):
-    """Runs that more than one text has; the texts that hold those of kind k are holders[offsets[k]:offsets[k + 1]].
-
-    Kind 0 is what no other text has: nobody is said to hold it.
-    """
+    """Runs that more than one text has; the texts that hold those of kind k are holders[offsets[k]:offsets[k + 1]], none of 0."""
 
     kinds: Ints  # (s,) the kind of each run
     holders: Owners  # (h,) each text once a kind, ascending
@@ -129,21 +119,17 @@ class Texts(NamedTuple):
 
 
 def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
-    """Return the highest value of the shingles that the last word of each shingle stands in, (s,): whether any is, of bools.
-
-    The last two words of a text get values of the text behind it, too; they weigh nothing.
-    """
-    most = of_shingles.copy()
+    """Return the highest value of the shingles that the last word of each shingle stands in, (s,): whether any is, of bools."""
+    most = of_shingles.copy()  # the last two words of a text get values of the text behind it, too; they weigh nothing
     for step in range(1, SHINGLE_WORDS):
         np.maximum(most[:-step], of_shingles[step:], out=most[:-step])
     return most
 
 
 def covered(words: NDArray[np.integer], places: Ints, firsts: Ints) -> Ints:
-    """Return the weight of the words that stand in one of the shingles at `places`, by group, (g,).
+    """Return the weight of the words that stand in one of the shingles at `places`, or several, by group, (g,).
 
-    `words`: the weight of each shingle's last word. A group goes from one of `firsts` to the next; its places ascend and are
-    of one text. A word that stands in several of them counts once.
+    `words`: the weight of each shingle's last word. A group goes from one of `firsts` to the next; its places ascend, of one text.
     """
     sums = np.zeros(len(words) + 1, np.int64)
     np.cumsum(words, out=sums[1:])
@@ -190,7 +176,9 @@ def distinct_texts(texts: Shingles) -> Distinct:
     keys = sizes.astype(np.uint64)
     filled = np.flatnonzero(sizes)
     for share in (0, 0.5, 1):  # texts with the same number here, here and there are probably equal
-        keys[filled] = mix(keys[filled] + texts.hashes[starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)])
+        keys[filled] = shingles.mix(
+            keys[filled] + texts.hashes[starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)]
+        )
     _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
     if (counts == 1).all():
         return Distinct(texts, np.arange(len(sizes)))
@@ -304,17 +292,19 @@ def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     runs = texts.hashes[ranges(texts.offsets[those], sizes)]
     begins = (firsts - texts.offsets[owners]) + (np.cumsum(sizes) - sizes)[which]
     # A number for each passage, equal for equal runs: the sum of these as a polynomial, shifted back to power 0.
-    up, down = powers(1 << len(runs).bit_length())
+    up, down = shingles.powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    passages = mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+    passages = shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
     shared = shared_runs(passages, owners)
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
     # A long passage has many kinds that the same texts hold: of these one will do.
     sets = (
-        np.add.reduceat(mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts) if len(firsts) else firsts
+        np.add.reduceat(shingles.mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts)
+        if len(firsts)
+        else firsts
     )
     several = several[np.unique(sets, return_index=True)[1]]
     held = shared.held[several]
@@ -337,10 +327,7 @@ class NearDuplicates(NamedTuple):
 def find_near_duplicates(
     candidates: Shingles, *, document: ComparedDocument, weights: Weights, threshold: float
 ) -> NearDuplicates:
-    """Return which candidates are near-duplicates of a document or of a part of it, and which of the others of each other.
-
-    `weights` is what `weigh_shingles` wrote.
-    """
+    """Return which candidates are near-duplicates of a document or of a part of it, and which of the others of each other."""
     distinct = distinct_texts(candidates)
     # (d,) of the distinct texts: those that repeat the document, by their share of words or as one of its short chunks.
     weighed = Texts.of(distinct.texts, weights, threshold)
@@ -391,15 +378,3 @@ def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
     weights = np.zeros(len(texts.whole), np.int64)
     weights[texts.owners[places[firsts]]] = covered(texts.words, places, firsts)
     return weights
-
-
-def similarities(candidates: Shingles, *, document: ComparedDocument, weights: Weights) -> NDArray[np.float64]:
-    """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1].
-
-    1 or 0 for a text of fewer than ten words: the document has the same or not.
-    """
-    texts = Texts.of(candidates, weights, 1.0)
-    shares = _covered_by(document, texts).astype(np.float64)
-    np.divide(shares, texts.whole, out=shares, where=texts.whole > 0)
-    shares[candidates.is_short] = np.isin(texts.hashes[texts.offsets[:-1][candidates.is_short]], document.wholes)
-    return shares

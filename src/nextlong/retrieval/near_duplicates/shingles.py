@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, ranges, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
@@ -37,11 +37,7 @@ _LAST_LETTERS: Final = 0x40000  # behind the planes of letters only tags and pri
 
 
 class Words(NamedTuple):
-    """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,).
-
-    Every letter is lower-cased by itself: İ, whose lower case is two code points, stays as it is, and a Σ at the end of a
-    word is the σ that it is within one.
-    """
+    """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,)."""
 
     hashes: U64
     starts: Offsets
@@ -93,6 +89,7 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
 @lru_cache(maxsize=1)
 def _characters() -> tuple[U64, NDArray[np.bool_]]:
     """Return for each code point a random number, the same for both cases, 0 for what parts words; and whether it is a word."""
+    # Every letter is lower-cased by itself: İ, whose lower case is two code points, stays as it is, and a final Σ is σ.
     folded, solo = np.zeros(sys.maxunicode + 1, np.uint64), np.zeros(sys.maxunicode + 1, np.bool_)
     for code in range(_LAST_LETTERS):
         if chr(code).isalnum():
@@ -155,19 +152,10 @@ _COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the docu
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
 
 
-def ranges(starts: Offsets, sizes: Offsets) -> Offsets:
-    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
-    ends = np.cumsum(sizes)
-    every: Offsets = np.repeat(starts - ends + sizes, sizes)
-    every += np.arange(len(every))
-    return every
-
-
 class Shingles(NamedTuple):
     """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
-    A text of fewer than ten words is too short to have a share of its words changed: it has one number, that of its words
-    as a whole, which no run and no other text has. A text without words has none.
+    A text of fewer than ten words has one number, that of its words as a whole, which no run and no other text has.
     """
 
     hashes: U64
@@ -208,11 +196,6 @@ def shingles(texts: Sequence[str]) -> Shingles:
         if len(those := np.flatnonzero(counts == count)):
             hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
     return Shingles(hashes, offsets)
-
-
-def document_of(chunk_texts: Sequence[str]) -> ComparedDocument:
-    """Return a document of which these are the chunks, in order."""
-    return documents_of([chunk_texts])[0]
 
 
 def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
@@ -281,8 +264,7 @@ def weigh_shingles(
 ) -> TaskResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
-    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the `share` of the documents that were counted,
-    by hash of their content, which `hashes` holds for each document row, a file a shard.
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents: a `share`, by content `hashes`.
     """
     counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
@@ -321,11 +303,9 @@ def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
 
 
 def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
-    """Return the weights of shingles by slot, (2^k,) in 1 … 1024, of which `counts` of `sampled` documents have one.
-
-    1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them.
-    """
-    limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)  # in thousandths of a document
+    """Return the weights of shingles by slot, (2^k,) in 1 … 1024, of which `counts` of `sampled` documents have one."""
+    # 1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them; here in thousandths of a document.
+    limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)
     weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
     weights[common] = np.maximum(_FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
@@ -334,7 +314,6 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
-
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
     estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
     return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
@@ -344,13 +323,10 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
     """SHINGLES → their weights, by how many of a sample of the documents hold them."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunked = chunks_of(done)
+        chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
         share = min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))))
-        files: dict[str, Any] = {
-            "chunks": chunked.files(".chunks.arrow"),
-            "hashes": done["ingest"].files(".hashes.npy"),
-        }
-        return [partial(weigh_shingles, store=shingle_store(done), share=share, seed=recipe.seed, **files)]
+        weigh = partial(weigh_shingles, store=shingle_store(done), share=share, seed=recipe.seed)
+        return [partial(weigh, chunks=chunked.files(".chunks.arrow"), hashes=hashes)]
 
     config = {"sampled_chars": _SAMPLED_CHARS, "seed": recipe.seed}
     estimate = Estimate(
