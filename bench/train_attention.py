@@ -61,10 +61,10 @@ def ours(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from nextlong.train import attention, loss
+    from nextlong.train import exact
 
-    model = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation=attention.register())
-    loss.install(model)
+    model = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation=exact.register_attention())
+    exact.install_loss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     bounds = torch.arange(0, row + 1, row // documents, dtype=torch.int32)
     started = clocks()

@@ -7,8 +7,8 @@ ingest → select → chunk → encoder → embed → index → mine → draft �
 
 Before `ingest` stands `line_counts` where a large file is read in parts.
 
-Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `Session.run_before`, once;
-then `Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
+Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `_Session.run_before`, once;
+then `_Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
@@ -116,14 +117,9 @@ def route(
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
-    tokenizer = tokenizer_step(  # before the long steps, whose work a typo would waste
-        recipe.tokenizer,
-        ingest,
-        chunk,
-        separator=recipe.compose.separator,
-        seed=recipe.seed,
-        megatron_eod=recipe.export.megatron_eod,
-    )
+    separator, eod = recipe.compose.separator, recipe.export.megatron_eod
+    # Before the long steps, whose work a typo would waste.
+    tokenizer = tokenizer_step(recipe.tokenizer, ingest, chunk, separator=separator, seed=recipe.seed, megatron_eod=eod)
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
     named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
@@ -143,7 +139,7 @@ def route(
 
 
 @dataclass(frozen=True)
-class Session:
+class _Session:
     """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
 
     recipe: Recipe
@@ -172,12 +168,9 @@ class Session:
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
-
-        def remember(ingested: Artifact) -> None:
-            # Only now, so that a file that was refused may be mended.
-            sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
-            listing.remember(ingested, sources=sources, files=self.files, run_dir=run_dir)
-
+        sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
+        # Only then, so that a file that was refused may be mended.
+        remember = partial(listing.remember, sources=sources, files=self.files, run_dir=run_dir)
         return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
@@ -211,7 +204,7 @@ def session(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     mode: Literal["alone", "together"] = "alone",
-) -> Iterator[Session]:
+) -> Iterator[_Session]:
     """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
 
     `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
@@ -231,7 +224,7 @@ def session(
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
         with executor_for(recipe, tell=reporter.tell) as executor:
-            yield Session(recipe, files, executor, reporter)
+            yield _Session(recipe, files, executor, reporter)
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:

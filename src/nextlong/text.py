@@ -20,11 +20,8 @@ def wrapped(text: str, cells: int, *, indent: str = "") -> list[str]:
 
     `indent` stands before all but the first part of a line.
     """
-    return [part for line in text.split("\n") for part in _parts(line, cells, indent)]
-
-
-def _parts(line: str, cells: int, indent: str) -> list[str]:
-    return textwrap.wrap(line, cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.TextWrapper(cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [part for line in text.split("\n") for part in lines.wrap(line) or [""]]
 
 
 def counted(count: int, noun: str) -> str:

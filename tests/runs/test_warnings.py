@@ -17,7 +17,7 @@ from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe
 from nextlong.report import summary
 from nextlong.runs import stats, warnings
-from nextlong.runs.tally import Spread
+from nextlong.runs.spans import Spread
 from nextlong.runs.warnings import CHECKS, of_rows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

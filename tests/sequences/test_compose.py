@@ -203,7 +203,7 @@ def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(draf
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
     corpus = drafted["inputs"].corpus
     holed = replace(corpus, chunks=(write_arrow(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
-    drafted["inputs"] = replace(drafted["inputs"], corpus=holed)
+    drafted["inputs"] = drafted["inputs"]._replace(corpus=holed)
     whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
     drafted["drafts"] = write_arrow(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
     _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
@@ -257,7 +257,7 @@ def store(tmp_path_factory):
 
 
 def cutter(store, *, separator_tokens=1, near_duplicates=True):
-    inputs = store if near_duplicates else replace(store, near_duplicates=None)
+    inputs = store if near_duplicates else store._replace(near_duplicates=None)
     return _TextCutter(inputs, [0], separator_tokens=separator_tokens)
 
 

@@ -141,16 +141,16 @@ def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
     """As flash-attention wants them; RoPE returns queries and keys in float32."""
     import torch
 
-    from nextlong.train import attention
+    from nextlong.train import exact
 
     seen = []
-    kernel = attention.scaled_dot_product_attention
+    kernel = exact.scaled_dot_product_attention
 
     def watched(query, key, value, **options):
         seen.append({query.dtype, key.dtype, value.dtype})
         return kernel(query, key, value, **options)
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(exact, "scaled_dot_product_attention", watched)
     model = llama("auto")
     with torch.autocast("cpu", torch.bfloat16):
         model(**packed(BOUNDS))

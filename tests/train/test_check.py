@@ -37,13 +37,13 @@ def checked(name, *, is_packed, **more):
     import torch
     import transformers
 
-    from nextlong.train import attention, loss, model
+    from nextlong.train import exact, model
     from nextlong.train.recipe import TrainRecipe
 
     config = getattr(transformers, f"{name}Config")(**SIZES, **more)
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
-    loss.install(made)
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=exact.register_attention())
+    exact.install_loss(made)
     keys = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}, "training": {"precision": "fp32"}}
     return model.check_model(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
 
@@ -64,10 +64,10 @@ def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed
 
 
 def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     assert checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
-    monkeypatch.setattr(loss, "logit_scale", lambda _: 1.0)
+    monkeypatch.setattr(exact, "logit_scale", lambda _: 1.0)
     with pytest.raises(errors.RecipeError, match="by the model's own forward pass, which scales"):
         checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
 

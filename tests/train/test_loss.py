@@ -17,10 +17,10 @@ def labelled(row, bounds):
 def test_blocks_give_the_loss_and_the_gradients_of_the_whole(block_tokens):
     import torch
 
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     stock, ours = llama("auto"), llama("auto")
-    loss.install(ours, block_tokens=block_tokens)
+    exact.install_loss(ours, block_tokens=block_tokens)
     row = labelled(packed(BOUNDS), BOUNDS)
     expected, found = stock(**row).loss, ours(**row).loss
     assert found.item() == pytest.approx(expected.item(), abs=1e-5)
@@ -33,14 +33,14 @@ def test_blocks_give_the_loss_and_the_gradients_of_the_whole(block_tokens):
 def test_float32_whatever_the_model_computes_in():
     import torch
 
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     model = llama("auto").bfloat16()
     row = labelled(packed(BOUNDS), BOUNDS)
     with torch.no_grad():
         logits = model(**packed(BOUNDS)).logits
     expected = torch.nn.functional.cross_entropy(logits[0, :-1].float(), row["labels"][0, 1:], ignore_index=-100)
-    loss.install(model)
+    exact.install_loss(model)
     found = model(**row).loss
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -48,12 +48,12 @@ def test_float32_whatever_the_model_computes_in():
 
 def test_parts_of_a_step_add_up_to_it():
     """Documents of different lengths in two micro batches count by their tokens, not by half each."""
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     model = llama("auto")
-    loss.install(model)
+    exact.install_loss(model)
     whole = labelled(packed(BOUNDS), BOUNDS)
-    items = loss.count_labels(whole["labels"])
+    items = exact.count_labels(whole["labels"])
     assert items == BOUNDS[-1] - len(BOUNDS) + 1
     parts = []
     for first, last, bounds in ((0, 300, [0, 130, 131, 300]), (300, 520, [0, 220])):
@@ -66,15 +66,15 @@ def test_parts_of_a_step_add_up_to_it():
 def test_losses_of_single_tokens_sum_to_the_loss():
     import torch
 
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
     with torch.no_grad():
         hidden = model.model(
             **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
         ).last_hidden_state
-        (each,) = loss.token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
-        expected = model(**row).loss * loss.count_labels(row["labels"])  # by the stock forward pass
+        (each,) = exact.token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
+        expected = model(**row).loss * exact.count_labels(row["labels"])  # by the stock forward pass
     assert (each[row["labels"][0] == -100] == 0).all()
     assert each.sum().item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -83,7 +83,7 @@ def test_logits_never_stand_whole():
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     class Largest(TorchDispatchMode):
         elements = 0
@@ -96,16 +96,16 @@ def test_logits_never_stand_whole():
             return made
 
     model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
-    loss.install(model, block_tokens=64)
+    exact.install_loss(model, block_tokens=64)
     with Largest() as seen:
         model(**row).loss.backward()
     assert seen.elements <= 520 * 96  # the widest layer's, and not 520 × 97 logits
 
 
 def test_bent_logits_are_refused():
-    from nextlong.train import loss
+    from nextlong.train import exact
 
     model = llama("auto")
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(ValueError, match="final_logit_softcapping"):
-        loss.logit_scale(model)
+        exact.logit_scale(model)

@@ -137,15 +137,15 @@ def test_roles_and_distances_by_hand():
     )
     losses = np.arange(4096, dtype=np.float64)
     found = metrics.means(metrics.tally(row, losses, longest=4096), longest=4096)
-    assert found.loss == pytest.approx(np.arange(1, 4096).mean())
-    assert found.role["meta"] == (pytest.approx(np.r_[1:100, 1000:1200].mean()), 299)
-    assert found.role["negative"] == (pytest.approx(np.r_[100:1000, 1200:4096].mean()), 3796)
-    assert found.distance == {
+    assert found["loss"] == pytest.approx(np.arange(1, 4096).mean())
+    assert found["role"]["meta"] == (pytest.approx(np.r_[1:100, 1000:1200].mean()), 299)
+    assert found["role"]["negative"] == (pytest.approx(np.r_[100:1000, 1200:4096].mean()), 3796)
+    assert found["distance"] == {
         "first": (pytest.approx(np.arange(1, 100).mean()), 99),
         "<512": (pytest.approx(np.arange(1100, 1200).mean()), 100),
         "512–1024": (pytest.approx(np.arange(1000, 1100).mean()), 100),
     }
-    assert list(found.position) == [
+    assert list(found["position"]) == [
         "0–512",
         "512–1024",
         "1024–1536",
@@ -155,7 +155,7 @@ def test_roles_and_distances_by_hand():
         "3072–3584",
         "3584–4096",
     ]
-    assert found.position["512–1024"] == (pytest.approx(np.arange(512, 1024).mean()), 512)
+    assert found["position"]["512–1024"] == (pytest.approx(np.arange(512, 1024).mean()), 512)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_distance_bins(gap, name):
 
     row = row_of([(0, META, 0, 1), (0, NEGATIVE, 1, 1 + gap), (0, META, 1 + gap, 2 + gap)], 2 + gap)
     found = metrics.means(metrics.tally(row, np.ones(2 + gap), longest=2 + gap), longest=2 + gap)
-    assert list(found.distance) == [name]  # the first meta-chunk is one token, which nothing predicts
+    assert list(found["distance"]) == [name]  # the first meta-chunk is one token, which nothing predicts
 
 
 def test_a_new_sequence_begins_anew():
@@ -184,4 +184,4 @@ def test_a_new_sequence_begins_anew():
 
     row = row_of([(0, META, 0, 10), (1, META, 10, 20)], 20)
     found = metrics.means(metrics.tally(row, np.ones(20), longest=20), longest=20)
-    assert found.distance == {"first": (1.0, 19)}
+    assert found["distance"] == {"first": (1.0, 19)}

@@ -27,12 +27,12 @@ def measured(recipe, config, lengths):
     import torch
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import attention
+    from nextlong.train import exact
     from nextlong.train.model import autocast, optimizer_for, ready_to_train
     from nextlong.train.rows import packed_batch
 
     config.use_cache = False
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=exact.register_attention())
     model = ready_to_train(model, recipe)
     optimizer = optimizer_for(model.train(), recipe)
     bounds = list(itertools.accumulate([0, *lengths]))

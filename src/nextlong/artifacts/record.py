@@ -1,10 +1,8 @@
 """Record: which variants a run directory holds, and what each is made of.
 
-In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences;
-`variants/NAME.yaml`, the recipe to run again; and `run.json`, which names the variant that `RUN` opens: that of the
-recipe's own settings, never one made with --set.
-A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
-after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
+`variants/NAME.json` records a variant: its recipe, the folders of its steps, how many sequences; `NAME.yaml` is the recipe to
+run again. `run.json` names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set. It is
+written last, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
 """
 
 from __future__ import annotations
@@ -95,11 +93,8 @@ def _holds_run(path: Path) -> bool:
 def unfinished_steps(run_dir: Path) -> str:
     """Say at which step a run directory was left, and that it can be resumed; "" if no step with finished tasks was left."""
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
-    tasks = {
-        folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
-        for folder in folders
-        if not (folder / store.MANIFEST).exists()
-    }
+    unfinished = [folder for folder in folders if not (folder / store.MANIFEST).exists()]
+    tasks = {folder.name.split("-")[1]: len(list(folder.glob(".part-*.json"))) for folder in unfinished}
     begun = [f"{name} ({counted(count, 'task')} done)" for name, count in tasks.items() if count]
     resume = "`nextlong run RECIPE` resumes it"
     if begun:
@@ -214,18 +209,19 @@ LONG_NAME: Final = 32  # where somebody would rather give one
 def _settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
-        return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
+        return dict(flattened(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
     except RecipeError:  # of another version, or with an extension that is no longer installed
-        return dict(_flat(recipe))
+        return dict(flattened(recipe))
 
 
-def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested plain data by their dotted keys."""
     if isinstance(value, Mapping) and value:
         for inner, below in value.items():
-            yield from _flat(below, f"{key}.{inner}" if key else str(inner))
+            yield from flattened(below, f"{key}.{inner}" if key else str(inner))
     elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
         for place, below in enumerate(value):
-            yield from _flat(below, f"{key}.{place}")
+            yield from flattened(below, f"{key}.{place}")
     else:
         yield key, value
 
@@ -240,7 +236,9 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
         if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
+            defaults |= {
+                f"{above}.{key}": value for key, value in flattened(options_class(registry, name)().identity())
+            }
     ours_or_default, theirs_or_default = defaults | ours, defaults | theirs
     absent = object()  # unlike every value, None too
     return {

@@ -1,8 +1,4 @@
-"""Results: what tasks tell beside their files, a frozen model a step; manifests keep it as `counts`.
-
-Here are those that rooms below their step read too; the others stand beside their steps. A field with a default is one that
-only some tasks have something to say in.
-"""
+"""Results: what tasks tell beside their files, kept in manifests as `counts`; those here are read by rooms below their step."""
 
 from __future__ import annotations
 

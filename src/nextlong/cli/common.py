@@ -23,9 +23,7 @@ def check_installed(command: str, *names: str, extra: str) -> None:
         raise NextlongError(f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'")
 
 
-def console(*, stderr: bool = False) -> tables.PipeConsole:
-    """Return the console that commands print to."""
-    return tables.PipeConsole(stderr=stderr)
+console = tables.PipeConsole  # what commands print to
 
 
 def reporter(*, stderr: bool = False) -> Reporter:

@@ -1,9 +1,7 @@
 """The command `nextlong demo`: a run on real documents that need no download, in half a minute.
 
-The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics`, one document per topic, and
-the docstrings of the standard library, one document per module. Source files are parsed, never imported: importing has side
-effects (`antigravity` opens a browser) and fails where a platform lacks a library. The encoder is the built-in LSA, the
-tokenizer a BPE trained on the corpus, the result sequences of 16,384 tokens. The recipe stays as a starting point.
+The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics` and the docstrings of the
+standard library. Source files are parsed, never imported, which has side effects (`antigravity` opens a browser).
 """
 
 from __future__ import annotations

@@ -9,13 +9,15 @@ import shlex
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nextlong.cli.arguments import STDOUT
 from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.text import Json
+
+_STDOUT = Path("-")  # --json without a file
 
 if TYPE_CHECKING:
     from nextlong.runs.run import Run
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
-    if args.only_step and args.changed_inputs == "accept":
+    if args.only_step and args.changed_inputs:
         raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
 
-    run_recipe(recipe, args, changed_inputs=args.changed_inputs)
+    run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
 def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
@@ -75,7 +77,7 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
 
     progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
     if args.before:
-        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs) as opened:
+        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse") as opened:
             needed = opened.run_before(step)
         told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
@@ -141,21 +143,20 @@ def sweep(args: argparse.Namespace) -> None:
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
-    from nextlong.runs import export as runs_export
     from nextlong.runs.run import Run
 
     variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
     for path in (args.csv, args.json):
-        if path not in (None, STDOUT):
+        if path not in (None, _STDOUT):
             check_folder_of(path)  # now, and not after hours of work
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
-    ran = grid.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
+    ran = grid.run_variants(variants, reporter=reporter(stderr=True))
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
         outcomes.append(next(ran))
-    if args.json == STDOUT:
+    if args.json == _STDOUT:
         present(args, grid.json_of(outcomes))
     else:
         grid.show(outcomes, console())

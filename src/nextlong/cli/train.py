@@ -1,22 +1,27 @@
-"""The commands `nextlong train` (one model, here or by another trainer) and `nextlong replicate` (methods compared)."""
+"""The commands that train and measure models: train, replicate (methods compared on small models) and evaluate."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from nextlong.cli.common import absolute, check_installed, console, present, write
-from nextlong.errors import NextlongError
-from nextlong.replicate.recipe import Replication
-from nextlong.replicate.recipe import recipe_from as replication_from
+from nextlong.errors import EvaluateError, NextlongError
 from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
 from nextlong.train.recipe import TrainRecipe, commented_yaml, nearest_multiple, preset, recipe_from
+
+if TYPE_CHECKING:
+    from nextlong.evaluate.prompts import ModelOptions
+    from nextlong.replicate.recipe import Replication
 
 _REPLICATE_EXTRA = "train,evaluate"
 
@@ -93,17 +98,24 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         training = recipe.training.model_copy(update={"tokens_per_step": whole})
         recipe = recipe.model_copy(update={"training": training})
         notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
-    heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
-    heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
-    write(path, commented_yaml(recipe, sources=keys, heading=heading), overwrite=args.force)
     if model and not is_local:
         notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
-    told = "\n".join([*notes, f"wrote {path}; next: nextlong train {path} --dry-run"])
-    present(args, {"recipe": str(path), "out": recipe.out}, told)
+    heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
+    heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
+    _write(args, path, commented_yaml(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
+
+
+def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: Sequence[str] = ()) -> None:
+    """Write a recipe, and print what was changed in it and the next command."""
+    write(path, text, overwrite=args.force)
+    told = [*notes, f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run"]
+    present(args, {"recipe": str(path), "out": out}, "\n".join(told))
 
 
 def replicate(args: argparse.Namespace) -> None:
     """Run a replication, write its recipe, or draw the results of some."""
+    from nextlong.replicate import recipe as recipes
+
     words = args.words
     if words[:1] == ["report"] and len(words) > 1:
         _report(args, *map(Path, words[1:]))
@@ -116,14 +128,21 @@ def replicate(args: argparse.Namespace) -> None:
     if is_init or args.preset is not None:
         name = args.preset or "smoke"
         out = args.out or f"nextlong-replicate-{name}"
-        recipe = replication_from(name, out=out, sources=args.corpus, overrides=args.overrides)
+        recipe = recipes.recipe_from(name, out=out, sources=args.corpus, overrides=args.overrides)
     elif args.corpus:
         raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
     else:
         elsewhere = [f"out={args.out}"] if args.out else []
-        recipe = Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+        recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+    if is_init and args.dry_run:
+        raise NextlongError(
+            f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
+        )
     if is_init:
-        _write_recipe(args, recipe, Path(words[1]))
+        command = f"nextlong replicate {Path(words[1])}"
+        heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
+        heading += f"`{command} --dry-run` shows its size, `{command}` runs it."
+        _write(args, Path(words[1]), commented_yaml(recipe, sources={}, heading=heading), out=recipe.out)
         return
     if args.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
@@ -168,11 +187,90 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
     present(args, {"written": list(map(str, written))}, f"report: {written[0]}, {len(written) - 1} files beside it")
 
 
-def _write_recipe(args: argparse.Namespace, recipe: Replication, path: Path) -> None:
+def evaluate_command(args: argparse.Namespace) -> None:
+    """Evaluate a model, or work on the results of evaluations."""
+    if args.model not in ("report", "judge", "import", "data") and args.files:
+        raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
+    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
+    shown = console(stderr=args.json)
+    if args.model == "report":
+        from nextlong.evaluate import report
+
+        results = report.read(args.files, protocols=args.protocols)
+        if args.output or args.figures:
+            report.write(results, outputs=args.output, figures=args.figures, console=shown)
+        is_written = args.output or args.figures is not None
+        present(args, partial(report.as_json, results), None if is_written else partial(report.show, results))
+    elif args.model == "judge":
+        from nextlong.evaluate import judge
+
+        model = _model(args, args.judge) if args.judge and args.url else None
+        judged = judge.run(args.files, model=model, nli=args.nli, data=args.data, console=shown)
+        present(args, [{"file": str(path), "score": score} for path, score in judged])
+    elif args.model == "import":
+        from nextlong.evaluate import judge, report
+
+        imported = judge.import_helmet(args.files, out=args.out, label=args.label, console=shown)
+        present(args, partial(report.as_json, [imported]))
+    elif args.model == "data":
+        _download(args, shown)
+    else:
+        _measure(args, shown)
+
+
+def _download(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate.data import download
+    from nextlong.evaluate.task import chosen
+
+    suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
+    if not suites or args.out is None:
+        raise EvaluateError("data: run nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+    names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
+    present(args, download(list(dict.fromkeys(names)), args.out, shown))
+
+
+def _measure(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import report, results, run
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.task import chosen, parse_lengths
+
+    similarity = None
+    if args.trained_on is not None:
+        from nextlong.runs import stats
+
+        similarity = stats.measure(Run(args.trained_on)).similarity
+    settings = run.EvaluationSettings(
+        tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
+        lengths=parse_lengths(args.lengths or "8k..128k"),
+        names_lengths=args.lengths is not None,
+        out=args.out or Path(f"evaluation-{Path(args.model.rstrip('/')).name}"),
+        data=DataFiles(args.data),
+        samples=args.samples,
+        seed=args.seed,
+        label=args.label,
+        run=args.run,
+        negatives_cosine=None if similarity is None else similarity.p50,
+        model=_model(args, args.model),
+    )
     if args.dry_run:
-        raise NextlongError(f"init only writes the recipe; remove --dry-run; then: nextlong replicate {path} --dry-run")
-    heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
-    heading += f"`nextlong replicate {path} --dry-run` shows its size, `nextlong replicate {path}` runs it."
-    write(path, commented_yaml(recipe, sources={}, heading=heading), overwrite=args.force)
-    wrote = f"wrote {path}; next: nextlong replicate {path} --dry-run"
-    present(args, {"recipe": str(path), "out": recipe.out}, wrote)
+        planned, context = run.planned(settings)
+        present(args, planned, partial(run.show, planned))
+        run.check(settings, context=context)
+        return
+    try:
+        measured = run.evaluate(lambda: run.opened(settings), settings, progress=run.TaskProgress(shown))
+    except run.IncompleteError:
+        present(args, lambda: report.as_json([results.read_results(settings.out)]))
+        raise
+    present(args, partial(report.as_json, [measured]), partial(report.show, [measured]))
+
+
+def _model(args: argparse.Namespace, name: str) -> ModelOptions:
+    """Return the options of a model: its fields are the options of the command."""
+    from nextlong.evaluate.prompts import ModelOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ModelOptions) if hasattr(args, field.name)}
+    return ModelOptions(**{**given, "name": name})

@@ -1,11 +1,9 @@
 """Chunk: split each document into chunks of about `max_chars` characters, losing nothing.
 
 In:  DOCUMENTS of one shard, and which of its rows to keep.
-Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly.
-
-The rule is the paper's (§3.1.1): paragraphs (split at newlines) are added to a buffer while it stays within the
-granularity s. That greedy rule equals "cut at the last newline within the next s characters", which is one backward
-search per chunk, so the speed is that of decoding UTF-8.
+Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly. The paper's
+greedy rule (§3.1.1: add paragraphs while the buffer stays within s) equals "cut at the last newline within the next s
+characters", one backward search per chunk.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from bisect import bisect_right
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -77,9 +75,8 @@ def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal[
         end = min(filled[after] + after, len(text))
         if oversize == "split" and filled[after] - filled[first] > max_chars:
             while end - start > max_chars:
-                end_of_chunk = _split_paragraph(text, start, start + max_chars)
-                spans.append((start, end_of_chunk))
-                start = end_of_chunk
+                spans.append((start, _split_paragraph(text, start, start + max_chars)))
+                start = spans[-1][1]
         if start < end:
             spans.append((start, end))
         first = after
@@ -103,7 +100,6 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
 
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
-
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
     # 21 bytes: 4 + 8 + 8 and a bit.
@@ -111,16 +107,8 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
-def _chunk_shard(
-    out: Path,
-    *,
-    documents: Path,
-    keep: Path,
-    max_chars: int,
-    length: Literal["slice", "paper"],
-    oversize: Literal["split", "keep"],
-) -> ChunkResult:
-    """Chunk the kept documents of one shard; writes `{out}.chunks.arrow`."""
+def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> ChunkResult:
+    """Chunk the kept documents of one shard by the `options` of `chunk_text`; writes `{out}.chunks.arrow`."""
     kept = np.load(keep)
     first_row = chunks = chars = 0
     with (
@@ -136,18 +124,13 @@ def _chunk_shard(
             needs_separator: list[bool] = []
             for row in np.flatnonzero(kept[first_row : first_row + len(texts)]).tolist():
                 text = texts[row]
-                document_spans = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
+                document_spans = chunk_text(text, **options)
                 spans += document_spans
                 doc_rows += [first_row + row] * len(document_spans)
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            columns = [
-                pa.array(doc_rows, pa.int32()),
-                pa.array(starts),
-                pa.array(ends),
-                pa.array(needs_separator, pa.bool_()),
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS))
+            columns = (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_))
+            writer.write_batch(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schemas.CHUNKS))
             first_row += len(texts)
             chunks += len(spans)
             chars += int((ends - starts).sum())

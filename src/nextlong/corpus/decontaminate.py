@@ -3,11 +3,10 @@
 In:  evaluation files of any layout (every string in them counts), and the documents and chunks of each shard.
 Out: CHUNKS without the contaminated ones, and how many chunks each file met.
 
-Words are lower-cased runs of letters and digits, so punctuation and layout hide nothing. Runs of n words are sought in whole
-documents and then mapped to the chunks that they lie in: one across a chunk border marks both chunks. 13 words are the measure
-of GPT-3 (Brown et al. 2020, appendix C). Most questions are shorter: a text of 8 words or more counts as a whole, one of 3 to 7
-only if it is a question (it ends in a question mark, or JSON calls it one), because answers of that length are names ("People's
-Republic of China"), which occur in many documents.
+Words are lower-cased runs of letters and digits. Runs of n words, 13 as for GPT-3 (Brown et al. 2020, appendix C), are sought
+in whole documents; one across a chunk border marks both chunks. A text of 8 to n - 1 words counts as a whole, one of 3 to 7
+only if it is a question (it ends in a question mark, or JSON calls it one): answers of that length are names, which occur in
+many documents.
 """
 
 from __future__ import annotations
@@ -192,10 +191,7 @@ def _strings(value: Any) -> Iterator[str]:
 def _decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> DecontaminateResult:
-    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`.
-
-    `heads` and `grams` are what `_evaluation_grams` wrote for `files`. `example` shows the first match.
-    """
+    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`."""
     wanted = _Wanted(heads, grams)
     table = read_chunks(chunks)
     met = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file

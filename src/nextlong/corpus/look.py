@@ -1,10 +1,9 @@
 """Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
 
-In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
-Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
-some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
-Plain JSON lines can be read from any byte, Parquet from any row group. Arrow, CSV, TSV and compressed
-files cannot: they are read from the beginning up to a limit, and a share of the records is kept.
+In:  the recipe's section `ingest` and its files. Out: a `Look` a source. All is read that can be read in some seconds. Of
+larger corpora random places spread over each source are read, because files, and the ends of one, may be unlike each other.
+Plain JSON lines can be read from any byte, Parquet from any row group; other files are read from the beginning up to a limit,
+and a share of their records is kept.
 """
 
 from __future__ import annotations
@@ -16,15 +15,24 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
-from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
+from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import FilteredOut, ReadRequest, Record, Reject, RejectKind, explained, text_problem
+from nextlong.reading.records import (
+    FilteredItems,
+    FilteredOut,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    explained,
+    text_problem,
+)
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -40,24 +48,23 @@ _MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can 
 _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 
 
-@dataclass(frozen=True)
+@dataclass
 class Look:
-    """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
+    """What was read of one source, without what `ingest.exclude` names; `texts` are some of those that no earlier one equals.
 
-    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole. What
-    `ingest.exclude` names is not there.
+    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole.
     """
 
     source: Source
     is_whole: bool  # everything was read, and every distinct text kept
     scale: float  # of the whole source, per what was read
-    documents: int
-    read_bytes: int
-    distinct_documents: int
-    distinct_chars: int
-    texts: list[str]
     rejects: Counter[RejectKind]
-    first_rejects: Sequence[Reject] = ()
+    first_rejects: Sequence[Reject]
+    documents: int = 0
+    read_bytes: int = 0
+    distinct_documents: int = 0
+    distinct_chars: int = 0
+    texts: list[str] = field(default_factory=list)
 
     @property
     def text_bytes(self) -> float:
@@ -70,7 +77,7 @@ class Look:
         return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
 
 
-def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
+def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     """Return a look at each source that has a document to show, or a record that is none."""
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
@@ -85,24 +92,20 @@ def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
         share = min(1.0, most_bytes / max(1, estimate))
         texts, scale = (reading.everything(), 1.0) if is_whole else reading.sample(share)
         keep_every = max(1, round(min(estimate, most_bytes) / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)))
-        documents = read_bytes = distinct = distinct_chars = 0
-        kept: list[str] = []
+        look = Look(source, is_whole, scale, reading.rejects, reading.first_rejects if is_whole else ())
         for raw in texts:
-            documents += 1
-            read_bytes += len(raw)
-            digest = digest_of(raw)
-            if digest in seen:
+            look.documents += 1
+            look.read_bytes += len(raw)
+            if (digest := digest_of(raw)) in seen:
                 continue
             seen.add(digest)
             text = raw.decode(errors="replace")
-            distinct += 1
-            distinct_chars += len(text)
-            if digest % keep_every == 0 or not kept:
-                kept.append(text)
-        if documents or reading.rejects:
-            kept_all, first_rejects = is_whole and len(kept) == distinct, reading.first_rejects if is_whole else ()
-            amounts = (scale, documents, read_bytes, distinct, distinct_chars)
-            looks.append(Look(source, kept_all, *amounts, kept, reading.rejects, first_rejects))
+            look.distinct_documents += 1
+            look.distinct_chars += len(text)
+            if digest % keep_every == 0 or not look.texts:
+                look.texts.append(text)
+        look.is_whole = is_whole and len(look.texts) == look.distinct_documents
+        looks += [look] if look.documents or look.rejects else []
     return looks
 
 
@@ -122,27 +125,20 @@ def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequen
 class _Reading:
     """Reads a source as ingest does; `rejects` counts what was read and is no document."""
 
-    def __init__(
-        self, source: Source, files: Sequence[InputFile], max_document_chars: int, exclusion: Exclusion
-    ) -> None:
-        self._source, self._files, self._exclusion = source, files, exclusion
-        self._max_document_chars = max_document_chars
+    def __init__(self, source: Source, files: Sequence[InputFile], max_chars: int, exclusion: Exclusion) -> None:
+        self._source, self._files, self._max_chars, self._exclusion = source, files, max_chars, exclusion
         self.rejects = Counter[RejectKind]()
         self.first_rejects: list[Reject] = []
 
     def everything(self) -> Iterable[bytes]:
         """Yield the text of every document, in UTF-8."""
-        return itertools.chain.from_iterable(map(self._texts, map(self._records, self._files)))
+        return self._texts(itertools.chain.from_iterable(map(self._records, self._files)))
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
-        """Return about a `share` of the texts, from random places, and how much more there is in all.
-
-        The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
-        """
-        draw = random.Random(0)
-        ends = list(itertools.accumulate(file.bytes for file in self._files))
-        texts, through = list[bytes](), set[int]()
-        covered = 0.0  # bytes of files, at the places
+        """Return about a `share` of the texts, from random places, and how much more there is in all."""
+        # One place in each of equal stretches of the source's bytes, so every part of every file counts as it should.
+        draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
+        texts, through, covered = list[bytes](), set[int](), 0.0  # bytes of files, at the places
         for number in range(_PLACES):
             at = (number + draw.random()) / _PLACES * ends[-1]
             index = min(bisect.bisect_right(ends, at), len(self._files) - 1)
@@ -165,7 +161,7 @@ class _Reading:
         """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their share of the file."""
         source = self._source
         with explained(file), closing(open_file(file)) as stream:
-            request = ReadRequest(FilePart(file), source, named_columns(source), self._max_document_chars)
+            request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
             reader = format_of(file.name, source)
             items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
             return list(self._texts(apply_filter(items, source, file))), share
@@ -175,8 +171,7 @@ class _Reading:
     ) -> tuple[list[bytes], float]:
         """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
         kept: list[Record | Reject | FilteredOut] = []
-        read = kept_bytes = 0
-        total = estimate_text_bytes([file], self._source)
+        read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self._records(file):
             text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
             read += text_bytes
@@ -189,8 +184,8 @@ class _Reading:
             total = read
         return list(self._texts(kept)), kept_bytes / max(1, total) if read else share
 
-    def _records(self, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
-        return read_records(FilePart(file), self._source, max_document_chars=self._max_document_chars)
+    def _records(self, file: InputFile) -> FilteredItems:
+        return read_records(FilePart(file), self._source, max_document_chars=self._max_chars)
 
     def _texts(self, items: Iterable[Record | Reject | FilteredOut]) -> Iterator[bytes]:
         """Yield the texts of those items that are documents, as ingest judges it; count the others by kind."""
@@ -200,7 +195,7 @@ class _Reading:
                 if len(self.first_rejects) < _FIRST_REJECTS:
                     self.first_rejects.append(item)
             elif isinstance(item, Record) and not self._exclusion.holds(item.source_id):
-                if problem := text_problem(item.text, self._max_document_chars):
+                if problem := text_problem(item.text, self._max_chars):
                     self.rejects[problem[0]] += 1
                 else:
                     yield item.text.encode()

@@ -1,15 +1,13 @@
 """Select: which documents are kept; before that, which ones the user's exclusion list removes.
 
 In:  hashes and length of every document, shard by shard, as written by ingest.
-Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight.
-Of duplicates, the one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut
-keeps the documents with the smallest keyed hash: what is kept of a source is a prefix of one fixed order. So neither sharding
-nor file order changes which texts are kept (only the ids by which equal texts are known). Memory holds one range of hashes at
-a time.
+Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight. Of duplicates, the
+one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut keeps the documents
+with the smallest keyed hash. So neither sharding nor file order changes which texts are kept (only the ids by which equal texts
+are known). Memory holds one range of hashes at a time.
 
 The exclusion list, as `nextlong view` writes one, is a JSON Lines file with `source` and, unless all of the source is meant,
-`id`. Ingest applies it, and keeps with its documents what the list excluded, and which of its entries met a document: the list
-may change or move.
+`id`. Ingest applies it, and keeps what it excluded: the list may change or move.
 """
 
 from __future__ import annotations
@@ -88,7 +86,6 @@ class _Shards:
     """The files of all shards, in parallel; read anew in each pass, mapped and not held."""
 
     hashes: Sequence[Path]
-    compared: Sequence[Path]
     chars: Sequence[Path]
     keeps: Sequence[Path]
     sources: Sequence[int]
@@ -123,12 +120,35 @@ def _select_documents(
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
     `hashes` of contents (uint64), `compared` (uint64; equal where documents are duplicates: the same files, or hashes of
-    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
-    source, ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
+    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's source,
+    ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
     """
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
-    shards = _Shards(hashes, compared, chars, keeps, shard_sources)
-    duplicates = _drop_duplicates(shards, len(sources), held_documents)
+    shards = _Shards(hashes, chars, keeps, shard_sources)
+    # Every keep file, False for duplicates of a kept document; `duplicates` counts them per source.
+    documents = [len(np.load(path, mmap_mode="r")) for path in hashes]
+    for path, count in zip(keeps, documents, strict=True):
+        np.save(path, np.ones(count, np.bool_))
+    passes = max(1, -(-sum(documents) // held_documents)) if hashes else 0
+    duplicates = [0] * len(sources)
+    for step in range(passes):
+        first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+        rows_of_shards, compared_in_range, hashes_in_range = [], [], []
+        for compared_path, hash_path in zip(compared, hashes, strict=True):
+            shard_compared = np.load(compared_path, mmap_mode="r")
+            rows_of_shards.append(np.flatnonzero((shard_compared >= first) & (shard_compared <= last)))
+            compared_in_range.append(shard_compared[rows_of_shards[-1]])
+            hashes_in_range.append(np.load(hash_path, mmap_mode="r")[rows_of_shards[-1]])
+        # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
+        held, sizes = np.concatenate(compared_in_range), list(map(len, rows_of_shards))
+        # Stable: of the same text twice in a source, the first in (shard, row) stays.
+        order = np.lexsort((np.concatenate(hashes_in_range), np.repeat(np.array(shard_sources), sizes), held))
+        is_copy = np.zeros(len(held), np.bool_)
+        is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
+        for shard, copies in enumerate(np.split(is_copy, np.cumsum(sizes)[:-1])):
+            if copies.any():
+                np.load(keeps[shard], mmap_mode="r+")[rows_of_shards[shard][copies]] = False
+                duplicates[shard_sources[shard]] += int(np.count_nonzero(copies))
     sampled = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
     distinct = {i: sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)) for i in sampled}
     capped = {i: _prefix(shards, i, seed, sources[i].max_documents, sources[i].max_chars) for i in sampled}
@@ -158,34 +178,6 @@ def _select_documents(
     }
     totals = {key: sum(getattr(row, key) for row in rows.values()) for key in Selected.model_fields}
     return SelectResult(**totals, sources=rows)
-
-
-def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:
-    """Write every keep file, False for duplicates of a kept document; return the number of duplicates per source."""
-    rows = [len(np.load(path, mmap_mode="r")) for path in shards.hashes]
-    for path, count in zip(shards.keeps, rows, strict=True):
-        np.save(path, np.ones(count, np.bool_))
-    passes = max(1, -(-sum(rows) // held_documents)) if rows else 0
-    duplicates = [0] * sources
-    for step in range(passes):
-        first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
-        rows_of_shards, compared, hashes = [], [], []
-        for compared_path, hash_path in zip(shards.compared, shards.hashes, strict=True):
-            shard_compared = np.load(compared_path, mmap_mode="r")
-            rows_of_shards.append(np.flatnonzero((shard_compared >= first) & (shard_compared <= last)))
-            compared.append(shard_compared[rows_of_shards[-1]])
-            hashes.append(np.load(hash_path, mmap_mode="r")[rows_of_shards[-1]])
-        # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
-        held, sizes = np.concatenate(compared), list(map(len, rows_of_shards))
-        # Stable: of the same text twice in a source, the first in (shard, row) stays.
-        order = np.lexsort((np.concatenate(hashes), np.repeat(np.array(shards.sources), sizes), held))
-        is_copy = np.zeros(len(held), np.bool_)
-        is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
-        for shard, copies in enumerate(np.split(is_copy, np.cumsum(sizes)[:-1])):
-            if copies.any():
-                np.load(shards.keeps[shard], mmap_mode="r+")[rows_of_shards[shard][copies]] = False
-                duplicates[shards.sources[shard]] += int(np.count_nonzero(copies))
-    return duplicates
 
 
 def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, max_chars: int | None) -> _Prefix:
@@ -248,19 +240,15 @@ class Exclusion(NamedTuple):
 
 
 def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
-    """Return what a list excludes of each source, and how many of its entries are of other sources.
-
-    Raises CorpusError for a file that cannot be read or a line without a source.
-    """
+    """Return what a list excludes of each source, and how many of its entries are of other sources. Raises CorpusError."""
     if path is None:
         return [Exclusion()] * len(sources), 0
     try:
         with fsspec.open(path, "rt", encoding="utf-8") as file:
             lines = file.read().split("\n")  # JSON may have other line separators in its strings
     except (OSError, ValueError) as error:
-        raise CorpusError(
-            f"ingest.exclude={path!r} cannot be read ({error}); correct the path, or set it to null"
-        ) from None
+        fix = "correct the path, or set it to null"
+        raise CorpusError(f"ingest.exclude={path!r} cannot be read ({error}); {fix}") from None
     ids: dict[str, set[str]] = {}  # by source; "" stands for all of the source
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -271,9 +259,8 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
         except (ValueError, TypeError, KeyError, AttributeError):
             source = source_id = None
         if not (isinstance(source, str) and isinstance(source_id, str)):
-            raise CorpusError(
-                f'ingest.exclude: {path}:{number} is not {{"source": …, "id": …}}; correct or delete the line'
-            )
+            layout = '{"source": …, "id": …}'
+            raise CorpusError(f"ingest.exclude: {path}:{number} is not {layout}; correct or delete the line")
         ids.setdefault(source, set()).add(source_id)
     known = {source.label for source in sources}
     if ids and known.isdisjoint(ids):

@@ -1,7 +1,4 @@
-"""Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
-
-`Reporter` is the base of all. `titles` says in words what a step does, by its name.
-"""
+"""Progress: what the terminal or the log shows while steps run, by a `Reporter`; `titles` says what steps do, by name."""
 
 from __future__ import annotations
 

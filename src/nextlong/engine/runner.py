@@ -1,9 +1,7 @@
 """Runner: carry out the steps of a route in a run directory, skipping what is there.
 
-A finished step is kept; of an unfinished one the tasks whose files are confirmed are kept and the others run, on whatever
-executor; the manifest comes last. A step starts when its own inputs are done, beside whatever else runs, so that steps of a
-single task leave fewer cores idle. Killed anywhere, the next call goes on with the tasks that are missing, and the bytes are
-those of an uninterrupted run.
+A step starts when its own inputs are done, beside whatever else runs, so that steps of a single task leave fewer cores idle.
+Killed anywhere, the next call runs the tasks whose files are not confirmed, and the bytes are those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
+from nextlong.text import Json
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
 
@@ -207,17 +206,11 @@ class _Running:
         for number, join in self._joins.items():
             if not join.replaces:
                 parts[number]["closes"] = True
-        manifest = {
-            "step": step.name,
-            "version": step.version,
-            "fingerprint": step.fingerprint,
-            "config": step.config,
-            "inputs": {done.name: done.fingerprint for done in step.inputs},
-            "parts": [parts[number] for number in sorted(parts)],
-            "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
-            "seconds": round(self._clock.spent(), 3),
-            "versions": _versions(),
-        }
+        manifest: Json = {name: getattr(step, name) for name in ("version", "fingerprint", "config")}
+        manifest = {"step": step.name, **manifest, "inputs": {done.name: done.fingerprint for done in step.inputs}}
+        manifest["parts"] = [parts[number] for number in sorted(parts)]
+        manifest["bytes"] = sum(record["bytes"] for part in parts.values() for record in part["files"].values())
+        manifest |= {"seconds": round(self._clock.spent(), 3), "versions": _versions()}
         store.write_json(self._folder / store.MANIFEST, manifest)
         store.remove_leftovers(self._folder)
         return Artifact(step.name, self._folder, manifest)

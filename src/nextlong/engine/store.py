@@ -44,6 +44,7 @@ _REFUSALS = {
     errno.ENOENT: "{where} vanished while it was needed; leave run_dir alone meanwhile, then run again",
     errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
     errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
+    errno.EIO: "{where}: the disk fails ({reason}); choose another folder",
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
@@ -183,9 +184,9 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
+            written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
             raise RunError(
-                f"{path} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
-                f"delete the folder {folder.resolve()} and run again to rebuild it"
+                f"{path} {state} {written}; delete the folder {folder.resolve()} and run again to rebuild it"
             )
 
 

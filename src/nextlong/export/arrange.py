@@ -84,11 +84,8 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
     total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
     if total and empty and arrangement.validation:  # `refuse_nothing` explains why a run has no sequence at all
         problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
-        if left_out:
-            raise CorpusError(
-                f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
-            )
-        raise CorpusError(f"{problem}; make more sequences, or choose another share")
+        sharing = f": {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
+        raise CorpusError(problem + (sharing if left_out else "; make more sequences, or choose another share"))
     # Of how many documents, distinct by content, and of which chunks of each corpus, distinct, the splits are made.
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks: dict[str, dict[Hashable, NDArray[np.int64]]] = {name: {} for name in splits}
@@ -113,14 +110,15 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
         np.save(f"{out}.{name}.index.npy", index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
         of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
-        full = 0 if arrangement.pack is None else arrangement.pack
         written[name] = SplitResult(
             rows=len(offsets) - 1,
             sequences=len(index),
             documents=documents[name],
             tokens=int(index["length"].sum()),
             of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
-            short_rows=int((np.diff(np.append(0, np.cumsum(index["length"]))[offsets]) < full).sum()),
+            short_rows=int(
+                (np.diff(np.append(0, np.cumsum(index["length"]))[offsets]) < (arrangement.pack or 0)).sum()
+            ),
             chunks=sum(map(len, chunks[name].values())),
             chunks_in_train=0 if name == "train" else shared,
         )
@@ -207,9 +205,8 @@ class RowsResult(TaskResult):
 def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Put each sequence whole into a row of at most `row_tokens`, the longest first, where it fits best; None: one a row.
 
-    Return the index in row order and the offsets of the rows, shape (rows + 1,): the sequences of a row ascend, and rows stand
-    in the order of their first sequence. Sequences of one length come out in order. Raises RecipeError for a sequence that is
-    longer than a row.
+    Return the index in row order and the offsets of the rows, shape (rows + 1,): sequences of a row ascend, rows stand in the order
+    of their first sequence. Raises RecipeError for a sequence that is longer than a row.
     """
     if row_tokens is None:
         return index, np.arange(len(index) + 1)
@@ -223,8 +220,7 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
     row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, by when it was opened
     rooms: list[int] = []  # tokens that some row has left, ascending and distinct, at most row_tokens of them
     rows_with: dict[int, list[int]] = {}
-    count = 0
-    descending = np.argsort(-lengths, kind="stable")
+    count, descending = 0, np.argsort(-lengths, kind="stable")
     for sequence, length in zip(descending.tolist(), lengths[descending].tolist(), strict=True):
         place = bisect_left(rooms, length)
         if place == len(rooms):
@@ -237,14 +233,11 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
                 del rooms[place]
         row_of[sequence] = row
         if left := room - length:
-            rows = rows_with.setdefault(left, [])
-            if not rows:
+            if not rows_with.setdefault(left, []):
                 insort(rooms, left)
-            rows.append(row)
-    # (rows,) each: the first sequence of a row, and the place of the row among all by that sequence.
+            rows_with[left].append(row)
+    # (rows,) the first sequence of a row; its rank among those of all rows is the place of the row.
     _, first = np.unique(row_of, return_index=True)
-    place_of = np.empty(len(first), np.int64)
-    place_of[np.argsort(first)] = np.arange(len(first))
-    row_of = place_of[row_of]
+    row_of = np.argsort(np.argsort(first))[row_of]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])
     return index[np.argsort(row_of, kind="stable")], offsets

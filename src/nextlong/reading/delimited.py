@@ -1,7 +1,6 @@
-"""Delimited text: CSV and TSV files → records.
+"""Delimited text: CSV and TSV files → records; the first row names the columns, and quoted fields follow RFC 4180.
 
-The first row names the columns. Fields may be quoted, and then hold delimiters and newlines (RFC 4180). A malformed row is
-one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
+A malformed row is one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ class _Delimited(InputFormat):
         if header is None:
             return
         if isinstance(header, str):
-            raise CorpusError(
-                f"{file.path}:1: the row that should name the columns cannot be read ({header}); correct the row"
-            )
+            problem = f"the row that should name the columns cannot be read ({header})"
+            raise CorpusError(f"{file.path}:1: {problem}; correct the row")
         names = [name.strip() for name in header]
         if names.count(source.text) != 1 and len(names) == 1:
             self._refuse_delimiter(names[0], file)
@@ -80,8 +78,8 @@ class _Delimited(InputFormat):
     ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and UTF-32,
-        which editors and spreadsheets call Unicode text.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and
+        UTF-32, which editors and spreadsheets call Unicode text.
         """
         # Of the whole process; Python's default is 131,072 characters.
         csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))

@@ -1,7 +1,6 @@
 """Files on any file system: what identifies an input file, the part of it that a task reads, how it is found and opened.
 
-A local disk that fails is reported at once. A remote file system drops connections and reports that it is busy; fsspec's
-implementations retry some of these errors, each in its own way, so hours of reading could end in the one error that they do not.
+Calls to a remote file system are tried several times, because fsspec's implementations retry only some of their errors.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import io
 import posixpath
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,6 +60,9 @@ class InputFile:
     def identity(self) -> str:
         """The version by which a run directory identifies the content of the file."""
         return self.version if self.known_as is None else self.known_as
+
+
+SourceFiles = Sequence[Sequence[InputFile]]  # of each source
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,8 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
-    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame.
-
-    Files are never memory-mapped: truncating a mapped file kills the process.
-    """
+    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame."""
+    # Never memory-mapped: truncating a mapped file kills the process.
     fs, path = fsspec.core.url_to_fs(file.path)
     raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
     if not (compression := compression_of(file.name)):
@@ -138,12 +138,12 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
         raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)
-    blocks = []
+    content = bytearray()
     decompressed = pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name))
     with suppress(OSError):  # a compressed file that is cut off always ends in an error
         while block := decompressed.read(_BLOCK_BYTES):
-            blocks.append(block)
-    return b"".join(blocks), len(raw)
+            content += block
+    return bytes(content), len(raw)
 
 
 # file systems
@@ -199,9 +199,8 @@ class _RetriedFile(io.RawIOBase):
     """A file on an fsspec file system; a failed read opens it again at the same position."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
-        self._fs, self._path = fs, path
+        self._fs, self._path, self._position = fs, path, 0
         self._file: Any = None
-        self._position = 0
         self._size: int = retried(fs.info, path, fs=fs)["size"]
 
     def readable(self) -> bool:
@@ -215,16 +214,15 @@ class _RetriedFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        def read() -> bytes:
+        def read() -> Any:
             try:
                 self._file = self._file or self._fs.open(self._path, "rb")
                 if self._file.tell() != self._position:
                     self._file.seek(self._position)
-                block: bytes = self._file.read(len(buffer))
+                return self._file.read(len(buffer))
             except OSError:
                 self._drop()
                 raise
-            return block
 
         block = retried(read, fs=self._fs)
         buffer[: len(block)] = block

@@ -1,13 +1,13 @@
 """Filter: a source's condition on its columns, an SQL expression that DuckDB evaluates.
 
 In:  `filter: language = 'en' AND score > 0.5`, and records with the values of the columns that it names.
-Out: the same records, and `FilteredOut` for those for which it is false or NULL.
-The expression must give the same answer every time and depend on nothing but its row. So DuckDB reads no file, and
-subqueries, random numbers and the present time are refused.
+Out: the same records, and `FilteredOut` for those for which it is false or NULL. The answer must depend on nothing but the row:
+DuckDB reads no file; subqueries, random numbers and the present time are refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -17,14 +17,11 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import FilteredOut, Items, Record, Reject
+from nextlong.reading.records import FilteredItems, FilteredOut, Items, Record, Reject
 from nextlong.recipe import Source
+from nextlong.text import Json, first_sentence
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "enable_external_access": "false",
-    "threads": "1",
-    "autoinstall_known_extensions": "false",
-}
+_SETTINGS: Final[Json] = {"enable_external_access": "false", "threads": "1", "autoinstall_known_extensions": "false"}
 _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
@@ -36,19 +33,13 @@ _ACROSS_ROWS: Final = (  # how DuckDB's errors begin; further on they repeat the
     "Binder Error: Window functions ",  # without OVER; with it they are refused by their class
 )
 _REFUSED: Final = {
-    "SUBQUERY": "a subquery",
-    "STAR": "*",
-    "POSITIONAL_REFERENCE": "#",
-    "PARAMETER": "a parameter",
-    "LAMBDA": "a lambda",
+    "SUBQUERY": "a subquery", "STAR": "*", "POSITIONAL_REFERENCE": "#", "PARAMETER": "a parameter", "LAMBDA": "a lambda",
     "WINDOW": "a window",
-}
+}  # fmt: skip
 # Without parentheses DuckDB's parser takes these for columns.
-_TIME_KEYWORDS: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_TIME_KEYWORDS: Final = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 # Functions and their number of arguments that DuckDB declares CONSISTENT, though they read the clock or DuckDB's own version.
-_FALSELY_CONSISTENT: Final = frozenset(
-    {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
-)
+_FALSELY_CONSISTENT: Final = {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
 
 _Path = tuple[str, ...]  # of a column, or of a field of a struct
 
@@ -61,11 +52,9 @@ class _RowFilter:
         try:
             import duckdb
         except ImportError:
-            raise RecipeError(
-                f"{key} needs the package duckdb, which is not installed; pip install 'nextlong[filter]'"
-            ) from None
-        self._expression = expression
-        self._key = f"{key}={expression!r}"
+            problem = "needs the package duckdb, which is not installed; pip install 'nextlong[filter]'"
+            raise RecipeError(f"{key} {problem}") from None
+        self._expression, self._key = expression, f"{key}={expression!r}"
         self._connection = duckdb.connect(config=_SETTINGS)
         paths = self._parse()
         self.columns = tuple(".".join(path) for path in paths)
@@ -81,15 +70,15 @@ class _RowFilter:
         try:
             self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
-            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
+            raise RecipeError(f"{self._key}: {first_sentence(error)}; see the functions of DuckDB") from None
         except duckdb.Error as error:  # also errors about types, which nobody knows yet
-            if _first_line(error).startswith(_ACROSS_ROWS):
+            if first_sentence(error).startswith(_ACROSS_ROWS):
                 raise RecipeError(
-                    f"{self._key} contains what needs several rows, or makes several of one ({_first_line(error)}); a condition "
+                    f"{self._key} contains what needs several rows, or makes several of one ({first_sentence(error)}); a condition "
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
-    def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+    def apply(self, items: Items, *, first_value: int, file: InputFile) -> FilteredItems:
         """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
         held: list[Record | Reject] = []
         chars = 0
@@ -101,18 +90,15 @@ class _RowFilter:
                 held, chars = [], 0
         yield from self._apply_batch(held, first_value, file)
 
-    def _apply_batch(
-        self, items: Sequence[Record | Reject], first_value: int, file: InputFile
-    ) -> Iterator[Record | Reject | FilteredOut]:
+    def _apply_batch(self, items: Sequence[Record | Reject], first_value: int, file: InputFile) -> FilteredItems:
         import duckdb
 
         records = [item for item in items if isinstance(item, Record)]
         values = [record.values[first_value:] for record in records]
         # A column of several types would be compared as JSON, and a row decided by the rows that happen to be read with it.
         # So rows of the same types are evaluated together; whole and other numbers count as one type.
-        types = [
-            [float if type(value) is int else type(value) for value in column] for column in zip(*values, strict=True)
-        ]
+        columns_of = zip(*values, strict=True)
+        types = [[float if type(value) is int else type(value) for value in column] for column in columns_of]
         mixed = [column for column in types if len({*column} - {type(None)}) > 1]
         alike: dict[tuple[type, ...], list[int]] = {}
         for row in range(len(values)):
@@ -120,27 +106,23 @@ class _RowFilter:
         matching: set[int] = set()  # the indexes of the records for which the condition is true
         try:
             for rows in alike.values():
-                columns = {
-                    name: _array([_nested(values[row], fields) for row in rows])
-                    for name, fields in self._fields.items()
-                }
+                taken = [values[row] for row in rows]
+                columns = {name: _array([_nested(row, of) for row in taken]) for name, of in self._fields.items()}
                 matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             raise CorpusError(
-                f"{self._key} cannot be evaluated on {lines}: {_first_line(error)}; compare values of one type: CAST(x AS "
+                f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; compare values of one type: CAST(x AS "
                 "DOUBLE), or TRY_CAST where some values are of another type"
             ) from None
-        row = 0
+        rows_so_far = itertools.count()
         for item in items:
             if isinstance(item, Reject):
                 yield item
-                continue
-            if row in matching:
+            elif next(rows_so_far) in matching:
                 yield item._replace(values=item.values[:first_value])
             else:
                 yield FilteredOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
-            row += 1
 
     def _select(self, records: pa.Table) -> list[int]:
         self._connection.register("record", records)
@@ -154,9 +136,8 @@ class _RowFilter:
         """Return the columns that the condition names. Raises RecipeError for what a condition may not hold."""
         parsed = self._syntax_tree(f"SELECT 1 WHERE ({self._expression}\n)")
         if parsed["error"]:
-            raise RecipeError(
-                f"{self._key} is not an SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
-            )
+            problem = f"is not an SQL condition: {parsed['error_message']}"
+            raise RecipeError(f"{self._key} {problem}; see the WHERE clause of DuckDB")
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
             raise RecipeError(f"{self._key} is more than one condition; join conditions with AND and OR")
@@ -224,7 +205,7 @@ def named_columns(source: Source) -> tuple[str, ...]:
     return (*source.metadata, *(row_filter.columns if row_filter else ()))
 
 
-def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+def apply_filter(items: Items, source: Source, file: InputFile) -> FilteredItems:
     """Return the items of a file that were read with `named_columns`, after the source's filter."""
     row_filter = filter_of(source)
     return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)
@@ -257,16 +238,9 @@ def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
 
 def _array(values: list[Any]) -> pa.Array:
     """Return values as an array of their common type, numbers as float64; values without a common type as JSON."""
-    kinds = {type(value) for value in values} - {type(None)}
+    is_number = {type(value) for value in values} - {type(None)} == {int, float}
     try:
-        if kinds == {int, float}:
-            return pa.array(values, pa.float64())
-        return pa.array(values)
+        return pa.array(values, pa.float64() if is_number else None)
     except (pa.ArrowException, OverflowError):
-        return pa.array(
-            [value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values]
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        texts = (value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values)
+        return pa.array(list(texts))

@@ -1,19 +1,18 @@
 """Formats: which input format a file has, and its content as a stream of records.
 
 In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
-Out: in file order a `Record` (text, the user's own id, the columns that the source names), a `Reject` for a line or row that
-holds no document, or `FilteredOut`. A malformed line is one reject. A file that cannot be read to its end stops the run: half
-a file must never pass for a whole one.
+Out: in file order a `Record`, a `Reject` for a line or row that holds no document, or `FilteredOut`. A file that cannot be read
+to its end stops the run: half a file must never pass for a whole one.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import cache, lru_cache
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -21,8 +20,9 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.records import FilteredOut, InputFormat, ReadRequest, Record, Reject, explained
+from nextlong.reading.records import FilteredItems, InputFormat, ReadRequest, explained
 from nextlong.recipe import Source
+from nextlong.text import Json
 
 _HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
 _HEAD_BYTES: Final = 256 << 10  # of a file whose text is estimated …
@@ -71,7 +71,7 @@ def format_of(name: str, source: Source) -> InputFormat:
     return known
 
 
-def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject | FilteredOut]:
+def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> FilteredItems:
     """Stream the records, rejects and filtered documents of a file in its order; memory holds one line, or one batch.
 
     Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.
@@ -84,23 +84,19 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
         check_unchanged(part.file)
 
 
-def head_columns(
-    file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip"
-) -> dict[str, list[Any]]:
+def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip") -> Json:
     """Return the columns of the first records with their values other than null, nested ones also under dotted names.
 
     A file that cannot be read has none, as a run reports what is wrong; or it raises one of `UNREADABLE`.
     """
-    columns: dict[str, list[Any]] = {}
+    columns: Json = {}
     try:
         with closing(open_file(file)) as stream:
             for record in islice(format_of(file.name, source).head(stream, file), _HEAD_RECORDS):
                 structs = {key: value for key, value in record.items() if isinstance(value, dict)}
                 nested = {f"{key}.{inner}": value[inner] for key, value in structs.items() for inner in value}
                 for name, value in (*record.items(), *nested.items()):
-                    values = columns.setdefault(name, [])
-                    if value is not None:
-                        values.append(value)
+                    columns.setdefault(name, []).extend([value] if value is not None else [])
     except UNREADABLE:
         if unreadable == "raise":
             raise

@@ -1,10 +1,9 @@
 """Listing: the files of the recipe's sources, and which of them a run directory has read before.
 
 In:  a path, folder or glob on any fsspec file system, and `inputs.json` of the run directory.
-Out: files sorted by path, under the identity by which the directory knows them.
-Links are followed, hidden files and folders are skipped, and of a Hugging Face dataset folder only the data is taken.
-The modification time of a file that was copied, restored or checked out again says nothing, so a local file of equal size
-is recognised by the hash of its bytes, taken when they were read. Remote files are recognised by their version.
+Out: files sorted by path, under the identity by which the directory knows them. A modification time says little (a file may be
+copied or restored), so a local file of equal size is recognised by the hash of its bytes, a remote one by its version. Links
+are followed, hidden files are skipped, and of a `datasets` folder only the data is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import itertools
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
-from nextlong.reading.files import InputFile, check_unchanged, is_local, reach, retried, version_of
+from nextlong.reading.files import InputFile, SourceFiles, check_unchanged, is_local, reach, retried, version_of
 from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
@@ -39,12 +38,9 @@ _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict
 _ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
 _RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of files in a run directory
 _FILE_KINDS: Final = {
-    stat.S_IFLNK: "a broken link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
+    stat.S_IFLNK: "a broken link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-}
+}  # fmt: skip
 
 _Listing = dict[str, Any]  # path → what its file system reports of it
 _INPUTS_FILE = "inputs.json"
@@ -90,15 +86,13 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     files = []
     full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}
     for full_path, path in sorted(full_paths.items()):
-        info = matched[path]
-        mode = info.get("mode")
+        info, mode = matched[path], matched[path].get("mode")
         # A pipe, socket or device gives its bytes only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
             fix = "repair or remove it" if stat.S_ISLNK(mode) else "write its output to a file first"
             what = _FILE_KINDS.get(stat.S_IFMT(mode), "something else")
             raise CorpusError(f"{place}: {path} is not a regular file but {what}; {fix}")
-        name = posixpath.relpath(path, base)
-        files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), name))
+        files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), posixpath.relpath(path, base)))
     return files
 
 
@@ -149,10 +143,7 @@ def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
 
 
 def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
-    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way.
-
-    Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
-    """
+    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way."""
     files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
@@ -164,6 +155,7 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         target, through = Path(path).resolve(), (*above, Path(path).parent.resolve())
         if not any(passed.is_relative_to(target) for passed in through):  # else the link leads back
             files |= _below(fs, path, through)
+    # Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
     for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
         saved = posixpath.dirname(state_path)
         try:
@@ -211,29 +203,23 @@ def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
 
 def recognise_inputs(
     sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
+    files: SourceFiles,
     run_dir: Path,
     *,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[list[InputFile]]:
-    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone.
-
-    Files with another version but of equal size are hashed.
-    """
-    every_path = (file.path for source_files in files for file in source_files)
+    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone."""
+    every_path = (file.path for file in itertools.chain.from_iterable(files))
     if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    known = _read_known(run_dir)
-    # Of each source: its files, each with what the directory knows of it, if anything.
-    pairs = [
-        [(file, known.get(source.path, {}).get(file.name)) for file in source_files]
-        for source, source_files in zip(sources, files, strict=True)
-    ]
+    # By source path and name: several sources may read files of one path, each of another format.
+    known = {(path, name): entry for path, of in _read_known(run_dir).items() for name, entry in of.items()}
+    named = [(source.path, file) for source, of in zip(sources, files, strict=True) for file in of]
     touched = [
         file
-        for file, entry in itertools.chain.from_iterable(pairs)
-        if entry is not None
+        for path, file in named
+        if (entry := known.get((path, file.name))) is not None
         and file.version != entry["version"]
         and entry["xxh3"] is not None
         and _size(file.version) == _size(entry["version"])
@@ -243,18 +229,30 @@ def recognise_inputs(
         tell(f"inputs: hashing {counted(len(touched), 'file')} with a new modification time ({megabytes:,.1f} MB)")
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         hashes = dict(zip(touched, pool.map(hash_of, touched), strict=True))
-    recognised: list[list[InputFile]] = []
-    # By source path and name: several sources may read files of one path, each of another format.
-    now: dict[str, dict[str, InputFile]] = {}
-    for source, of_source in zip(sources, pairs, strict=True):
-        recognised.append([])
-        for file, entry in of_source:
-            is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
-            recognised[-1].append(replace(file, known_as=entry["identity"]) if entry and is_same else file)
-        now.setdefault(source.path, {}).update({file.name: file for file in recognised[-1]})
+    now: dict[tuple[str, str], InputFile] = {}
+    for path, file in named:
+        entry = known.get((path, file.name))
+        is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
+        now[path, file.name] = replace(file, known_as=entry["identity"]) if entry and is_same else file
+    recognised = [[now[source.path, file.name] for file in of] for source, of in zip(sources, files, strict=True)]
     if changed_inputs == "accept":
         return recognised
-    if changes := [change for path in now for change in _changes(path, now[path], known.get(path, {}))]:
+    changes, gone = [], []
+    for (path, name), entry in known.items():
+        if (path, name) in now and now[path, name].known_as is None:
+            file = now[path, name]
+            (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
+            if size != known_size:
+                how = f"has {size} bytes and had {known_size}"
+            elif entry["xxh3"] is not None:
+                how = f"has other content of the same size ({size} bytes)"
+            else:
+                how = f"has another version (time or ETag {mark}, was {known_mark})"
+            changes.append(f"{file.path} {how}")
+        elif (path, name) not in now and any(path == source.path for source in sources):
+            shown = path if posixpath.basename(path) == name else f"{name} of {path}"
+            gone.append(f"{shown} is gone, or no longer named")
+    if changes := [*changes, *gone]:
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
             f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
@@ -263,15 +261,12 @@ def recognise_inputs(
     return recognised
 
 
-def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
-    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents.
-
-    A file that was moved or is named by another path has its name and size still.
-    """
+def check_documents(sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
+    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents."""
+    # A file that was moved or is named by another path has its name and size still.
     known = _read_known(run_dir)
-    read = {
-        (posixpath.basename(name), _size(entry["version"])) for path in known.values() for name, entry in path.items()
-    }
+    entries = (entry for path in known.values() for entry in path.items())
+    read = {(posixpath.basename(name), _size(entry["version"])) for name, entry in entries}
     ours = {(posixpath.basename(file.path), _size(file.version)) for source_files in files for file in source_files}
     if read.isdisjoint(ours) and known.keys().isdisjoint(source.path for source in sources):
         raise RunError(
@@ -280,25 +275,7 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
         )
 
 
-def _changes(path: str, now: Mapping[str, InputFile], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Describe each known file of a source's path that has changed or is gone."""
-    changed = []
-    for file, entry in ((now[name], entry) for name, entry in entries.items() if name in now):
-        (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
-        if size != known_size:
-            how = f"has {size} bytes and had {known_size}"
-        elif entry["xxh3"] is not None:
-            how = f"has other content of the same size ({size} bytes)"
-        else:
-            how = f"has another version (time or ETag {mark}, was {known_mark})"
-        changed += [f"{file.path} {how}"] if file.known_as is None else []
-    gone = [path if posixpath.basename(path) == name else f"{name} of {path}" for name in entries if name not in now]
-    return [*changed, *(f"{shown} is gone, or no longer named" for shown in gone)]
-
-
-def remember(
-    ingested: Artifact, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path
-) -> None:
+def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
     """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])

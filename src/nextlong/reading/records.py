@@ -23,15 +23,12 @@ _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatg
 
 
 class Record(NamedTuple):
-    """One document; `line` is the 1-based line or row of its file.
-
-    `values` are those of the columns that the source's `metadata` and `filter` name, None where the record has none.
-    """
+    """One document; `line` is the 1-based line or row of its file."""
 
     text: str
     source_id: str
     line: int
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()  # of the columns that `metadata` and `filter` name, None where the record has none
 
 
 class RejectKind(StrEnum):
@@ -73,6 +70,8 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
+Sample = tuple[Items, float]  # and its share of the file
+FilteredItems = Iterator[Record | Reject | FilteredOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,12 @@ class ReadRequest:
         """Raise CorpusError for a column that the file lacks, or has twice; `key` is the key of the source that names it."""
         path = self.part.file.path
         if (count := known.count(column)) > 1:
-            raise CorpusError(
-                f"{path} has {count} columns {column!r}, so it is not clear which is meant by {key}; rename one"
-            )
+            is_unclear = f"so it is not clear which is meant by {key}; rename one"
+            raise CorpusError(f"{path} has {count} columns {column!r}, {is_unclear}")
         near = difflib.get_close_matches(column, known, n=1)
-        choice, what = (
-            ("the one that holds the text", "for the text") if key == "text" else ("one of these", f"that {key} names")
-        )
+        what, choice = f"that {key} names", "one of these"
+        if key == "text":
+            what, choice = "for the text", "the one that holds the text"
         fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
         raise CorpusError(f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
@@ -130,10 +128,8 @@ class InputFormat(ABC):
         return iter(())
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them).
-
-        What follows its last newline, a line that is cut, is assumed to be like the lines before it.
-        """
+        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
+        # What follows its last newline, a line that is cut, is assumed to be like the lines before it.
         head, raw_bytes = read_head(file, head_bytes)
         whole = head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
         text_bytes = 0
@@ -146,9 +142,7 @@ class InputFormat(ABC):
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
         raise NotImplementedError  # called only where `is_splittable`
 
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
         raise NotImplementedError  # called only where `is_splittable`
 
@@ -174,9 +168,8 @@ def explained(file: InputFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CorpusError(
-            f"{file.path} has vanished since it was listed; put it back, or run again without it"
-        ) from None
+        problem = "has vanished since it was listed; put it back, or run again without it"
+        raise CorpusError(f"{file.path} {problem}") from None
     except PermissionError as error:
         raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     except (OSError, pa.ArrowException) as error:

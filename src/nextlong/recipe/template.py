@@ -16,18 +16,11 @@ from nextlong.text import Json
 
 _COMMENT_COLUMN = 44
 # What a first recipe shows, default or not.
-_SHOWN = frozenset(
-    {
-        "run_dir",
-        *(f"ingest.sources.{key}" for key in ("path", "name", "text")),
-        "ingest.dedup",
-        "decontaminate.files",
-        "encoder.model",
-        "tokenizer.eos",
-        *(f"compose.{key}" for key in ("method", "sequences", "target_tokens")),
-        *(f"export.{key}" for key in ("formats", "pack", "validation")),
-    }
-)
+_SHOWN = frozenset((
+    "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text", "ingest.dedup", "decontaminate.files",
+    "encoder.model", "tokenizer.eos", "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
+    "export.pack", "export.validation",
+))  # fmt: skip
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:

@@ -21,8 +21,8 @@ from nextlong.report import tables
 from nextlong.report.page import cards, numbers, words
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
+from nextlong.runs.spans import Spread
 from nextlong.runs.stats import Stats
-from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
 from nextlong.text import Json, counted
 

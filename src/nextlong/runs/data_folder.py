@@ -63,7 +63,7 @@ def settle(run_dir: Path) -> None:
                     if source.is_file():
                         again = path.with_name(f".{path.name}.tmp")
                         again.unlink(missing_ok=True)
-                        _link_to(source, again)
+                        again.symlink_to(os.path.relpath(source, path.parent))
                         again.replace(path)
 
 
@@ -93,7 +93,7 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _link_to(file.path, target)
+                target.symlink_to(os.path.relpath(file.path, target.parent))
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
         store.write_file(new / CARD, card)
@@ -106,20 +106,14 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
 
 
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
-    """Remove formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone.
-
-    What the user put there stays.
-    """
+    """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
     data = run_dir / DATA
     if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
         formats, is_mix, is_kept = delivered_in(folder), folder.name.startswith(MIX), folder.name in kept
-        gone = [
-            one
-            for one, plain in formats
-            if (plain["rows"] not in rows if is_mix else _variant_of(plain) == folder.name and not is_kept)
-        ]
+        gone = [one for one, plain in formats if is_mix and plain["rows"] not in rows]
+        gone += [one for one, plain in formats if not (is_mix or is_kept) and _variant_of(plain) == folder.name]
         stale += [*gone, folder / CARD] if gone and len(gone) == len(formats) else gone
     for path in stale:
         if path.name == CARD:
@@ -144,11 +138,11 @@ def delivered_in(folder: Path) -> list[tuple[Path, Json]]:
 
 def _record_of(folder: Path) -> Json:
     """Return the delivered record of a format's folder, {} where it has none that can be read."""
-    try:
+    with suppress(OSError, ValueError):
         plain = json.loads((folder / DELIVERED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return plain if isinstance(plain, dict) and isinstance(plain.get("files"), dict) else {}
+        if isinstance(plain, dict) and isinstance(plain.get("files"), dict):
+            return plain
+    return {}
 
 
 def _variant_of(record: Json) -> str:
@@ -203,7 +197,3 @@ def _remove_ours(folder: Path) -> None:
 def _remove_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
-
-
-def _link_to(source: Path, target: Path) -> None:
-    target.symlink_to(os.path.relpath(source, target.parent))

@@ -20,7 +20,6 @@ from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
 from nextlong.artifacts import record
-from nextlong.artifacts.record import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
@@ -33,7 +32,6 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card, data_folder, stats
 from nextlong.runs.card import Exported, fingerprints_of
-from nextlong.runs.data_folder import CARD
 from nextlong.runs.run import Run, check_mix
 from nextlong.sequences.tokenizer import special_id
 
@@ -45,7 +43,7 @@ def run(
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
     run_dir = recipe.run_path
-    if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
+    if recipe.export.push is not None and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
@@ -110,8 +108,11 @@ def export(
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
-        if reporter is not None and (told := _same_documents(opened)):
-            reporter.tell(told)
+        corpora = [one.steps["ingest"].manifest["fingerprint"] for one in opened]
+        alike = [str(one) for one, corpus in zip(opened, corpora, strict=True) if corpora.count(corpus) > 1]
+        if reporter is not None and alike:
+            problem = "are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
+            reporter.tell(f"{', '.join(alike)} {problem}")
         for one in opened:
             export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe.export.formats, first.steps)
@@ -127,12 +128,12 @@ def export(
         with pipeline.executor_for(recipe, work="export") as executor:
             carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
             done: Artifacts = carry_out(steps, known=first.steps)
-            if others:
-                _describe_mix(Exported(recipe, opened, done), mix, by)
-            else:
+            if not others:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
                 done = _with_statistics(first, done, carry_out)
             written = Exported(recipe, opened, done)
+            if others:
+                _describe_mix(written, mix, by)
             _place_data(written)
     push(written, stale=stale)
     return written
@@ -141,29 +142,20 @@ def export(
 def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
     """Return the recipe of the plain run of some short documents. Raises RecipeError for what no recipe allows."""
     like, name = first.recipe, re.sub(r"[^\w.-]+", "-", documents.name)
-    tokenizer = {
-        **like.tokenizer.model_dump(mode="json", include={"bos", "eos", "engine"}),
-        "source": str(first.steps["tokenizer"].file(".tokenizer.json").absolute()),
-    }
     target_tokens = tokens or min(_SHORT_TOKENS, like.compose.target_tokens)
-    plain = {
+    kept: dict[str, bool | set[str]] = {"tokenizer": {"bos", "eos", "engine"}, "export": {"formats"}}
+    kept |= dict.fromkeys(("seed", "workers", "executor"), True)
+    plain = like.model_dump(mode="json", include=kept) | {
         "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
-        "seed": like.seed,
-        "workers": like.workers,
-        "executor": like.executor,
         "ingest": {"sources": [{"path": str(documents)}]},
-        "tokenizer": tokenizer,
         "compose": {"method": "standard", "sequences": "all", "target_tokens": target_tokens},
-        "export": like.export.model_dump(mode="json", include={"formats"}),
     }
+    plain["tokenizer"]["source"] = str(first.steps["tokenizer"].file(".tokenizer.json").absolute())
     return Recipe.from_dict(plain, origin=f"short documents of {documents}")
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault.
-
-    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
-    """
+    """Return the run's recipe with other exports, without what it published. Raises RecipeError that names the options at fault."""
     for asked in overrides:
         key, equals, _ = asked.partition("=")
         if not equals:
@@ -230,15 +222,6 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
 
 
-def _same_documents(runs: Sequence[Run]) -> str:
-    """Return a note about runs of a mix that are made of the same documents, "" if there are none."""
-    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
-    alike = [str(run) for run, corpus in zip(runs, corpora, strict=True) if corpora.count(corpus) > 1]
-    if not alike:
-        return ""
-    return f"{', '.join(alike)} are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
-
-
 def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
     """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
     described = {
@@ -268,11 +251,11 @@ def _place_data(written: Exported) -> None:
     for name in written.recipe.export.formats:
         files, text = written.files(name), card.of_format(written, name)
         content = text.encode()
-        own = ExportFile(folder / name / CARD, CARD, len(content), xxh3_128_hexdigest(content))
+        own = ExportFile(folder / name / data_folder.CARD, data_folder.CARD, len(content), xxh3_128_hexdigest(content))
         data_folder.place(
             folder / name, files, card=text, delivered=card.delivered_record(written, name, [own, *files])
         )
-    text, path = card.of_data(written), folder / CARD
+    text, path = card.of_data(written), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             store.write_file(path, text)
@@ -283,11 +266,11 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
     """Publish what is to be published, as it lies in `data/`, the card first and the record last. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            described, record = (
+            described, told = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-                for path in (written.folder / name / one for one in (CARD, DELIVERED))
+                for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
             )
-            publish([described, *written.files(name), record], _destination(written.recipe.export, name), others=stale)
+            publish([described, *written.files(name), told], _destination(written.recipe.export, name), others=stale)
 
 
 def _destination(export: Export, name: str) -> str:

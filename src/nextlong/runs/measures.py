@@ -1,15 +1,19 @@
 """Measures: parts of a run's statistics that need more than its spans.
 
 In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at sequence ends, lengths of documents, costs,
-the cosine of random chunks; which sequences of several runs are about the same document.
+the cosine of random chunks; which sequences of several runs are about the same document; attention work and left contexts.
+
+Attention work is that of the busiest context-parallel rank over the mean (1 is even; a step takes that much longer). A row is cut
+into 2n slices, and rank r of n takes slices r and 2n − 1 − r (head-tail balancing, as torch, Megatron-LM and Transformer Engine
+do). One document a row is even; document masks make the ranks uneven.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -22,8 +26,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs import spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import COSINE_UNIT
-from nextlong.runs.tally import Spread, Tally
+from nextlong.runs.spans import COSINE_UNIT, Bin, Spread, Tally
 
 _RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean is exact to about 0.005
 _SAMPLED_SHARDS: Final = 48
@@ -31,6 +34,11 @@ _HUBS: Final = 10
 _CANDIDATES: Final = 200  # documents of the first run that are looked for in the others …
 _LOOKED_AT: Final = 4000  # … among so many of their sequences
 OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
+
+RANKS: Final = (2, 4, 8)
+_BUCKETS: Final = 40
+# (_BUCKETS + 1,) the first left context of each bucket: 1, 8, 16, 32 …
+_EDGES: Final = np.concatenate([[1], 8 << np.arange(_BUCKETS, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Reuse:
-    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
-
-    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
-    """
+    """How often a chunk serves, but as a meta-chunk; `overused_share` of all uses goes to chunks used more than 16 times."""
 
     distinct_chunks: int
     mean: float | None
@@ -90,6 +95,26 @@ class StepCost:
     peak_bytes: int | None
 
 
+@dataclass(frozen=True)
+class RankWork:
+    """The mean and the largest imbalance over all rows, for a mask and a number of context-parallel ranks."""
+
+    mask: str
+    ranks: int
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The targets by effective left context under a mask: `sequence`, or `document` where sequences hold several."""
+
+    mask: str
+    targets: int
+    mean: float  # tokens
+    histogram: tuple[Bin, ...]
+
+
 def measure_reuse(run: Run, counted: Tally) -> Reuse:
     """Return how often the chunks of a run serve, from how often each was counted."""
     chunk_ids, uses = counted.counted()
@@ -97,28 +122,20 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
         return Reuse(0, None, None, None, (), ())
     # Uses 1, 2, 3-4, 5-8 …: bins that double.
     edges = [0, *(1 << power for power in range(max(0, int(uses.max()) - 1).bit_length() + 1))]
-    histogram = tuple(
-        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
-    )
+    histogram = tuple(Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in pairwise(edges))
     overused = float(uses[uses > OVERUSED].sum() / uses.sum())
     # The last key sorts first: the most used chunks, and of equally used ones those with the lowest ids.
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]
     top = top[uses[top] > 1]
-    hubs: tuple[Hub, ...] = ()
-    if len(top):
-        ids = chunk_ids[top]
-        names, ordinals = zip(
-            *lookup.chunk_names(ids, documents=run.corpus.documents, chunks=run.corpus.chunks), strict=True
-        )
-        hubs = tuple(map(Hub, ids.tolist(), names, ordinals, uses[top].tolist()))
+    ids, of_corpus = chunk_ids[top], {"documents": run.corpus.documents, "chunks": run.corpus.chunks}
+    names = lookup.chunk_names(ids, **of_corpus) if len(top) else []
+    each = zip(ids.tolist(), names, uses[top].tolist(), strict=True)
+    hubs = tuple(Hub(chunk_id, *name, count) for chunk_id, name, count in each)
     return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, hubs)
 
 
 def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
-    """Return what is cut off where `tokens` tokens of documents are in sequences; None if the method counted no documents.
-
-    `taken` counts each document, by its id, once for every sequence that it is in.
-    """
+    """Return what is cut off where `tokens` tokens of the documents `taken` are in sequences; None if the method counted none."""
     doc_ids, uses = taken.counted()
     if "lengths" not in run.steps or not len(doc_ids):
         return None
@@ -146,7 +163,12 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
             first = schemas.pack_ids(shard, rows[:1])  # the documents of a shard are of one source
             (names,) = lookup.document_columns(first, run.corpus.documents, ("source",))
             of_source[str(names[0])] += int(chars.sum())
-    return lengths, dict(Counter(dict(sorted(of_source.items()))).most_common())  # equal ones by name
+    return lengths, largest_first(of_source)
+
+
+def largest_first(counts: Counter[str]) -> dict[str, int]:
+    """Return counts, the largest first, equal ones by name."""
+    return dict(Counter(dict(sorted(counts.items()))).most_common())
 
 
 def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
@@ -177,18 +199,16 @@ def measure_random_similarity(run: Run) -> Spread | None:
     # Every pair once, (n · (n − 1) / 2,). Chunks of one document are similar, so such pairs are no baseline.
     one, other = np.triu_indices(len(ids), 1)
     is_pair = documents[one] != documents[other]
+    products = (vectors @ vectors.T)[one[is_pair], other[is_pair]]
     cosines = Tally()
-    products = (vectors @ vectors.T)[one[is_pair], other[is_pair]].clip(
-        -1, 1
-    )  # float16 rounds some vectors to longer than 1
-    cosines.add(np.rint(products / COSINE_UNIT).astype(np.int64))
+    # Rounding to float16 makes some vectors longer than 1.
+    cosines.add(np.rint(products.clip(-1, 1) / COSINE_UNIT).astype(np.int64))
     return cosines.spread(unit=COSINE_UNIT)
 
 
 def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
-    """Return the document that most of some runs have a sequence about, and that sequence's number by place of the run.
+    """Return the document that most runs have a sequence about (or hold), and that sequence's number by place of the run.
 
-    Extended sequences are about their meta-document, others about the documents that they hold.
     None if they do not share their documents, or no two have a sequence about the same one.
     """
     corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
@@ -197,12 +217,9 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
         return None
     sequences_of = {place: _first_about(runs[place]) for place in alike}
     base = min(alike, key=lambda place: len(sequences_of[place]))
+    # The document that most runs share; among equals, that of the earliest sequence of `base`, in whose order they are.
     candidates = list(sequences_of[base])[:_CANDIDATES]
-    # The document that most runs share; among equals, that of the earliest sequence of `base`.
-    best = max(
-        candidates,
-        key=lambda doc: (sum(doc in first_of for first_of in sequences_of.values()), -sequences_of[base][doc]),
-    )
+    best = max(candidates, key=lambda doc: sum(doc in first_of for first_of in sequences_of.values()))
     numbers = {place: first_of[best] for place, first_of in sequences_of.items() if best in first_of}
     return (best, numbers) if len(numbers) > 1 else None
 
@@ -219,3 +236,52 @@ def _first_about(run: Run) -> dict[int, int]:
                 firsts.setdefault(int(subject.doc_ids[place]), number + int(subject.sequence[place]))
             number += int(block.sequence[-1]) + 1
     return firsts
+
+
+def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
+    """Return the busiest rank's attention work over the mean, for a row of documents of these lengths (documents,)."""
+    ends = np.cumsum(lengths)
+    works = np.concatenate([[0.0], np.cumsum(lengths * (lengths + 1.0) / 2)])  # (documents + 1,) before each document
+    # (2 · ranks + 1,) the borders of the slices: their token, the document that they cut, and the tokens of it before them.
+    cuts = np.linspace(0, ends[-1], 2 * ranks + 1)
+    document = np.minimum(np.searchsorted(ends, cuts, side="right"), len(lengths) - 1)
+    inside = cuts - (ends - lengths)[document]
+    # (2 · ranks,) the work of each slice. Rank r has slices r and −1 − r, the pairing of context-parallel attention.
+    slices = np.diff(works[document] + inside * (inside + 1) / 2)
+    of_ranks = slices[:ranks] + slices[: ranks - 1 : -1]
+    return float(of_ranks.max() / of_ranks.mean())
+
+
+def rank_work(sequences: Sequence[NDArray[np.int64]], *, per_row: int) -> tuple[RankWork, ...]:
+    """Return the imbalance by mask and number of ranks; `per_row` sequences fill a row, in their order."""
+    imbalances: dict[tuple[str, int], list[float]] = {}
+    for first in range(0, len(sequences), per_row):
+        masks = _lengths_by_mask(sequences[first : first + per_row])
+        for (mask, lengths), ranks in product(masks.items(), RANKS):
+            imbalances.setdefault((mask, ranks), []).append(imbalance(lengths, ranks=ranks))
+    return tuple(RankWork(*key, float(np.mean(rows)), float(np.max(rows))) for key, rows in imbalances.items())
+
+
+def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
+    """Return the left contexts under each mask; under document masks only where a sequence holds several documents."""
+    exposures = []
+    for mask, lengths in _lengths_by_mask(sequences).items():
+        values, counts = np.unique(lengths, return_counts=True)
+        # (values, _BUCKETS) of a document of each length, the tokens in each bucket; the first token is no target.
+        contexts = np.diff(np.minimum(values[:, None], _EDGES), axis=1)
+        in_buckets = counts @ contexts
+        if targets := int(in_buckets.sum()):
+            bounds = zip(
+                _EDGES.tolist(), (_EDGES[1:] - 1).tolist(), np.trim_zeros(in_buckets, "b").tolist(), strict=False
+            )
+            bins = tuple(Bin(float(least), float(most), count) for least, most, count in bounds)
+            exposures.append(Exposure(mask, targets, int(counts @ (values * (values - 1) // 2)) / targets, bins))
+    return tuple(exposures)
+
+
+def _lengths_by_mask(sequences: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    """Return the lengths of what attention sees as one under each mask, given the document lengths of each sequence."""
+    masks = {"sequence": np.array([lengths.sum() for lengths in sequences], np.int64)}
+    if any(len(lengths) > 1 for lengths in sequences):
+        masks["document"] = np.concatenate(sequences)
+    return masks

@@ -1,6 +1,7 @@
 """Spans: the SEQUENCES of a run as flat arrays, and what is counted in them.
 
-In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; `Counting`, the sums over all blocks.
+In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; `Counting`, the sums over all blocks, made of
+`Tally`, counts of integers with their mean and quantiles.
 
 Only extended sequences have meta-chunks, whose distance they stretch, and negatives; the others are documents as they were,
 or their parts.
@@ -9,6 +10,7 @@ or their parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,11 +23,11 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.resolve import document_starts
-from nextlong.runs.tally import Tally
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
 _BLOCK_SPANS = 1 << 18  # read at a time
+_PENDING = 1 << 20  # integers that a tally holds back, at least, before they are merged
 COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
 NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
 
@@ -88,6 +90,81 @@ def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
     return pa.ipc.open_file(pa.OSFile(str(file.path)), options=pa.ipc.IpcReadOptions(use_threads=False))
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A distribution in six numbers. The quantiles are values that occurred: at least that share is no larger."""
+
+    count: int
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Bin:
+    """`count` values lay between `least` and `most`, both included."""
+
+    least: float
+    most: float
+    count: int
+
+
+class Tally:
+    """How often each integer occurred, in any order; memory is that of the distinct values."""
+
+    def __init__(self) -> None:
+        self._values, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._pending: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._held = 0
+
+    def add(self, values: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> None:
+        """Count each of `values`, shape (n,), once, or `counts` (n,) times."""
+        self._pending.append((values, np.ones(len(values), np.int64) if counts is None else counts))
+        self._held += len(values)
+        if self._held > max(_PENDING, len(self._values)):
+            self._merge()
+
+    def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the distinct values, sorted, and how often each was counted, shape (d,) each."""
+        self._merge()
+        return self._values, self._counts
+
+    def spread(self, *, unit: float = 1.0) -> Spread | None:
+        """Return the distribution of the values times `unit`; None if nothing was counted."""
+        values, counts = self.counted()
+        total = int(counts.sum())
+        if not total:
+            return None
+        # (d,) how many of what was counted are at most each value. Shares are counted in whole numbers, without rounding.
+        upto = np.cumsum(counts)
+        p10, p50, p90 = (values[np.searchsorted(upto, -(-percent * total // 100))] * unit for percent in (10, 50, 90))
+        mean = float(values @ counts) / total * unit
+        return Spread(total, mean, float(p10), float(p50), float(p90), float(values[-1] * unit))
+
+    def histogram(self, *, edges: NDArray[np.int64], unit: float = 1.0) -> tuple[Bin, ...]:
+        """Return the values times `unit` by bins, the k-th of which begins at edges[k] and ends before edges[k + 1].
+
+        Empty bins before the first value and behind the last are left out. Values outside of the edges are not counted.
+        """
+        values, counts = self.counted()
+        # (d,) the bin of each distinct value; −1, or the last edge's number, lies outside.
+        place = np.searchsorted(edges, values, side="right") - 1
+        inside = (place >= 0) & (place < len(edges) - 1)
+        sums = np.bincount(place[inside], weights=counts[inside], minlength=len(edges) - 1).astype(np.int64)
+        (filled,) = np.nonzero(sums)
+        shown = range(filled[0], filled[-1] + 1) if len(filled) else range(0)
+        return tuple(Bin(float(edges[k] * unit), float((edges[k + 1] - 1) * unit), int(sums[k])) for k in shown)
+
+    def _merge(self) -> None:
+        values, counts = zip((self._values, self._counts), *self._pending, strict=True)
+        self._values, back = np.unique(np.concatenate(values), return_inverse=True)
+        self._counts = np.zeros(len(self._values), np.int64)
+        np.add.at(self._counts, back, np.concatenate(counts))
+        self._pending, self._held = [], 0
+
+
 class Counting:
     """What is counted in all blocks so far; cosines in units of COSINE_UNIT."""
 
@@ -100,21 +177,19 @@ class Counting:
         self.gaps, self.uses, self.documents, self.taken = Tally(), Tally(), Tally(), Tally()
         self.chunk_tokens, self.tokens_of_document, self.negative_tokens_of_document = Tally(), Tally(), Tally()
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
-        self.sequences = self.negatives = self.near_identical = self.most_near_identical = 0
-        self.most_near_identical_in: int | None = None
-        self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
+        self.near_identical: list[NDArray[np.int64]] = []  # of each block (sequences,) the negatives that are so
+        self.negatives = self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
 
     @property
     def nearly_identical(self) -> tuple[int, float, int | None, int]:
         """The negatives that are nearly identical to their meta-chunk, their share, and which sequence has the most."""
-        share = self.near_identical / self.negatives
-        return self.near_identical, share, self.most_near_identical_in, self.most_near_identical
+        near = np.concatenate(self.near_identical)
+        count, most = int(near.sum()), int(near.max())
+        return count, count / self.negatives, int(near.argmax()) if most else None, most
 
     def add(self, block: Block) -> None:
         """Count the sequences of a block."""
-        meta_spans, negatives, documents = (
-            block.of(role) for role in (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-        )
+        meta_spans, negatives, documents = map(block.of, (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT))
         chunks, sequences = block.of(*CHUNK_ROLES), int(block.sequence[-1]) + 1
         groups = documents.sequence << 32 | documents.groups  # the documents of a sequence are its groups
         # The first span of each part of a document: the documents of a sequence may alternate.
@@ -168,22 +243,16 @@ class Counting:
         self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
         np.add.at(self.role_tokens, block.roles, block.lengths)
 
-        # (sequences,) the negatives of each sequence that are nearly identical to their meta-chunk
-        near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=sequences)
-        if near.max() > self.most_near_identical:
-            self.most_near_identical = int(near.max())
-            self.most_near_identical_in = self.sequences + int(near.argmax())
+        near = negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE]
+        self.near_identical.append(np.bincount(near, minlength=sequences))
         self.negatives += len(negatives.roles)
-        self.near_identical += int(near.sum())
-        self.sequences += sequences
 
         # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
         # `document_starts` takes them. An extended sequence counts as one document.
         lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
         firsts = np.cumsum(lengths) - lengths
-        starts = document_starts(
-            lengths, roles=block.roles, groups=block.groups, starts=firsts[block.sequence] + block.starts
-        )
+        of_spans = firsts[block.sequence] + block.starts
+        starts = document_starts(lengths, roles=block.roles, groups=block.groups, starts=of_spans)
         self.document_lengths += np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:]))
 
 

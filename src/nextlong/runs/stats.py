@@ -33,11 +33,9 @@ from nextlong.methods.keywords import KeywordsResult
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.index import describe_recall
 from nextlong.retrieval.shortlist import describe_shortlist
-from nextlong.runs import attention, measures, spans
-from nextlong.runs.attention import Exposure, RankWork
+from nextlong.runs import measures, spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Counting
-from nextlong.runs.tally import Bin, Spread, Tally
+from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Bin, Counting, Spread, Tally
 from nextlong.runs.warnings import Warned, control, warnings
 from nextlong.sequences.shortfall import Attempt, dropped_examples
 from nextlong.text import Json
@@ -176,8 +174,8 @@ class Stats:
     distinct_documents: int
     document_chars: Spread | None
     document_chars_histogram: tuple[Bin, ...]
-    attention_work: tuple[RankWork, ...]  # by mask and context-parallel ranks
-    exposure: tuple[Exposure, ...]  # effective left context, by mask
+    attention_work: tuple[measures.RankWork, ...]  # by mask and context-parallel ranks
+    exposure: tuple[measures.Exposure, ...]  # effective left context, by mask
     steps: tuple[measures.StepCost, ...]
     warnings: tuple[Warned, ...] = ()
 
@@ -220,19 +218,15 @@ def measure(run: Run) -> Stats:
     measured = read(run.steps[STATISTICS]) if STATISTICS in run.steps else compute(run)
     costs = []
     for name, done in run.steps.items():
-        peaks = [part["peak_bytes"] for part in done.manifest["parts"] if part.get("peak_bytes") is not None]
-        costs.append(
-            measures.StepCost(name, done.manifest["seconds"], done.manifest["bytes"], max(peaks, default=None))
-        )
+        plain = done.manifest
+        peak = max((part["peak_bytes"] for part in plain["parts"] if part.get("peak_bytes") is not None), default=None)
+        costs.append(measures.StepCost(name, plain["seconds"], plain["bytes"], peak))
     told = tuple(one.of(str(run)) for one in measured.warnings)
     return replace(measured, run=str(run), steps=tuple(costs), warnings=told)
 
 
 def compute(run: Run) -> Stats:
-    """Read all sequences of a run and return its statistics, without its path and the costs of its steps.
-
-    So the same sequences give the same bytes anywhere.
-    """
+    """Return the statistics of a run without its path and costs: the same sequences give the same bytes anywhere."""
     counting, tokens, whole_chars, whole_tokens = Counting(), finished.token_store(run.steps), 0, 0
     for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
@@ -250,9 +244,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
     compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
     tokens = sum(by_role.values())
     method = method_of(run.recipe)
-    is_extended, is_interleaved = (
-        method.layout == one for one in (schemas.Layout.EXTENDED, schemas.Layout.INTERLEAVED)
-    )
+    is_extended, is_interleaved = method.layout == schemas.Layout.EXTENDED, method.layout == schemas.Layout.INTERLEAVED
     settings: dict[str, Any] = {key: getattr(compose, key) if is_extended else None for key in _EXTENDING}
     drafted, (lengths, source_chars) = run.steps["draft"].results(DraftResult), measures.corpus_chars(run)
     counts: dict[str, Any] = {}  # the sum of what tasks counted, None if none of them did
@@ -320,8 +312,8 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         distinct_documents=len(counting.tokens_of_document.counted()[0]),
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
-        attention_work=attention.rank_work(counting.document_lengths, per_row=per_row),
-        exposure=attention.exposure(counting.document_lengths),
+        attention_work=measures.rank_work(counting.document_lengths, per_row=per_row),
+        exposure=measures.exposure(counting.document_lengths),
         steps=(),
     )
 
@@ -357,11 +349,10 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
     doc_ids, counts = by_document.counted()
-    total: Counter[str] = Counter()
-    shards = schemas.shard_of(doc_ids)  # (documents,)
-    for shard in np.unique(shards).tolist():
-        of_shard = shards == shard
-        (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))
-        for source, count in zip(sources.tolist(), counts[of_shard].tolist(), strict=True):
+    total = Counter[str]()
+    borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
+    for ids, of_ids in zip(np.split(doc_ids, borders), np.split(counts, borders), strict=True) if len(doc_ids) else ():
+        (sources,) = lookup.document_columns(ids, run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), of_ids.tolist(), strict=True):
             total[source] += count
-    return dict(Counter(dict(sorted(total.items()))).most_common())  # equal ones by name
+    return measures.largest_first(total)

@@ -1,23 +1,20 @@
 """Compose: fit each draft to exactly T tokens.
 
 In:  DRAFTS, the token count of every chunk that they name, and the text of chunks that are cut.
-Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token.
-
-`fit.py` has the rules; here the lengths are looked up, and the text decides where a chunk is cut: between two characters where
-such a place is near, after at least a character of a negative, and so that what is left repeats neither the meta-document nor
-another negative (docs/decisions/0005-near-duplicates.md).
+Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token. `fit.py` has the
+rules; here the text decides where a chunk is cut: between two characters where such a place is near, after at least one, and so
+that what is left repeats neither the meta-document nor another negative (docs/decisions/0005-near-duplicates.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,13 +35,13 @@ from nextlong.sequences import fit
 from nextlong.sequences.shortfall import has_gaps, is_extended
 from nextlong.text import Json
 
+_Pieces = list[fit.SizedChunk]
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # for each reason and task: first chunk, chunks of the (meta-)documents, tokens
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ComposeInputs:
+class _ComposeInputs(NamedTuple):
     """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
 
     tokens: TokenStore
@@ -71,12 +68,10 @@ def _compose_drafts(
     chunk is a negative in at most this many sequences, so one task must compose all files, in order; it remembers a number
     for each chunk that served.
     """
-    uses: Counter[int] = Counter()
+    uses, dropped = Counter[int](), Counter[str]()
     blocked: set[int] = set()  # the chunks that have served `max_uses` times
-    kept: list[int] = []
-    dropped: Counter[str] = Counter()
     examples: dict[str, list[tuple[int, int, int]]] = {}
-    longest = 0
+    kept, longest = list[int](), 0
     for number, (path, taken) in enumerate(zip(drafts, take, strict=True)):
         kept.append(0)
         file_out = f"{out}.{number:05d}" if len(drafts) > 1 else f"{out}"
@@ -99,8 +94,8 @@ def _compose_drafts(
                     negatives = {span.chunk for span in spans if span.role == schemas.NEGATIVE}
                     uses.update(negatives)
                     blocked.update(chunk for chunk in negatives if uses[chunk] >= max_uses)
-                names = ("chunk_id", "role", "group", "token_start", "token_end", "score")
-                columns = {name: [column] for name, column in zip(names, zip(*spans, strict=True), strict=True)}
+                values = zip(schemas.SPAN_COLUMNS, zip(*spans, strict=True), strict=True)
+                columns = {name: [column] for name, column in values}
                 same = {name: draft.column(name) for name in ("sequence_id", "key", "layout")}
                 row = {**same, "method": [method], **columns}
                 writer.write_batch(pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES))
@@ -116,13 +111,7 @@ def _compose_drafts(
 
 
 def _compose_draft(
-    draft: pa.RecordBatch,
-    pieces: list[fit.SizedChunk],
-    inputs: _ComposeInputs,
-    rules: fit.Rules,
-    *,
-    seed: int,
-    blocked: Container[int],
+    draft: pa.RecordBatch, pieces: _Pieces, inputs: _ComposeInputs, rules: fit.Rules, *, seed: int, blocked: set[int]
 ) -> list[fit.TokenSpan] | fit.Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
@@ -139,7 +128,7 @@ def _compose_draft(
 
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
-) -> Iterator[tuple[pa.RecordBatch, list[fit.SizedChunk]]]:
+) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
@@ -206,12 +195,11 @@ class _TextCutter(fit.Cutter):
 
     def _look_up(self, chunk: int) -> tuple[str, Cuts]:
         """Return the text of a chunk and where it may be cut."""
-        chunk_ids = np.array([chunk])
-        (text,) = self._inputs.corpus.texts(chunk_ids).tolist()
-        starts, stops = self._inputs.tokens.bounds(chunk_ids)
-        ids, _ = self._inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
-        token_chars = np.load(self._inputs.token_chars, mmap_mode="r")
-        tokenizer = partial(read_tokenizer, self._inputs.tokenizer)
+        inputs, chunk_ids = self._inputs, np.array([chunk])
+        (text,) = inputs.corpus.texts(chunk_ids).tolist()
+        starts, stops = inputs.tokens.bounds(chunk_ids)
+        ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
+        token_chars, tokenizer = np.load(inputs.token_chars, mmap_mode="r"), partial(read_tokenizer, inputs.tokenizer)
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
@@ -236,11 +224,7 @@ class _TextCutter(fit.Cutter):
 def compose_step(
     compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
 ) -> Step:
-    """DRAFTS and token counts → SEQUENCES.
-
-    Where shingles and weights are among the `inputs`, negatives are compared again, by the threshold `near_duplicates`, where
-    they are cut.
-    """
+    """DRAFTS and token counts → SEQUENCES; with shingles and weights among the `inputs`, cut negatives are compared again."""
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
     reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"
@@ -252,26 +236,16 @@ def compose_step(
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
             compared = (shingles.shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
-        inputs = _ComposeInputs(
-            tokens=token_store(done),
-            corpus=corpus(done),
-            token_chars=done["tokenizer"].file(".tokenchars.npy"),
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
-            near_duplicates=compared,
-        )
+        token_chars, tokenizer = (done["tokenizer"].file(f".{name}") for name in ("tokenchars.npy", "tokenizer.json"))
+        inputs = _ComposeInputs(token_store(done), corpus(done), token_chars, tokenizer, compared)
         min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
         if min_gap == "auto":  # half of the tokens of a mean chunk of the corpus, by E
             shards = chunks_of(done).results(ChunkResult)
             chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
             chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
             min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
-        rules = fit.Rules(
-            **same,
-            min_gap_tokens=min_gap_tokens,
-            separator_tokens=len(special.separator),
-            bos_tokens=len(special.bos),
-            eos_tokens=len(special.eos),
-        )
+        lengths: Json = {f"{name}_tokens": len(getattr(special, name)) for name in ("separator", "bos", "eos")}
+        rules = fit.Rules(**same, min_gap_tokens=min_gap_tokens, **lengths)
         drafts = done["draft"].files(".drafts.arrow")
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
         task = partial(_compose_drafts, inputs=inputs, rules=rules, method=compose.method, seed=seed, max_uses=max_uses)

@@ -4,14 +4,12 @@ In:  a `tokenizers.Tokenizer` (the reference) and texts.
 Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
 `encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
-fastokens is some forty times as fast (`SPEED_UP`), but takes the longer to load the larger the vocabulary is: a process turns to
-it once enough text is known to come, or the reference has spent as much time on its texts. A wrong id is silent damage in a
-training set, hence:
+fastokens is some forty times as fast, but takes long to load a large vocabulary: a process turns to it once enough text is known
+to come, or the reference has spent as much time. A wrong id is silent damage in a training set, hence:
 
 1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
-3.  The first texts and then every 256th are encoded both ways, and the differences are counted: no ids are kept of a process
-    that has seen one.
+3.  The first texts and then every 256th are encoded both ways; no ids are kept of a process that has seen a difference.
 """
 
 from __future__ import annotations
@@ -73,15 +71,14 @@ def is_known_to_be_fast(tokenizer: Tokenizer) -> bool:
 class TextEncoder:
     """Encodes texts as the reference does.
 
-    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the checked
-    texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
+    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the
+    checked texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
-        self._reference = tokenizer
+        self._reference, self._is_settled = tokenizer, engine == "reference"
         self._fast: fastokens.Tokenizer | None = None
-        self._is_settled = engine == "reference"
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0
         self.checkable_texts = 0  # the first ones are encoded both ways, and some of the others
@@ -95,8 +92,7 @@ class TextEncoder:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
-            written = self._reference.to_str()
-            key = xxhash.xxh3_128_intdigest(written.encode())
+            key = xxhash.xxh3_128_intdigest((written := self._reference.to_str()).encode())
             try:
                 fast = fastokens.Tokenizer.from_json_str(written)
                 if key not in _verdicts:

@@ -16,10 +16,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.encode import TextEncoder
+from nextlong.text import first_sentence
 
 END_OF_TEXT: Final = "<|endoftext|>"
 _LLAMA3_PATTERN: Final = (
@@ -58,6 +58,7 @@ _CURES: Final = {
 # bytes are those of the text wherever its id encodes a part of it.
 _TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
+_BYTE_LEVEL: Final = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character
 _PROBE_ASCII: Final = "It's\r\n\ta test,  of (1234) blanks \n "
 _PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
@@ -77,8 +78,8 @@ def tokenizer_step(
 
     def tasks(done: Artifacts) -> list[Task]:
         task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
-        chunks = chunks_of(done).files(".chunks.arrow")
-        return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     estimate = Estimate(
         work=lambda amounts: min(
@@ -122,10 +123,9 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
                 f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers: {error}; "
                 "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes one"
             ) from None
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TokenizerError(
             f"tokenizer.source={source!r} is not a local path, and the Hugging Face hub did not give it at revision "
-            f"{config.revision!r}: {reason.rstrip('.')}; check the name, log in with `hf auth login` if it is gated, "
+            f"{config.revision!r}: {first_sentence(error)}; check the name, log in with `hf auth login` if it is gated, "
             "or give a local tokenizer.json"
         ) from None
 
@@ -135,14 +135,13 @@ def check_source(config: recipe.Tokenizer) -> None:
     if config.source is None:
         return
     path = local_path(config.source)
-    if not path.is_file():
-        if re.fullmatch(_HUB_NAME, config.source) is None or path != Path(config.source):
-            load_tokenizer(config)
-        return
-    # Only a file without the parts of one is loaded, which takes a second: then the library says what is wrong with it.
-    with path.open("rb") as file:
-        content = file.read().rstrip()
-    if not content.endswith(b"}") or re.search(rb'"model"\s*:\s*\{', content) is None:
+    if path.is_file():
+        # Only a file without the parts of one is loaded, which takes a second: then the library says what is wrong with it.
+        content = path.read_bytes().rstrip()
+        is_sound = content.endswith(b"}") and re.search(rb'"model"\s*:\s*\{', content) is not None
+    else:
+        is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(config.source)
+    if not is_sound:
         load_tokenizer(config)
 
 
@@ -169,38 +168,25 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
     The vocabulary is smaller than `vocab_size` where the texts hold no more pairs to merge.
     """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    tokenizer, split = Tokenizer(models.BPE()), pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def _prepare_tokenizer(
-    out: Path,
-    *,
-    tokenizer: recipe.Tokenizer,
-    documents: Sequence[Path],
-    chunks: Sequence[Path],
-    seed: int,
-    separator: str = "\n",
+    out: Path, *, tokenizer: recipe.Tokenizer, corpus: Sequence[tuple[Path, Path]], seed: int, separator: str
 ) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
-    `separator` is the separator between chunks. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` stands between chunks. Raises TokenizerError, and
+    CorpusError if there is nothing to measure.
     """
-    corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
         _require_pieces_alone(loaded, source=tokenizer.source or "")
@@ -304,12 +290,11 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
         return table
     # The byte that a character stands for, read off the reference's ByteLevel: these code points hold every byte of UTF-8.
-    convert = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
     codes = [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)]
     bytes_of = {
         ord(stand_in): byte
         for char in map(chr, codes)
-        for stand_in, byte in zip(convert(char)[0][0], char.encode(), strict=True)
+        for stand_in, byte in zip(_BYTE_LEVEL.pre_tokenize_str(char)[0][0], char.encode(), strict=True)
     }
     # `contents`: id → bytes, without the unknown token and ids that stand for one thing or another.
     alphabet = set(map(chr, bytes_of))
@@ -333,11 +318,8 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def _is_readable_under_nfc(content: bytes) -> bool:
-    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places.
-
-    Of such characters, NFC's output is the text's characters, decomposed one by one; if it is as long as the text, none
-    became several.
-    """
+    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places."""
+    # Of such characters, NFC's output is the text's characters, decomposed one by one.
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -391,8 +373,7 @@ _TURN_ENDS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(NamedTuple):
     """The tokens that begin and end a document, None for none, and where each is said: a file, or how it is known."""
 
     bos: str | None = None
@@ -405,8 +386,8 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     """Return what ends and begins a document of `tokenizer`, whose other files lie in the folder `beside`.
 
     The end is what tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json call EOS, or what the
-    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that the
-    tokenizer puts before every text: models without one were never shown any.
+    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that
+    the tokenizer puts before every text: models without one were never shown any.
     """
     configs: dict[str, dict[str, Any]] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
@@ -434,11 +415,11 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
     found = [one for one in (*named("eos"), *behind) if tokenizer.token_to_id(one[0]) is not None]
     chosen = [one for one in found if one[0] not in _TURN_ENDS]
-    eos = next(iter([*chosen, *known, *found]), (None, ""))
+    eos, eos_said_by = next(iter([*chosen, *known, *found]), (None, ""))
     if not before and configs.get("tokenizer_config.json", {}).get("add_bos_token") is True:
         before = list(named("bos"))
-    bos = next(iter(before), (None, ""))
-    return Ends(bos=bos[0], eos=eos[0], bos_said_by=bos[1], eos_said_by=eos[1])
+    bos, bos_said_by = next(iter(before), (None, ""))
+    return Ends(bos, eos, bos_said_by, eos_said_by)
 
 
 def find_ends_of(config: recipe.Tokenizer) -> Ends | None:

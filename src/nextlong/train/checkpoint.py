@@ -7,7 +7,6 @@ checkpoints before it untouched.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -36,14 +35,12 @@ def finished(out: Path) -> list[Path]:
 def damage(checkpoint: Path) -> str | None:
     """Return what is missing from a checkpoint or was altered since it was saved, if anything is."""
     try:
-        record = store.read_json(checkpoint / RECORD)
+        files = store.read_json(checkpoint / RECORD)["files"]
     except RunError as error:
         return str(error)
-    for name, xxh3 in record["files"].items():
-        path = checkpoint / name
-        if not path.exists() or store.hash_file(path) != xxh3:
-            return f"{path} is missing or was altered since it was saved"
-    return None
+    found = store.hash_folder(checkpoint)
+    altered = (checkpoint / name for name, xxh3 in files.items() if found.get(name) != xxh3)
+    return next((f"{path} is missing or was altered since it was saved" for path in altered), None)
 
 
 def save(
@@ -59,14 +56,13 @@ def save(
     folder = out / FOLDER / f"step-{step:06d}"
     if (folder / RECORD).exists():  # training resumed from it and stopped before the next step: only the reason is new
         with explained(folder):
-            record = store.read_json(folder / RECORD)
-            store.write_json(folder / RECORD, record | {"stopped_because": stopped_because})
+            store.write_json(folder / RECORD, store.read_json(folder / RECORD) | {"stopped_because": stopped_because})
         return
     with new_folder(folder) as work:
         write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
         with (work / _OPTIMIZER).open("wb") as file:
             torch.save(optimizer.state_dict(), file)
-        files = {path.name: store.hash_file(path) for path in work.iterdir()}
+        files = store.hash_folder(work)
         store.write_json(work / RECORD, {"step": step, "stopped_because": stopped_because, "files": files})
 
 
@@ -141,16 +137,12 @@ def explained(where: Path) -> Iterator[None]:
     """Turn errors of the disk into a RunError with the fix; safetensors reports them in words."""
     from safetensors import SafetensorError
 
-    try:
-        with store.explained(where):
-            try:
-                yield
-            except SafetensorError as error:
-                code = re.search(r"os error (\d+)|code: (\d+)", str(error))
-                if code is None:
-                    raise
-                raise OSError(int(code[1] or code[2]), os.strerror(int(code[1] or code[2])), str(where)) from None
-    except OSError as error:
-        if error.errno == errno.EIO:
-            raise RunError(f"{where}: the disk fails ({error.strerror}); choose another `out`") from None
-        raise
+    with store.explained(where):
+        try:
+            yield
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+            if code is None:
+                raise
+            number = int(code[1] or code[2])
+            raise OSError(number, os.strerror(number), str(where)) from None

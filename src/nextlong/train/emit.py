@@ -4,7 +4,7 @@ In:  a training recipe over finished runs; axolotl, megatron, olmo, prolong or t
 Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
 
 `TRAINER` declares trainers: the format that each reads, the recipe's keys that it supports, and the function that
-renders its files from `Settings`. OLMo-core's is in `olmo.py`.
+renders its files from `Settings`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,10 +32,11 @@ from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 
-GPUS_PER_NODE: Final = 8
-COMMON_KEYS: Final[SupportedKeys] = {
-    **dict.fromkeys(("data.runs", "data.mix", "data.by", "data.pack")),
-    **dict.fromkeys(("data.validation", "data.shared_chunks", "data.split_seed")),
+_GPUS_PER_NODE: Final = 8
+_COMMON_KEYS: Final[SupportedKeys] = {
+    **dict.fromkeys(
+        f"data.{key}" for key in ["runs", "mix", "by", "pack", "validation", "shared_chunks", "split_seed"]
+    ),
     **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
     "training.micro_batch_rows": (1,),
     "training.precision": ("bf16",),  # of FlashAttention
@@ -43,7 +44,6 @@ COMMON_KEYS: Final[SupportedKeys] = {
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-_ARCHITECTURES: Final = ("llama", "mistral")
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
     "hidden_act": "silu",
@@ -56,11 +56,10 @@ _BUILT_IN: Final = {
 
 def check_llama(config: Json, *, path: str, trainer: str) -> None:
     """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
-    kind = config.get("model_type")
-    if kind not in _ARCHITECTURES:
+    if (kind := config.get("model_type")) not in ("llama", "mistral"):
         raise RecipeError(
-            f"model.path={path!r} is a {kind}; {trainer} trains {' and '.join(_ARCHITECTURES)}: train it on one device with "
-            "--engine nextlong, or use --emit axolotl"
+            f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: train it on one device with --engine nextlong, "
+            "or use --emit axolotl"
         )
     differing = {key: value for key, built_in in _BUILT_IN.items() if (value := config.get(key, built_in)) != built_in}
     head_dim = config.get("head_dim")
@@ -87,9 +86,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
-        if count % min(GPUS_PER_NODE, count):
+        if count % min(_GPUS_PER_NODE, count):
             raise RecipeError(
-                f"hardware.count={count} does not fill machines of {GPUS_PER_NODE} devices; use a multiple"
+                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple"
             )
         _ = self.accumulation
 
@@ -111,12 +110,12 @@ class Settings:
     @cached_property
     def model_config(self) -> Json:
         """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
-        path = Path(self.recipe.model.path or "") / "config.json"
-        if not path.is_file():
+        path = self.recipe.model.path
+        if not (file := Path(path or "") / "config.json").is_file():
             raise RecipeError(
-                f"model.path={self.recipe.model.path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
+                f"model.path={path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
             )
-        config: Json = json.loads(path.read_text(encoding="utf-8"))
+        config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
     def rope(self) -> tuple[float, Json | None]:
@@ -185,27 +184,20 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if recipe.attention == "row" and not data.pack:  # a row is one sequence
         recipe = recipe.model_copy(update={"attention": "sequence"})
     check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
-    local = Path(str(recipe.model.path)).expanduser()
-    if local.exists():  # launch.sh runs in a folder of its own
+    if (local := Path(str(recipe.model.path)).expanduser()).exists():  # launch.sh runs in a folder of its own
         model = recipe.model.model_copy(update={"path": str(local.absolute())})
         recipe = recipe.model_copy(update={"model": model})
     tokens = Run(data.runs[0]).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
     settings = Settings(recipe, folder.absolute(), sequence_tokens=tokens, row_tokens=data.pack or tokens, tokens=1)
     trainer.files(settings)  # refuses what it does not support before anything is written
-    overrides = [f"export.push={json.dumps(str(folder.absolute() / 'data'))}"]
+    overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
         overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
     folder.mkdir(parents=True, exist_ok=True)
-    done = export.export(
-        data.runs,
-        formats=[trainer.format],
-        overrides=overrides,
-        mix=data.mix or (),
-        by=data.by if data.mix else "sequences",
-        stale="replace",
-    ).done
+    mixed: Json = {"mix": data.mix, "by": data.by} if data.mix else {}
+    done = export.export(data.runs, formats=[trainer.format], overrides=overrides, stale="replace", **mixed).done
     index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
     shortest, longest = int(index["length"].min()), int(index["length"].max())
     if not data.pack and shortest < longest:
@@ -218,13 +210,8 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
             f"data.pack={data.pack} with sequences of {shortest:,} to {longest:,} tokens: {name} reads all sequences as one stream "
             "and cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
         )
-    settings = replace(
-        settings,
-        sequence_tokens=longest,
-        row_tokens=data.pack or longest,
-        tokens=int(index["length"].sum()),
-        eos_id=done["tokenizer"].result(TokenizerResult).eos_id,
-    )
+    tokens, eos_id = int(index["length"].sum()), done["tokenizer"].result(TokenizerResult).eos_id
+    settings = Settings(recipe, settings.folder, longest, data.pack or longest, tokens, eos_id)
     for file, text in trainer.files(settings).items():
         with store.explained(folder / file):
             store.write_file(folder / file, text)
@@ -233,21 +220,27 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def launch_script(settings: Settings, commands: str, **values: object) -> str:
-    """Return a bash script for all machines that runs `commands` in its own folder.
+def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, str]:
+    """Return the files of a trainer by name: the templates of `emitted/TRAINER/`, filled in.
 
-    `commands` is a template: `machines` are torchrun's options; `settings`, `recipe`, `training` and `model`, its path, as well as
-    `values` are known by name.
+    They know `settings`, `recipe` and `training` by name, `machines`, torchrun's options, and `values`.
     """
     count, recipe = settings.recipe.hardware.count, settings.recipe
-    nodes, per_node = -(-count // GPUS_PER_NODE), min(GPUS_PER_NODE, count)
-    machines = f"--nnodes {nodes} --nproc-per-node {per_node}"
-    if nodes > 1:
+    machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
+    if count > _GPUS_PER_NODE:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    script = environment.from_string(f'#!/usr/bin/env bash\nset -euo pipefail\ncd "$(dirname "$0")"\n{commands}')
-    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines}
-    return script.render(known, model=shlex.quote(str(recipe.model.path)), **values) + "\n"
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
+    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
+    templates = (Path(__file__).parent / "emitted" / trainer).glob("*.jinja")
+    return {one.stem: environment.from_string(one.read_text(encoding="utf-8")).render(known) for one in templates}
+
+
+def _yaml(value: object) -> str:
+    plain = str(value) if isinstance(value, Path) else value
+    return yaml.safe_dump(plain, sort_keys=False, width=10_000).removesuffix("\n").removesuffix("\n...")
 
 
 def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
@@ -270,64 +263,16 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
 
 
 def _axolotl(settings: Settings) -> Mapping[str, str]:
-    """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
-    recipe, data = settings.recipe, str(settings.data())
-    is_packed, ranks = recipe.data.pack is not None, recipe.hardware.ranks_per_row
-    config: Json = {
-        "base_model": recipe.model.path,
-        "datasets": [{"path": data, "split": "train", "type": None}],  # no type: already tokenized
-        "sequence_len": settings.row_tokens,
-        "excess_length_strategy": "raise",
-        "sample_packing": is_packed,
-        "pad_to_sequence_len": is_packed,
-        "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": True,
-            "state_dict_type": "FULL_STATE_DICT",
-            "activation_checkpointing": recipe.memory.checkpointing != "none",
-        },
-        "dp_shard_size": recipe.hardware.count // ranks,
-        "context_parallel_size": ranks,
-        "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
-        "micro_batch_size": 1,
-        "optimizer": "adamw_torch_fused",
-        **settings.transformers_arguments("axolotl"),
-    }
-    if recipe.training.min_lr_ratio:
-        config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
-    if recipe.data.validation:
-        config["test_datasets"] = [{"path": data, "split": "validation", "type": None}]
-    launch = launch_script(settings, "axolotl train axolotl.yaml --launcher torchrun -- {{ machines }}")
-    return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+    """Return axolotl's config and launch script."""
+    return _filled("axolotl", settings, arguments=settings.transformers_arguments("axolotl"))
 
 
 def _trl(settings: Settings) -> Mapping[str, str]:
-    """Return the config of `trl sft`, with names as in TRL 1.16. `seq_lengths` of a row give its positions and borders."""
-    recipe, is_recomputed = settings.recipe, settings.recipe.memory.checkpointing != "none"
-    config: Json = {
-        "model_name_or_path": recipe.model.path,
-        "dataset_name": str(settings.data()),
-        "dataset_kwargs": {"skip_prepare_dataset": True},  # rows hold ids already
-        "padding_free": True,
-        "max_length": None,
-        "per_device_train_batch_size": 1,
-        "optim": "adamw_torch_fused",
-        "logging_steps": 1,
-        "eval_steps": recipe.held_out.every_steps,
-        **settings.transformers_arguments("trl"),
-        "gradient_checkpointing": is_recomputed,
-    }
-    if ratio := recipe.training.min_lr_ratio:
-        config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": ratio}}
-    if recipe.hardware.count > 1:  # FSDP2 checkpoints activations itself
-        sharded: Json = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
-        sharded["activation_checkpointing"] = is_recomputed
-        config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
-    if recipe.data.validation:
-        config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
-    launch = launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")
-    return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+    """Return the config of `trl sft`, and its launch script."""
+    arguments = settings.transformers_arguments("trl")
+    if settings.recipe.training.min_lr_ratio:
+        arguments["lr_scheduler_type"] = "cosine_with_min_lr"
+    return _filled("trl", settings, arguments=arguments)
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
@@ -335,8 +280,7 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
     base, scaling = settings.rope()
     if scaling:
         raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
-    commands = Path(__file__).with_name("prolong.sh.jinja").read_text(encoding="utf-8")
-    return {"launch.sh": launch_script(settings, commands, base=base)}
+    return _filled("prolong", settings, base=base)
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
@@ -348,9 +292,10 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
             f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
         )
-    if scaling and (
-        other := {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
-    ):
+    other = (
+        {key: scaling.get(key) for key, own in _MEGATRON_SCALING.items() if scaling.get(key) != own} if scaling else {}
+    )
+    if other:
         raise RecipeError(
             f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
             "model.rope_scaling=replace, or use axolotl"
@@ -360,25 +305,42 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         name: shlex.join(str(path.with_suffix("")) for path in sorted(settings.data(split).glob("*.bin")))
         for name, split in names.items()
     }
-    commands = Path(__file__).with_name("megatron.sh.jinja").read_text(encoding="utf-8")
-    known = {"sizes": settings.model_config, "base": base, "scaling": scaling, "data": data}
-    return {"launch.sh": launch_script(settings, commands, **known)}
+    return _filled("megatron", settings, sizes=settings.model_config, base=base, scaling=scaling, data=data)
 
 
+def _olmo(settings: Settings) -> Mapping[str, str]:
+    """Return OLMo-core's config, the script that trains on it, and its launch script, which first converts the weights.
+
+    OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it.
+    """
+    recipe, ranks, sizes = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.model_config
+    base, scaling = settings.rope()
+    check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
+    if sizes["num_key_value_heads"] % ranks:
+        raise RecipeError(
+            f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
+            "by the ranks that share a row; change it to a divisor of that"
+        )
+    width = sum(path.stat().st_size for path in settings.data("train").glob("*.npy")) // settings.tokens
+    return _filled("olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width)
+
+
+_OLMO_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
 _PROLONG_KEYS: Final[SupportedKeys] = {
-    **COMMON_KEYS,
+    **_COMMON_KEYS,
     "training.eps": (1e-8,),
     "training.schedule": ("cosine", "linear"),
     "memory.checkpointing": ("layers",),
 }
 _TRL_KEYS: Final[SupportedKeys] = {
-    **COMMON_KEYS,
+    **_COMMON_KEYS,
     **dict.fromkeys(("checkpoints.keep_last", "held_out.every_steps")),
     "hardware.ranks_per_row": (1,),
 }
 TRAINER: Final = (
-    Trainer("axolotl", "axolotl", False, {**COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
+    Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer("megatron", "megatron", True, {**COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
+    Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
     Trainer("trl", "parquet", True, _TRL_KEYS, _trl),
+    Trainer("olmo", "olmo", False, _OLMO_KEYS, _olmo, cuts=True),
 )

@@ -27,7 +27,7 @@ from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
-from nextlong.train import attention, loss
+from nextlong.train import exact
 from nextlong.train.model import accelerator, autocast, memory_advice, optimizer_for, ready_to_train
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
@@ -357,7 +357,7 @@ def model_of_layers(
         smaller.layer_types = smaller.layer_types[:layers]
     if recipe.model.lora_rank is not None and recipe.training.precision == "bf16":
         dtype = torch.bfloat16  # of frozen weights
-    name = attention.register(recipe.attention_kernel)
+    name = exact.register_attention(recipe.attention_kernel)
     model = AutoModelForCausalLM.from_config(smaller, attn_implementation=name, dtype=dtype)
     return ready_to_train(model, recipe).train()
 
@@ -379,7 +379,7 @@ def _run_step(
         batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
-        stack = loss.layers_of(model.get_base_model() if hasattr(model, "peft_config") else model)
+        stack = exact.layers_of(model.get_base_model() if hasattr(model, "peft_config") else model)
         with tracker:
             with autocast(recipe, torch.device("cpu")):
                 result = model(**batch, num_items_in_batch=bounds[-1]).loss

@@ -26,17 +26,9 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, forecast, metrics
-from nextlong.train.loss import IGNORED
+from nextlong.train import model as models
+from nextlong.train.exact import IGNORED
 from nextlong.train.metrics import Metrics, TrainedStep
-from nextlong.train.model import (
-    accelerator,
-    autocast,
-    check_model,
-    explained_memory_errors,
-    make_model,
-    not_finite,
-    optimizer_for,
-)
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device
@@ -58,16 +50,19 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             "hardware.count=1 and start one process"
         )
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
-    with store.locked(out), explained_memory_errors(recipe):
-        ready, device = prepare(recipe), accelerator()
+    with store.locked(out), models.explained_memory_errors(recipe):
+        ready, device = prepare(recipe), models.accelerator()
         ready.begin(resumes=bool(checkpoint.finished(out)))
-        model, rows = make_model(recipe, ready.config).to(device), ready.rows
+        model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
         is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
-        checked, sizes = check_model(model, recipe, device=device, is_packed=is_packed), forecast.sizes_of(ready.config)
+        checked, sizes = (
+            models.check_model(model, recipe, device=device, is_packed=is_packed),
+            forecast.sizes_of(ready.config),
+        )
         for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
             tables.say(line, console)
-        training = _Training(ready, device, model, optimizer_for(model, recipe))
+        training = _Training(ready, device, model, models.optimizer_for(model, recipe))
         done = training.resume(console)
         if done >= steps:
             tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
@@ -127,11 +122,10 @@ class _Training:
                 self._save(number)
 
     def _measure(self, logs: Metrics, step: int) -> None:
-        recipe, rows = self.ready.recipe, self.ready.held_out_rows
-        if rows is not None:
-            with autocast(recipe, self.device):
-                found = metrics.measure(self.model, rows, most=recipe.held_out.rows, device=self.device)
-            logs.held_out(step, found)
+        if (rows := self.ready.held_out_rows) is not None:
+            with models.autocast(self.ready.recipe, self.device):
+                most = self.ready.recipe.held_out.rows
+                logs.held_out(step, metrics.measure(self.model, rows, most=most, device=self.device))
 
     def _prefetched(self, first_step: int) -> Iterator[tuple[int, list[_Batch]]]:
         """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
@@ -141,8 +135,7 @@ class _Training:
             batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
             if self.device.type == "cuda":
                 for batch in batches:
-                    tensors = {name: one for name, one in batch.items() if isinstance(one, torch.Tensor)}
-                    batch.update({name: one.pin_memory() for name, one in tensors.items()})
+                    batch |= {name: one.pin_memory() for name, one in batch.items() if isinstance(one, torch.Tensor)}
             return batches
 
         # One thread is enough: rows are mapped from disk, and a step takes longer than reading its rows.
@@ -163,14 +156,14 @@ class _Training:
         items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
         total = torch.zeros((), device=self.device)
         for batch in batches:
-            with autocast(recipe, self.device):
+            with models.autocast(recipe, self.device):
                 part = self.model(**on_device(batch, self.device), num_items_in_batch=items).loss
             part.backward()
             total += part.detach()
         loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip or float("inf")))
         if reason := logs.fault(number, loss, norm):
-            if broken := not_finite(self.model):
+            if broken := models.not_finite(self.model):
                 reason += f", and the weight {broken} is not finite"
             self.optimizer.zero_grad(set_to_none=True)
             self._save(number - 1, reason=reason)
@@ -191,11 +184,9 @@ class _Training:
     def write_final(self) -> None:
         """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
         model = self.model.merge_and_unload() if hasattr(self.model, "peft_config") else self.model
-        dtype = torch.bfloat16 if self.ready.recipe.training.precision == "bf16" else torch.float32
+        name = "bfloat16" if self.ready.recipe.training.precision == "bf16" else "float32"
         with checkpoint.new_folder(self.ready.out / "final") as work:
-            rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+            rounded = {key: tensor.to(getattr(torch, name)) for key, tensor in model.state_dict().items()}
             checkpoint.write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
-            config = store.read_json(
-                work / "config.json"
-            )  # save_pretrained wrote the precision of the weights in memory
-            store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
+            path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
+            store.write_json(path, store.read_json(path) | {"dtype": name})

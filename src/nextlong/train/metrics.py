@@ -15,7 +15,6 @@ import json
 import math
 import resource
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -32,7 +31,7 @@ from nextlong.engine import store
 from nextlong.report import tables
 from nextlong.schemas import META, ROLES
 from nextlong.text import Json
-from nextlong.train.loss import IGNORED
+from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Watch
 from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
 
@@ -63,16 +62,6 @@ class TrainedStep:
     seconds: float
 
 
-@dataclass(frozen=True)
-class HeldOutLoss:
-    """Mean loss, nats per token, and for each group that has tokens its mean loss and number of tokens."""
-
-    loss: float
-    role: dict[str, tuple[float, int]]
-    position: dict[str, tuple[float, int]]
-    distance: dict[str, tuple[float, int]]
-
-
 class Metrics:
     """The logs of one training. Raises RunError where they cannot be written."""
 
@@ -96,16 +85,16 @@ class Metrics:
         for name, value in (("loss", loss), ("norm of the gradient", grad_norm)):
             if not math.isfinite(value):
                 return f"the {name} of step {number} is {value}"
-        if self._spike is None or len(self._recent_losses) < _SPIKE_WINDOW:
+        spike, recent = self._spike, self._recent_losses
+        if spike is None or len(recent) < _SPIKE_WINDOW or loss <= spike * median(recent):
             return None
-        if loss <= self._spike * median(self._recent_losses):
-            return None
-        times = f"more than {self._spike:g} times the median of the last {_SPIKE_WINDOW}"
-        return f"the loss of step {number} is {loss:.3f}, {times}"
+        return (
+            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
+        )
 
-    def held_out(self, step: int, measured: HeldOutLoss) -> None:
-        """Log a validation."""
-        self._append(_HELD_OUT, {"step": step, **asdict(measured)})
+    def held_out(self, step: int, measured: Json) -> None:
+        """Log a validation, what `means` returned."""
+        self._append(_HELD_OUT, {"step": step, **measured})
 
     def flush(self) -> None:
         """Write everything to the disk; called before a checkpoint, which is never ahead of the logs."""
@@ -179,19 +168,19 @@ def draw(out: Path) -> Path | None:
         return None
     steps, measured = read(out / STEPS), read(out / _HELD_OUT)
     # Of each chart: its title, and lines by name, each of points (x, loss); a word as x is a category.
-    losses = {"training": steps, "held out": measured}
-    roles = {role: [row for row in measured if role in row["role"]] for role in _COLOURS}
     by_distance = [row for row in measured if row["distance"]]
-    distances: dict[str, list[tuple[float | str, float]]] = {  # before training, and after it
-        f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
-        for row in by_distance[:: max(1, len(by_distance) - 1)]
-    }
     charts: dict[str, dict[str, list[tuple[float | str, float]]]] = {
-        "Loss": {name: [(row["step"], row["loss"]) for row in rows] for name, rows in losses.items()},
-        "Held out, by role": {
-            role: [(row["step"], row["role"][role][0]) for row in rows] for role, rows in roles.items()
+        "Loss": {
+            name: [(row["step"], row["loss"]) for row in rows]
+            for name, rows in (("training", steps), ("held out", measured))
         },
-        _BY_DISTANCE: distances,
+        "Held out, by role": {
+            role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
+        },
+        _BY_DISTANCE: {  # before training, and after it
+            f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
+            for row in by_distance[:: max(1, len(by_distance) - 1)]
+        },
     }
     drawn = [(title, kept) for title, lines in charts.items() if (kept := {n: one for n, one in lines.items() if one})]
     with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
@@ -224,8 +213,8 @@ _FIRST_DISTANCE: Final = _FIRST_POSITION + _POSITION_BINS
 _GROUPS: Final = _FIRST_DISTANCE + len(DISTANCES)
 
 
-def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device) -> HeldOutLoss:
-    """Return the losses of the first `most` rows."""
+def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device) -> Json:
+    """Return the losses of the first `most` rows, as `means` does."""
     totals = np.zeros((2, _GROUPS))
     model.eval()
     with torch.no_grad():
@@ -263,21 +252,15 @@ def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDA
     return totals
 
 
-def means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
-    """Return the mean losses of added tallies."""
-    sums, counts = totals
+def means(totals: NDArray[np.float64], *, longest: int) -> Json:
+    """Return of added tallies the mean loss, nats per token: `loss`; and by `role`, `position` and `distance` of each group
+    that has tokens its mean loss and number of tokens.
+    """
     edges = [longest * place // _POSITION_BINS for place in range(_POSITION_BINS + 1)]
-
-    def by_name(names: Sequence[str], first: int) -> dict[str, tuple[float, int]]:
-        return {
-            name: (float(sums[place] / counts[place]), int(counts[place]))
-            for place, name in enumerate(names, start=first)
-            if counts[place]
-        }
-
-    return HeldOutLoss(
-        loss=float(sums[0] / counts[0]),
-        role=by_name(ROLES, _FIRST_ROLE),
-        position=by_name([f"{first}–{last}" for first, last in pairwise(edges)], _FIRST_POSITION),
-        distance=by_name(DISTANCES, _FIRST_DISTANCE),
-    )
+    positions = [f"{first}–{last}" for first, last in pairwise(edges)]
+    with np.errstate(invalid="ignore"):  # groups without tokens are left out below
+        groups = zip((totals[0] / totals[1]).tolist(), totals[1].astype(int).tolist(), strict=True)
+    measured: Json = {"loss": next(groups)[0]}
+    for kind, names in (("role", ROLES), ("position", positions), ("distance", DISTANCES)):
+        measured[kind] = {name: group for name, group in zip(names, groups, strict=False) if group[1]}
+    return measured

@@ -30,7 +30,7 @@ from transformers import (
 
 from nextlong.errors import RecipeError, RunError, TokenizerError
 from nextlong.text import first_sentence, why_no_model
-from nextlong.train import attention, loss
+from nextlong.train import exact
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import on_device, packed_batch
 
@@ -62,15 +62,10 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
             "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run; set the number of "
             "ids in the data"
         )
-    return LlamaConfig(
-        vocab_size=scratch.vocabulary or vocabulary,
-        hidden_size=scratch.hidden_size,
-        intermediate_size=scratch.intermediate_size,
-        num_hidden_layers=scratch.layers,
-        num_attention_heads=scratch.heads,
-        num_key_value_heads=scratch.key_value_heads,
-        tie_word_embeddings=True,
-    )
+    widths = scratch.model_dump(include={"hidden_size", "intermediate_size"})
+    heads = {"num_attention_heads": scratch.heads, "num_key_value_heads": scratch.key_value_heads}
+    ids, layers = scratch.vocabulary or vocabulary, scratch.layers
+    return LlamaConfig(vocab_size=ids, num_hidden_layers=layers, tie_word_embeddings=True, **widths, **heads)
 
 
 def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
@@ -87,21 +82,17 @@ def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: 
                 "or a model with rotary positions"
             )
         return [f"positions: {config.model_type}'s own"]
-    notes = []
-    kind = parameters["rope_type"]
+    notes, kind, before = [], parameters["rope_type"], parameters["rope_theta"]
     if kind != "default" and replaces:
-        for key in [key for key in parameters if key not in ("rope_theta", "partial_rotary_factor")]:
+        for key in parameters.keys() - {"rope_theta", "partial_rotary_factor"}:
             del parameters[key]
         parameters["rope_type"] = "default"
         notes.append(f"RoPE scaling: {kind} of the source model replaced by the base alone")
     elif kind != "default":
         notes.append(f"RoPE scaling: {kind}, kept from the source model (model.rope_scaling=replace drops it)")
-    before = parameters["rope_theta"]
-    if base is None:
-        notes.append(f"RoPE base: {before:,.0f}, the model's own")
-    else:
-        parameters["rope_theta"] = float(base)
-        notes.append(f"RoPE base: {base:,.0f} (the model's was {before:,.0f})")
+    parameters["rope_theta"] = before if base is None else float(base)
+    own = ", the model's own" if base is None else f" (the model's was {before:,.0f})"
+    notes.append(f"RoPE base: {parameters['rope_theta']:,.0f}{own}")
     longest = config.max_position_embeddings
     if max_tokens > longest:
         if base is None and parameters["rope_type"] == "default":
@@ -118,7 +109,7 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     """Return the model that a config describes, its RoPE base set, ready to train in main memory. Raises RecipeError."""
     model = load_weights(recipe, config)
     if recipe.compile == "on":
-        for layer in loss.layers_of(model):
+        for layer in exact.layers_of(model):
             layer.compile(backend=COMPILER)
     return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
 
@@ -129,8 +120,12 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     `offload`: the inputs of layers, which activation checkpointing keeps for the backward pass, are kept in main memory.
     Raises RecipeError where PEFT is missing.
     """
-    is_checkpointed, rank = recipe.memory.checkpointing != "none", recipe.model.lora_rank
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    is_checkpointed, rank, alpha = (
+        recipe.memory.checkpointing != "none",
+        recipe.model.lora_rank,
+        recipe.model.lora_alpha,
+    )
+    exact.install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     if is_checkpointed:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
     if rank is None:
@@ -142,28 +137,21 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     torch.manual_seed(recipe.seed)
     if is_checkpointed:
         model.enable_input_require_grads()
-    alpha = recipe.model.lora_alpha
-    return get_peft_model(
-        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model, lora)
 
 
 def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
-    name, path = attention.register(recipe.attention_kernel), recipe.model.path
+    name, path = exact.register_attention(recipe.attention_kernel), recipe.model.path
     if path is None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
     # Trained weights are float32, for AdamW's small updates vanish in bfloat16; frozen ones need no more than they compute with.
     is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
+    options = {"attn_implementation": name, "dtype": torch.bfloat16 if is_frozen else torch.float32}
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            attn_implementation=name,
-            dtype=torch.bfloat16 if is_frozen else torch.float32,
-            output_loading_info=True,
-        )
+        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
     except (OSError, ValueError) as error:
         raise RecipeError(
             f"model.path={path!r} cannot be loaded: {first_sentence(error)}; name another folder"
@@ -196,11 +184,10 @@ def autocast(recipe: TrainRecipe, device: torch.device) -> torch.autocast:
 
 def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
     """Return AdamW over the trainable parameters; norms and biases do not decay."""
-    training = recipe.training
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices, vectors = ([one for one in trained if (one.ndim >= 2) == is_matrix] for is_matrix in (True, False))
-    decays = ((matrices, training.weight_decay), (vectors, 0.0))
-    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in decays if parameters]
+    training, groups = recipe.training, []
+    for is_matrix, decay in ((True, training.weight_decay), (False, 0.0)):
+        parameters = [one for one in model.parameters() if one.requires_grad and (one.ndim >= 2) == is_matrix]
+        groups += [{"params": parameters, "weight_decay": decay}] if parameters else []
     betas = (training.beta1, training.beta2)
     return torch.optim.AdamW(groups, lr=training.lr, betas=betas, eps=training.eps, fused=True)
 
@@ -220,13 +207,13 @@ def explained_memory_errors(recipe: TrainRecipe) -> Iterator[None]:
 
 def memory_advice(recipe: TrainRecipe) -> str:
     """Return the next settings that reduce the memory of a training."""
-    checkpointing = {"none": "set memory.checkpointing=layers", "layers": "set memory.checkpointing=offload"}
-    settings = (
-        "set training.micro_batch_rows=1" if recipe.training.micro_batch_rows > 1 else "",
-        checkpointing.get(recipe.memory.checkpointing, ""),
-        "set model.lora_rank=16" if recipe.model.lora_rank is None else "",
-    )
-    unused = [setting for setting in settings if setting]
+    stronger = {"none": "layers", "layers": "offload"}.get(recipe.memory.checkpointing)
+    settings = {
+        "training.micro_batch_rows=1": recipe.training.micro_batch_rows > 1,
+        f"memory.checkpointing={stronger}": stronger is not None,
+        "model.lora_rank=16": recipe.model.lora_rank is None,
+    }
+    unused = [f"set {setting}" for setting, is_unused in settings.items() if is_unused]
     return "; or ".join([*unused[:2], "use several GPUs: --engine torchtitan"])
 
 
@@ -322,20 +309,16 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
 def measure_leak(model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:
     """Change the first and last token of a document (from 0) between `bounds` of a row (1, T); count the outputs that move."""
     first, last = bounds[document], bounds[document + 1]
-    changed = input_ids.clone()
+    changed, was_training, states = input_ids.clone(), model.training, []
     ends = [first, last - 1]  # attention remembers the first from afar, a convolution reads the last
     changed[0, ends] = (changed[0, ends] + 1) % model.config.vocab_size
-    was_training = model.training
     model.eval()
-
-    def outputs(ids: torch.Tensor) -> torch.Tensor:
-        batch = on_device(packed_batch(ids, bounds), ids.device)
-        del batch["labels"]
-        states: torch.Tensor = model.get_decoder()(**batch, use_cache=False).last_hidden_state
-        return states
-
     with torch.no_grad():
-        moved = (outputs(input_ids) != outputs(changed)).any(dim=-1)[0]  # (T,)
+        for ids in (input_ids, changed):
+            batch = on_device(packed_batch(ids, bounds), ids.device)
+            del batch["labels"]
+            states.append(model.get_decoder()(**batch, use_cache=False).last_hidden_state)
     model.train(was_training)
+    moved = (states[0] != states[1]).any(dim=-1)[0]  # (T,)
     inside = int(moved[first:last].sum())
     return Leak(inside, int(moved.sum()) - inside)

@@ -14,10 +14,10 @@ from typing import Final
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from nextlong.artifacts.record import flattened
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.runs.run import Run
-from nextlong.text import Json
 from nextlong.train import model
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import BatchPlan, TrainingRows, plan_batches, source_of
@@ -47,19 +47,16 @@ class Prepared:
     @property
     def epochs(self) -> float:
         """How many times the training reads the data, rounded up to hundredths."""
-        steps_per_epoch = self.plan.rows // self.plan.rows_per_step
-        return math.ceil(self.recipe.training.steps / steps_per_epoch * 100) / 100
+        return math.ceil(self.recipe.training.steps / (self.plan.rows // self.plan.rows_per_step) * 100) / 100
 
     def notes(self) -> list[str]:
         """Return the changes and the data in words."""
         rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
-        dropped = getattr(self.rows.source, "dropped", 0)
-        return [
-            *self.changes,
-            f"data: {rows}, {self.plan.rows_per_step} a step, read {self.epochs:g} times",
-            f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)",
-            *([f"{dropped:,} conversations are longer than data.pack, and left out"] if dropped else []),
-        ]
+        notes = [*self.changes, f"data: {rows}, {self.plan.rows_per_step} a step, read {self.epochs:g} times"]
+        notes += [f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)"]
+        if dropped := getattr(self.rows.source, "dropped", 0):
+            notes.append(f"{dropped:,} conversations are longer than data.pack, and left out")
+        return notes
 
     def write_record(self, folder: Path) -> None:
         """Write which training the weights in `folder` are of: `trainer.json`, for `check_record`."""
@@ -70,9 +67,9 @@ class Prepared:
         if not (folder / RECORD).is_file():
             raise RunError(f"{folder} has checkpoints without {RECORD}, of an unknown training; choose another `out`")
         record = store.read_json(folder / RECORD)
-        then, now = _flat(record["recipe"]), _flat(self.recipe.trained_keys())
-        if changed := [key for key in now if then.get(key) != now[key]]:
-            differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
+        then, now = (dict(flattened(keys)) for keys in (record["recipe"], self.recipe.trained_keys()))
+        if changed := [f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]:
+            differences = "; ".join(changed[:3])
             raise RunError(f"{folder} is of another recipe: {differences}; restore that, or choose another `out`")
         if record["data"] != self.data:
             raise RunError(
@@ -113,10 +110,3 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, plan, fingerprint)
-
-
-def _flat(nested: Json, above: str = "") -> Json:
-    flat: Json = {}
-    for key, value in nested.items():
-        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
-    return flat

@@ -28,7 +28,7 @@ from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
 from nextlong.torch import SequenceDataset
-from nextlong.train.loss import IGNORED
+from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
 if TYPE_CHECKING:

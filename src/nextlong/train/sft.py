@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console
 
 from nextlong.engine import store
@@ -27,13 +28,10 @@ from nextlong.train.prepare import prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat
 
-_KEYS: Final[SupportedKeys] = {
-    **dict.fromkeys(
-        ("data", "seed", "attention", "attention_kernel", "model.rope_base", "model.rope_scaling", "compile")
-    ),
-    **dict.fromkeys(("training", "checkpoints", "hardware")),
-    "memory.checkpointing": ("layers", "none"),
-}
+_SUPPORTED = (
+    "data seed attention attention_kernel model.rope_base model.rope_scaling compile training checkpoints hardware"
+)
+_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -60,9 +58,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             for line in ready.notes():
                 tables.say(line, console)
         # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
-        numbers = [
-            row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
-        ]
+        numbers = np.concatenate([ready.plan.micro_batches(step).ravel() for step in range(recipe.training.steps)])
 
         class RowsTrainer(SFTTrainer):  # type: ignore[misc]
             def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
@@ -91,7 +87,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         trainer = RowsTrainer(
             model=load_weights(recipe, ready.config),
             args=arguments,
-            train_dataset=Dataset.from_dict({"row": numbers}),
+            train_dataset=Dataset.from_dict({"row": numbers.tolist()}),
             data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
             processing_class=ready.tokenizer,
         )

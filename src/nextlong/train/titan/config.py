@@ -49,23 +49,20 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
             "spmd_types, which nextlong was not tested with; install torchtitan==0.3.0, or try it with "
             'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]'
         )
-    as_json = recipe.model_dump_json()
+    as_json, path, training = recipe.model_dump_json(), str(recipe.model.path), recipe.training
     ready = parts.prepared(as_json)
-    path, training, hardware = str(recipe.model.path), recipe.training, recipe.hardware
-    rows_per_step = ready.plan.rows_per_step
+    rows_per_step, at_once = ready.plan.rows_per_step, training.micro_batch_rows
     row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
-    micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
+    micro_batches(recipe, rows_per_step=rows_per_step, devices=recipe.hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
+    batch = {"seq_len": row_tokens, "local_batch_size": at_once, "global_batch_size": rows_per_step}
     if is_main:
         batch = {
             "max_context_length": row_tokens,
-            "num_tokens_per_microbatch_per_dp_rank": training.micro_batch_rows * row_tokens,
+            "num_tokens_per_microbatch_per_dp_rank": at_once * row_tokens,
             "num_tokens_per_train_step": rows_per_step * row_tokens,
         }
-    else:
-        sizes = {"local_batch_size": training.micro_batch_rows, "global_batch_size": rows_per_step}
-        batch = {"seq_len": row_tokens, **sizes}
     # AdamW's options of norms, which do not decay, and of everything else.
     options = {"lr": training.lr, "betas": (training.beta1, training.beta2), "eps": training.eps}
     param_groups = [
@@ -147,15 +144,10 @@ def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> ll
             f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support; set "
             "model.rope_scaling=replace"
         )
-    layers = llama3._build_llama3_layers(
-        n_layers=config.num_hidden_layers,
-        dim=width,
-        n_heads=heads,
-        n_kv_heads=config.num_key_value_heads,
-        hidden_dim=config.intermediate_size,
-        rope=ComplexRoPE.Config(dim=width // heads, **rope_options),
-        attn_backend="flex",
-    )
+    sizes = {"n_layers": config.num_hidden_layers, "dim": width, "hidden_dim": config.intermediate_size}
+    sizes |= {"n_heads": heads, "n_kv_heads": config.num_key_value_heads}
+    rope = ComplexRoPE.Config(dim=width // heads, **rope_options)
+    layers = llama3._build_llama3_layers(rope=rope, attn_backend="flex", **sizes)
     embedding_init = llama3._EMBEDDING_SKIP_INIT if config.tie_word_embeddings else llama3._EMBEDDING_INIT
     model = llama3.Llama3Model.Config(
         dim=width,

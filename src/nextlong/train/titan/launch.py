@@ -31,13 +31,11 @@ from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.prepare import RECORD, Prepared
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
-_KEYS: Final[SupportedKeys] = {
-    **dict.fromkeys(
-        ("data", "seed", "attention", "model.rope_base", "model.rope_scaling", "training", "watch", "checkpoints")
-    ),
-    **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan", "compile")),
-    "memory.checkpointing": ("layers", "none"),
-}
+_SUPPORTED = (
+    "data seed attention model.rope_base model.rope_scaling training watch checkpoints held_out memory.loss_block_tokens "
+    "torchtitan compile"
+)
+_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
 _TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 

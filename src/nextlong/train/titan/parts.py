@@ -22,8 +22,9 @@ from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
-from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, TrainedStep, means, tally
+from nextlong.text import Json
+from nextlong.train.exact import IGNORED
+from nextlong.train.metrics import STOPPED_ADVICE, Metrics, TrainedStep, means, tally
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import TrainingRow
@@ -135,21 +136,18 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         """Measure the first `held_out.rows` rows, distributed over the data-parallel ranks; called by all ranks."""
         rows, model = self._prepared.held_out_rows, model_parts[0]
         assert rows is not None, "only built where rows are held out"
-        count = min(self._prepared.recipe.held_out.rows, len(rows))
-        model.eval()
+        count, totals = min(self._prepared.recipe.held_out.rows, len(rows)), 0
         longest, ranks = rows.source.row_tokens, self.dp_world_size
-        totals = 0
+        model.eval()
         for number in range(self.dp_rank, -(-count // ranks) * ranks, ranks):
             # Ranks compute together, so one without a row computes the last again and does not count it.
             row, is_counted = rows[min(number, count - 1)], number < count
             totals += self._tally(model_parts, row, longest=longest, is_counted=is_counted)
         model.train()
-        mesh = self.parallel_dims.get_optional_mesh("loss")
         on_device = torch.as_tensor(totals, device=next(model.parameters()).device)
-        if mesh is not None:
+        if (mesh := self.parallel_dims.get_optional_mesh("loss")) is not None:
             torch.distributed.all_reduce(on_device, group=mesh.get_group())
-        measured = means(on_device.cpu().numpy(), longest=longest)
-        self.metrics_processor.held_out(step, measured)
+        self.metrics_processor.held_out(step, means(on_device.cpu().numpy(), longest=longest))
 
     def _tally(self, model_parts: list[Any], row: TrainingRow, *, longest: int, is_counted: bool) -> Any:
         device = next(model_parts[0].parameters()).device
@@ -205,19 +203,19 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
         lr = next(float(value) for name, value in (extra_metrics or {}).items() if name.startswith("lr/"))
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
-        done = TrainedStep(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
         faults: list[str | None] = [None]
         if metrics := self._first_rank_metrics(step):
             faults = [metrics.fault(step, global_avg_loss, grad_norm)]
-            metrics.step(done)
+            tokens = self._recipe.training.tokens_per_step
+            metrics.step(TrainedStep(step, global_avg_loss, grad_norm, lr, tokens, seconds))
         # Only the first rank knows the earlier losses, and the others would wait for it in their next step.
         torch.distributed.broadcast_object_list(faults)
         if faults[0]:
             raise RunError(f"{faults[0]}; checkpoints are of earlier steps: {STOPPED_ADVICE}")
 
-    def held_out(self, step: int, measured: HeldOutLoss) -> None:
+    def held_out(self, step: int, measured: Json) -> None:
         """Log a validation; called by all ranks."""
-        self.log_validation(loss=measured.loss, step=step)
+        self.log_validation(loss=measured["loss"], step=step)
         if metrics := self._first_rank_metrics(step):
             metrics.held_out(step, measured)
         self._began = time.perf_counter()

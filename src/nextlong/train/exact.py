@@ -1,0 +1,185 @@
+"""Exact: causal attention and next-token loss of packed rows, without a T × T mask and without logits of T × vocabulary.
+
+In:  queries, keys and values of one row of T tokens; where its documents begin and end, `document_bounds` as Python integers
+     (documents + 1,), made once a step, and `cu_seq_lens_q`, the same numbers as an int32 tensor on the device.
+     The decoder's last hidden states (1, T, width), labels (1, T), not shifted, −100 where nothing is to be predicted.
+Out: the attention output of the row, in which no token attends to another document; the loss of each token, or their sum
+     divided by `num_items_in_batch`, float32.
+
+transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens). Here the boundaries are an argument:
+without them, with a padding mask and with a cache, this attention refuses to run. `sdpa` runs `scaled_dot_product_attention` with
+`is_causal`, a document at a time; `varlen` is `torch.nn.attention.varlen`, FlashAttention over all documents of a row at once.
+
+At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a time: each block is checkpointed, so the
+backward pass computes its logits again, which takes under 1 % of the operations of a step of Llama-3-8B at that length. Cross
+entropy is in float32 whatever the model computes in (`torch.nn.functional.linear_cross_entropy` was 2 to 4 % off in bfloat16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from types import MethodType
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from nextlong.errors import RecipeError
+
+IGNORED: Final = -100
+_BLOCK_TOKENS: Final = 2048
+_NAME: Final = "nextlong_documents"
+_NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+
+
+def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> str:
+    """Register the attention with transformers; return its name for `attn_implementation`."""
+    name = _NAME if kernel == "auto" else f"{_NAME}_{kernel}"
+
+    def attend(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        _: object,
+        *,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        cu_seq_lens_q: Tensor | None = None,
+        document_bounds: Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        **__: object,
+    ) -> tuple[Tensor, None]:
+        """Return the output (1, T, heads, head size) of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
+        if cu_seq_lens_q is None:
+            raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
+        bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
+        if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
+            raise ValueError(
+                f"rows are laid end to end, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens with "
+                f"documents up to {bounds[-1]}"
+            )
+        longest = max(last - first for first, last in pairwise(bounds))
+        if sliding_window is not None and sliding_window < longest:
+            name = type(module).__name__
+            raise ValueError(f"{name} has a sliding window of {sliding_window} tokens, less than a document has")
+        device = query.device.type
+        if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
+            query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+        is_packed = len(bounds) > 2
+        if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
+            if dropout:
+                raise ValueError(f"varlen attention has no dropout, this model's is {dropout}; set attention_dropout=0")
+            from torch.nn.attention.varlen import varlen_attn
+
+            tokens, ends, causal = (part[0].transpose(0, 1) for part in (query, key, value)), cu_seq_lens_q, (-1, 0)
+            out = varlen_attn(*tokens, ends, ends, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
+            assert isinstance(out, Tensor)
+            return out[None], None
+        groups = query.shape[1] // key.shape[1]
+        # Kernels without a T × T matrix cannot share key-value heads in float32.
+        if groups > 1 and query.is_cuda and query.dtype == torch.float32:
+            key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+        options = {"is_causal": True, "scale": scaling, "dropout_p": dropout, "enable_gqa": groups > 1}
+        # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
+        with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
+            outputs = []
+            for first, last in pairwise(bounds):
+                parts = (part[:, :, first:last] for part in (query, key, value))
+                outputs.append(scaled_dot_product_attention(*parts, **options).transpose(1, 2))
+        return (torch.cat(outputs, dim=1) if is_packed else outputs[0]), None
+
+    def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
+        """Return None, transformers' "no mask"; refuse inputs that would need one."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise ValueError("a padding mask was given, but packed documents have no padding; leave the mask out")
+        if q_length != kv_length:
+            raise ValueError(f"{kv_length} keys for {q_length} queries: there is a cache; train with use_cache=False")
+
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, no_mask)
+    return name
+
+
+def install_loss(model: PreTrainedModel, *, block_tokens: int = _BLOCK_TOKENS) -> None:
+    """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
+
+    `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
+    all labels where n is left out; each token's own, float32 (1, T), with `per_token=True`. `model.own_forward` is the forward
+    pass as it was. Works under autocast and PEFT, because it is the model's own forward pass.
+    """
+    if model.get_decoder() is model:
+        raise RecipeError(
+            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
+        )
+    stock = model.forward
+
+    def forward(
+        self: PreTrainedModel,
+        *arguments: Any,
+        labels: Tensor | None = None,
+        num_items_in_batch: int | None = None,
+        per_token: bool = False,
+        **given: Any,
+    ) -> Any:
+        if labels is None:
+            return stock(*arguments, **given)
+        given.pop("return_dict", None)
+        given["use_cache"] = False  # not in the config, which is saved
+        hidden = self.get_decoder()(*arguments, **given).last_hidden_state
+        head, scale = self.get_output_embeddings(), logit_scale(self)
+        losses = token_losses(hidden, labels, head=head, scale=scale, block_tokens=block_tokens)
+        if per_token:
+            return CausalLMOutputWithPast(loss=losses)
+        items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
+        return CausalLMOutputWithPast(loss=losses.sum() / items)
+
+    model.own_forward, model.forward = stock, MethodType(forward, model)
+
+
+def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
+    """Return the layers of a model's decoder, whatever their name is."""
+    return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
+
+
+def count_labels(labels: Tensor) -> int:
+    """Return how many tokens of the rows (B, T) are predicted: every label but the first of a row, and those of −100."""
+    return int((labels[:, 1:] != IGNORED).sum())
+
+
+def logit_scale(model: PreTrainedModel) -> float:
+    """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError for soft-capped ones (Gemma 2)."""
+    config = model.config
+    if getattr(config, "final_logit_softcapping", None):
+        raise ValueError(f"{type(model).__name__} soft-caps its logits (final_logit_softcapping); this loss does not")
+    if getattr(config, "lm_head_multiplier", None):
+        return float(config.lm_head_multiplier)
+    if getattr(config, "logits_scaling", None):
+        return 1.0 / float(config.logits_scaling)
+    return float(getattr(config, "logit_scale", None) or 1.0)
+
+
+def token_losses(
+    hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float = 1.0, block_tokens: int = _BLOCK_TOKENS
+) -> Tensor:
+    """Return the loss of predicting each token, float32 (B, T), 0 where it has no label."""
+
+    def block_losses(states: Tensor, targets: Tensor) -> Tensor:
+        logits: Tensor = head(states).float()
+        logits = logits if scale == 1.0 else logits * scale  # a product with 1 takes a sixth of a small model's step
+        return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+
+    # The state of a token predicts the next one: states (B · (T − 1), width), targets (B · (T − 1),).
+    states, targets = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    losses = [
+        checkpoint(block_losses, block, target, use_reentrant=False)
+        for block, target in zip(states.split(block_tokens), targets.split(block_tokens), strict=True)
+    ]
+    return pad(torch.cat(losses).view(len(labels), -1), (1, 0))  # nothing predicts the first token
