@@ -116,12 +116,9 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
-            inputs = {path.parent: store.read_json(path)["inputs"] for path in run_dir.glob(f"*/{store.MANIFEST}")}
-            made = [
-                str(folder)
-                for folder, read in sorted(inputs.items())
-                if "rows" in read and read.get(step.name) == step.manifest["fingerprint"]
-            ]
+            paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
+            inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
+            made = [at for at, of in inputs.items() if "rows" in of and of.get(step.name) == fingerprint]
             beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
             raise RunError(f"{error}{beside}") from None
 
@@ -194,10 +191,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 def _shard_bounds(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, made: Format, options: Options
 ) -> list[int]:
-    """Return which rows make one file: file i holds rows [bounds[i], bounds[i + 1]).
-
-    By the format's rule, else as many as `options.shard_bytes` of ids hold, at least one.
-    """
+    """Return the rows of each file, bounds[i] to bounds[i + 1]: by the format's rule, else about `options.shard_bytes` of ids."""
     # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if made.shard_rows is not None:
@@ -249,10 +243,7 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
 def _read_rows(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, wanted: resolve.Wanted
 ) -> Iterator[resolve.Resolved]:
-    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight million tokens.
-
-    What is not `wanted` is -1 or empty.
-    """
+    """Yield rows, the sequences index[offsets[i]:offsets[i + 1]] (SEQUENCE_INDEX), in blocks of about eight million tokens."""
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
     first = 0
     while first < len(offsets) - 1:

@@ -112,10 +112,7 @@ class Bin:
 
 
 class Tally:
-    """How often each integer occurred; exact, in any order.
-
-    Memory is that of the distinct values, and merging costs a sort of what is new against what is there, amortised.
-    """
+    """How often each integer occurred, in any order; memory is that of the distinct values."""
 
     def __init__(self) -> None:
         self._values, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)

@@ -226,10 +226,7 @@ def measure(run: Run) -> Stats:
 
 
 def compute(run: Run) -> Stats:
-    """Read all sequences of a run and return its statistics, without its path and the costs of its steps.
-
-    So the same sequences give the same bytes anywhere.
-    """
+    """Return the statistics of a run without its path and costs: the same sequences give the same bytes anywhere."""
     counting, tokens, whole_chars, whole_tokens = Counting(), finished.token_store(run.steps), 0, 0
     for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):

@@ -62,9 +62,8 @@ class Options:
 class LoadingCode(NamedTuple):
     """Python code that loads an export: an import, an expression for its rows, and an expression to print.
 
-    In each, {place} is the expression for the path of the files, {split} the name of the split in quotes, {tokens} the
-    length of a sequence, {vocabulary} one more than the highest id, {uint} the NumPy type that this needs, {eos} the
-    id of the EOS token.
+    {place} is the path of the files, {split} the name of the split in quotes, {tokens} the length of a sequence, {vocabulary} one
+    more than the highest id, {uint} the NumPy type that this needs, {eos} the id of the EOS token.
     """
 
     package: str
@@ -84,23 +83,22 @@ class RowSizes(NamedTuple):
 class Format:
     """A format.
 
-    Files: `suffixes` end the names of the files that hold rows. `write(stem, blocks, options)` writes those of one
-    shard and returns its `result`; `close(folder, results)` writes the files beside them. `read(folder, names)` yields
-    each row of these files in order, or each document where that is the `unit`, as a mapping: columns named as in
-    Parquet, besides `indices` and `text`; `spans` has one list per field. It raises one of UNREADABLE for files that
-    contradict each other. Files of a format without `read` are verified by their hashes alone.
+    Files: `suffixes` end the names of the files that hold rows. `write(stem, blocks, options)` writes those of one shard
+    and returns its `result`; `close(folder, results)` writes the files beside them. `read(folder, names)` yields each row
+    of these files in order, or each document where that is the `unit`, as a mapping: columns named as in Parquet, besides
+    `indices` and `text`; `spans` has one list per field. It raises one of UNREADABLE for files that contradict each other.
+    Files of a format without `read` are verified by their hashes alone.
 
     Rows: `wanted` is what the format needs besides token ids and boundaries: the source of each row, the spans, or the
-    spans with their texts. `extra_tokens` are added to
-    `compose.target_tokens`; `eos` says whether each document must end in EOS; `no_packing` says why a row may hold
-    only one sequence, and is empty where it may hold several.
+    spans with their texts. `extra_tokens` are added to `compose.target_tokens`; `eos` says whether each document must end
+    in EOS; `no_packing` says why a row may hold only one sequence, and is empty where it may hold several.
 
     Keys: `keys` of `export` that it accepts, and the `compressions`, of which `auto` means the first. A file holds
-    `auto_shard_mb` MB of ids (None: depends on the total), never more than `most_shard_mb`; `shard_rows` divides rows
-    into files by the format's own rule.
+    `auto_shard_mb` MB of ids (None: depends on the total), never more than `most_shard_mb`; `shard_rows` divides rows into
+    files by the format's own rule.
 
-    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader
-    is given; `hub` says whether the Hugging Face hub loads it; `bytes_per_token(compression, characters per token)`.
+    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader is
+    given; `hub` says whether the Hugging Face hub loads it; `bytes_per_token(compression, characters per token)`.
     """
 
     name: str
