@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from nextlong.cli import arguments, demo
+from nextlong.cli import demo, main
 from nextlong.evaluate import results
 
 NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run", "replicate --dry-run")
@@ -16,7 +16,7 @@ SERVES = "view"  # until it is stopped
 
 def commands():
     """Yield the name and parser of every command, as the parser knows them."""
-    (subparsers,) = (action for action in arguments.parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (subparsers,) = (action for action in main.parser()._actions if isinstance(action, argparse._SubParsersAction))
     return dict(subparsers.choices)
 
 

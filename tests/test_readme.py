@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 import yaml
 
-from nextlong.cli import arguments, main
+from nextlong.cli import main
 from nextlong.cli.demo import write_demo_corpus
 
 README = Path(__file__).parents[1] / "README.md"
@@ -74,7 +74,7 @@ ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-d
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TUTORIAL])
 def test_command_is_known(command):
-    arguments.parser().parse_args(shlex.split(command)[1:])
+    main.parser().parse_args(shlex.split(command)[1:])
 
 
 @pytest.mark.heavy  # the report needs its extra

@@ -7,8 +7,8 @@ ingest → select → chunk → encoder → embed → index → mine → draft �
 
 Before `ingest` stands `line_counts` where a large file is read in parts.
 
-Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `Session.run_before`, once;
-then `Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
+Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `_Session.run_before`, once;
+then `_Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def route(
 
 
 @dataclass(frozen=True)
-class Session:
+class _Session:
     """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
 
     recipe: Recipe
@@ -204,7 +204,7 @@ def session(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     mode: Literal["alone", "together"] = "alone",
-) -> Iterator[Session]:
+) -> Iterator[_Session]:
     """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
 
     `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
@@ -224,7 +224,7 @@ def session(
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
         with executor_for(recipe, tell=reporter.tell) as executor:
-            yield Session(recipe, files, executor, reporter)
+            yield _Session(recipe, files, executor, reporter)
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:

@@ -101,10 +101,8 @@ class Registry:
 
     def broken(self, name: str, reason: str) -> PluginError:
         """Return the error that says what is wrong with an extension, and which distribution it belongs to."""
-        return PluginError(
-            f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; install a version of it that fits "
-            "this nextlong, or uninstall it"
-        )
+        cure = "install a version of it that fits this nextlong, or uninstall it"
+        return PluginError(f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}")
 
     def _declared(self, name: str) -> Any:
         self._check_unique(name)
@@ -119,15 +117,12 @@ class Registry:
 
     def _check_unique(self, name: str) -> None:
         owners = [_distribution(point) for point in self._brought().get(name, ())]
-        if name in self.built_in and owners:
-            raise PluginError(
-                f"{self.kind} {name!r} is built in, and {' and '.join(owners)} also brings one; uninstall that distribution, or "
-                "have it use another name"
-            )
-        if len(owners) > 1:
-            raise PluginError(
-                f"{self.kind} {name!r} is brought by {' and '.join(owners)}; uninstall all of them but one"
-            )
+        others = " and ".join(owners)
+        where = f"brought by {others}; uninstall all of them but one"
+        if name in self.built_in:
+            where = f"built in, and {others} also brings one; uninstall that distribution, or have it use another name"
+        if len(owners) + (name in self.built_in) > 1:
+            raise PluginError(f"{self.kind} {name!r} is {where}")
 
     def _brought(self) -> Mapping[str, list[EntryPoint]]:
         return _entry_points(self.group, tuple(sys.path))

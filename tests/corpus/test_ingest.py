@@ -34,7 +34,7 @@ def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own
         settings=settings,
         shard_bytes=shard_bytes,
         exclusion=Exclusion(),
-        keep_exclusion=False,
+        is_first=False,
     )
 
 

@@ -43,7 +43,7 @@ def test_colours_that_stand_side_by_side_differ(colours, kind):
     others = ["negative", "between", "plain0", *(f"shade{n}" for n in range(palette.SHADES))]
     for one, other in [*(("own", other) for other in others), ("plain0", "plain1")]:
         assert distance(colours[one], colours[other], kind) > 12, (one, other)
-    for one, other in combinations(("own", "negative", "plain0", *sequences.MAP_COLOURS), 2):
+    for one, other in combinations(("own", "negative", "plain0", *sequences._MAP_COLOURS), 2):
         assert distance(colours[one], colours[other], kind) > 9, (one, other)
     for one, other in combinations(range(palette.RUNS), 2):
         assert distance(colours[f"run{one}"], colours[f"run{other}"], kind) > 9, (one, other)

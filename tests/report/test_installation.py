@@ -17,7 +17,7 @@ FOLDERS = ("src", "recipes", "bench", "docs", "examples")
 
 
 def test_every_extra_of_the_package_has_a_purpose():
-    assert set(installation.FEATURES) == set(EXTRAS) - DEVELOPERS
+    assert set(installation._FEATURES) == set(EXTRAS) - DEVELOPERS
 
 
 def _named(text):

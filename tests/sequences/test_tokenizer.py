@@ -212,7 +212,8 @@ def test_training_is_the_same_in_any_order_and_process():
 
 
 def prepare(out, *, shards, seed=0, separator="\n", **config):
-    return _prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, separator=separator, **shards)
+    corpus = list(zip(shards["documents"], shards["chunks"], strict=True))
+    return _prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), corpus=corpus, seed=seed, separator=separator)
 
 
 def test_prepare_counts_characters_per_token(tmp_path):

@@ -13,7 +13,7 @@ from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
 from nextlong.export.arrange import packed as packed_rows
 from nextlong.runs import export as runs_export
 from nextlong.schemas import SEQUENCE_INDEX
-from nextlong.verify.arrangement import _row_problems, _SplitRows
+from nextlong.verify.exports import _row_problems, _SplitRows
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.card import fingerprint
 from nextlong.verify import files as checks
 from nextlong.verify.files import check_mixes
 from nextlong.verify.run_files import StoredRun
@@ -83,6 +82,12 @@ def verify_delivered(folder, run=None):
 
 def breaches(folder, run=None):
     return {outcome.check: outcome.examples for outcome in verify_delivered(folder, run) if outcome.breaches}
+
+
+def fingerprint(record):
+    """Return the hash of a record without its own, whatever its layout as JSON."""
+    plain = {key: value for key, value in record.items() if key != "xxh3"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
 
 
 def rehash(folder, name):

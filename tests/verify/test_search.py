@@ -2,8 +2,19 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from damage import breaches, change_rows, change_sequence, chunk_name, files, first_sequence, read_batches, spans_of
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from damage import (
+    breaches,
+    change_array,
+    change_rows,
+    change_sequence,
+    chunk_name,
+    files,
+    first_sequence,
+    outcomes,
+    read_batches,
+    spans_of,
+)
+from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search
 
@@ -60,6 +71,20 @@ def test_a_candidate_of_the_own_document(run):
     ids, scores = true_neighbours(run, own[0], own[:1])
     said = breach_of_candidates(run, own[0], own[1], scores[ids == own[1]][0], place=0)
     assert f"has the candidate {chunk_name(run, own[1])}, of its own document" in said
+
+
+def test_the_chunk_right_behind_the_document_is_searched(run):
+    sequence = next(StoredRun(run).sequences())
+    meta, behind = int(sequence.chunk[sequence.known(META)[0]]), int(sequence.doc_stop[sequence.known(META)[0]])
+
+    def alter(vectors):
+        vectors[behind & ROW_MASK] = vectors[meta & ROW_MASK]
+
+    change_array(files(run, "embed", ".vectors.npy")[meta >> SHARD_BITS], alter)
+    outcome = outcomes(run, "search", sample=ALL)["candidates searched again"]
+    where = f"meta-chunk {chunk_name(run, meta)} of sequence 0: rank 0 is "
+    (said,) = (example for example in outcome.examples if example.startswith(where))
+    assert f"the nearest by brute force is {chunk_name(run, behind)} with 1.000" in said
 
 
 def test_a_negative_that_is_not_the_nearest_free_one(run):

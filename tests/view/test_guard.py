@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from nextlong.view.server import _HEADERS, Guard
+from nextlong.view.server import _HEADERS, _Guard
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +22,7 @@ def ask(method="GET", *, query=b"token=secret", **headers):
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "headers": raw, "path": "/", "query_string": query}
-    asyncio.run(Guard(PlainTextResponse("the corpus"), token=TOKEN)(scope, None, send))
+    asyncio.run(_Guard(PlainTextResponse("the corpus"), token=TOKEN)(scope, None, send))
     answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], answer, b"".join(message.get("body", b"") for message in sent[1:])
 

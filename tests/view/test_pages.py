@@ -259,8 +259,8 @@ def test_every_reason_is_listed_with_its_count(variants):
 
 
 def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
-    entries = [filtered.Entry("one", 7, "beside it", 8), filtered.Entry("two", detail="why")]
-    kind = filtered.Kind("k", "chunks", "a reason", 1234, lambda: iter(entries), is_sampled=True)
+    entries = [filtered._Entry("one", 7, "beside it", 8), filtered._Entry("two", detail="why")]
+    kind = filtered._Kind("k", "chunks", "a reason", 1234, lambda: iter(entries), is_sampled=True)
     monkeypatch.setattr(filtered, "kinds", lambda run: [kind])
     page = left(variants, "k")
     assert "1,234 chunks: a reason" in page.texts

@@ -6,19 +6,19 @@ import nextlong
 from nextlong.errors import RunError
 from nextlong.picture import pieces
 from nextlong.view import pages
-from nextlong.view.pages import OpenVariant, Variants
+from nextlong.view.pages import Variants, _OpenVariant
 
 
 @pytest.fixture
 def variant(shared_run):
-    return OpenVariant(nextlong.open(shared_run))
+    return _OpenVariant(nextlong.open(shared_run))
 
 
 def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypatch):
     read = []
     real = variant.run.sequence
     monkeypatch.setattr(type(variant.run), "sequence", lambda _, number: read.append(number) or real(number))
-    variant = OpenVariant(variant.run)
+    variant = _OpenVariant(variant.run)
     first = variant.sequence(0)
     for number in range(1, pages._HELD_SEQUENCES):
         variant.sequence(number)

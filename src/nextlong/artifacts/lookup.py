@@ -17,14 +17,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nextlong import schemas
 from nextlong.errors import RunError
 from nextlong.rng import keyed_hash, threshold_for
 
 _Ids = NDArray[np.int64]
-Column = NDArray[Any]  # of a table, one value a row
+_Column = NDArray[Any]  # of a table, one value a row
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
 _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
@@ -50,7 +50,16 @@ def ranges(starts: _Ids, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return every
 
 
-def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
+def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
+    """Yield [first, last) of consecutive runs of sizes, shape (n,), that add up to at most `most`, or of one that is larger."""
+    ends, first = np.append(0, np.cumsum(sizes)), 0
+    while first < len(ends) - 1:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
+        yield first, last
+        first = last
+
+
+def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[_Column]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)
     tables = [(_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards]
@@ -86,14 +95,14 @@ def source_ids(doc_ids: _Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: _Ids, documents: Sequence[Path], names: Sequence[str]) -> list[Column]:
+def document_columns(doc_ids: _Ids, documents: Sequence[Path], names: Sequence[str]) -> list[_Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
 
     `metadata` is JSON, None of a document whose source keeps nothing beside the text. The columns of the first shards stay in
     memory, for whoever looks up block after block.
     """
     shards, back = by_shard(doc_ids)
-    pieces: list[list[Column]] = []
+    pieces: list[list[_Column]] = []
     for shard, rows in shards:
         key = (file_version(documents[shard]), tuple(names))
         if (table := _held_tables.get(key)) is None:
@@ -111,7 +120,7 @@ def document_columns(doc_ids: _Ids, documents: Sequence[Path], names: Sequence[s
 
 
 @lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
-def _chunk_table(chunks: FileVersion) -> dict[str, Column]:
+def _chunk_table(chunks: FileVersion) -> dict[str, _Column]:
     return read_chunks(chunks.path)
 
 
@@ -210,7 +219,7 @@ def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArr
     return keyed_hash(mixed, seed=seed, stage=stage)
 
 
-def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, Column]:
+def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, _Column]:
     """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         table = reader.read_all()

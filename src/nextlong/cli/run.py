@@ -9,13 +9,15 @@ import shlex
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nextlong.cli.arguments import STDOUT
 from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
 from nextlong.text import Json
+
+_STDOUT = Path("-")  # --json without a file
 
 if TYPE_CHECKING:
     from nextlong.runs.run import Run
@@ -141,21 +143,20 @@ def sweep(args: argparse.Namespace) -> None:
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
-    from nextlong.runs import export as runs_export
     from nextlong.runs.run import Run
 
     variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
     for path in (args.csv, args.json):
-        if path not in (None, STDOUT):
+        if path not in (None, _STDOUT):
             check_folder_of(path)  # now, and not after hours of work
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
-    ran = grid.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
+    ran = grid.run_variants(variants, reporter=reporter(stderr=True))
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
         outcomes.append(next(ran))
-    if args.json == STDOUT:
+    if args.json == _STDOUT:
         present(args, grid.json_of(outcomes))
     else:
         grid.show(outcomes, console())

@@ -1,23 +1,27 @@
-"""The commands `nextlong train` (one model, here or by another trainer) and `nextlong replicate` (methods compared)."""
+"""The commands that train and measure models: train, replicate (methods compared on small models) and evaluate."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from nextlong.cli.common import absolute, check_installed, console, present, write
-from nextlong.errors import NextlongError
-from nextlong.replicate.recipe import Replication
-from nextlong.replicate.recipe import recipe_from as replication_from
+from nextlong.errors import EvaluateError, NextlongError
 from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
 from nextlong.train.recipe import TrainRecipe, commented_yaml, nearest_multiple, preset, recipe_from
+
+if TYPE_CHECKING:
+    from nextlong.evaluate.prompts import ModelOptions
+    from nextlong.replicate.recipe import Replication
 
 _REPLICATE_EXTRA = "train,evaluate"
 
@@ -110,6 +114,8 @@ def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: 
 
 def replicate(args: argparse.Namespace) -> None:
     """Run a replication, write its recipe, or draw the results of some."""
+    from nextlong.replicate import recipe as recipes
+
     words = args.words
     if words[:1] == ["report"] and len(words) > 1:
         _report(args, *map(Path, words[1:]))
@@ -122,12 +128,12 @@ def replicate(args: argparse.Namespace) -> None:
     if is_init or args.preset is not None:
         name = args.preset or "smoke"
         out = args.out or f"nextlong-replicate-{name}"
-        recipe = replication_from(name, out=out, sources=args.corpus, overrides=args.overrides)
+        recipe = recipes.recipe_from(name, out=out, sources=args.corpus, overrides=args.overrides)
     elif args.corpus:
         raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
     else:
         elsewhere = [f"out={args.out}"] if args.out else []
-        recipe = Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+        recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
     if is_init and args.dry_run:
         raise NextlongError(
             f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
@@ -179,3 +185,92 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
             raise NextlongError(f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json")
     written = results.write(sources, Path(args.to).expanduser() if args.to else sources[0].parent)
     present(args, {"written": list(map(str, written))}, f"report: {written[0]}, {len(written) - 1} files beside it")
+
+
+def evaluate_command(args: argparse.Namespace) -> None:
+    """Evaluate a model, or work on the results of evaluations."""
+    if args.model not in ("report", "judge", "import", "data") and args.files:
+        raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
+    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
+    shown = console(stderr=args.json)
+    if args.model == "report":
+        from nextlong.evaluate import report
+
+        results = report.read(args.files, protocols=args.protocols)
+        if args.output or args.figures:
+            report.write(results, outputs=args.output, figures=args.figures, console=shown)
+        is_written = args.output or args.figures is not None
+        present(args, partial(report.as_json, results), None if is_written else partial(report.show, results))
+    elif args.model == "judge":
+        from nextlong.evaluate import judge
+
+        model = _model(args, args.judge) if args.judge and args.url else None
+        judged = judge.run(args.files, model=model, nli=args.nli, data=args.data, console=shown)
+        present(args, [{"file": str(path), "score": score} for path, score in judged])
+    elif args.model == "import":
+        from nextlong.evaluate import judge, report
+
+        imported = judge.import_helmet(args.files, out=args.out, label=args.label, console=shown)
+        present(args, partial(report.as_json, [imported]))
+    elif args.model == "data":
+        _download(args, shown)
+    else:
+        _measure(args, shown)
+
+
+def _download(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate.data import download
+    from nextlong.evaluate.task import chosen
+
+    suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
+    if not suites or args.out is None:
+        raise EvaluateError("data: run nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+    names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
+    present(args, download(list(dict.fromkeys(names)), args.out, shown))
+
+
+def _measure(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import report, results, run
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.task import chosen, parse_lengths
+
+    similarity = None
+    if args.trained_on is not None:
+        from nextlong.runs import stats
+
+        similarity = stats.measure(Run(args.trained_on)).similarity
+    settings = run.EvaluationSettings(
+        tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
+        lengths=parse_lengths(args.lengths or "8k..128k"),
+        names_lengths=args.lengths is not None,
+        out=args.out or Path(f"evaluation-{Path(args.model.rstrip('/')).name}"),
+        data=DataFiles(args.data),
+        samples=args.samples,
+        seed=args.seed,
+        label=args.label,
+        run=args.run,
+        negatives_cosine=None if similarity is None else similarity.p50,
+        model=_model(args, args.model),
+    )
+    if args.dry_run:
+        planned, context = run.planned(settings)
+        present(args, planned, partial(run.show, planned))
+        run.check(settings, context=context)
+        return
+    try:
+        measured = run.evaluate(lambda: run.opened(settings), settings, progress=run.TaskProgress(shown))
+    except run.IncompleteError:
+        present(args, lambda: report.as_json([results.read_results(settings.out)]))
+        raise
+    present(args, partial(report.as_json, [measured]), partial(report.show, [measured]))
+
+
+def _model(args: argparse.Namespace, name: str) -> ModelOptions:
+    """Return the options of a model: its fields are the options of the command."""
+    from nextlong.evaluate.prompts import ModelOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ModelOptions) if hasattr(args, field.name)}
+    return ModelOptions(**{**given, "name": name})

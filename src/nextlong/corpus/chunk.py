@@ -13,7 +13,7 @@ from bisect import bisect_right
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -107,16 +107,8 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
-def _chunk_shard(
-    out: Path,
-    *,
-    documents: Path,
-    keep: Path,
-    max_chars: int,
-    length: Literal["slice", "paper"],
-    oversize: Literal["split", "keep"],
-) -> ChunkResult:
-    """Chunk the kept documents of one shard; writes `{out}.chunks.arrow`."""
+def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> ChunkResult:
+    """Chunk the kept documents of one shard by the `options` of `chunk_text`; writes `{out}.chunks.arrow`."""
     kept = np.load(keep)
     first_row = chunks = chars = 0
     with (
@@ -132,15 +124,13 @@ def _chunk_shard(
             needs_separator: list[bool] = []
             for row in np.flatnonzero(kept[first_row : first_row + len(texts)]).tolist():
                 text = texts[row]
-                document_spans = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
+                document_spans = chunk_text(text, **options)
                 spans += document_spans
                 doc_rows += [first_row + row] * len(document_spans)
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            columns = list(
-                map(pa.array, (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_)))
-            )
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS))
+            columns = (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_))
+            writer.write_batch(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schemas.CHUNKS))
             first_row += len(texts)
             chunks += len(spans)
             chars += int((ends - starts).sum())

@@ -191,10 +191,7 @@ def _strings(value: Any) -> Iterator[str]:
 def _decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> DecontaminateResult:
-    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`.
-
-    `heads` and `grams` are what `_evaluation_grams` wrote for `files`. `example` shows the first match.
-    """
+    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`."""
     wanted = _Wanted(heads, grams)
     table = read_chunks(chunks)
     met = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file

@@ -41,14 +41,13 @@ class MinhashResult(TaskResult):
 
 
 class NearDuplicatesResult(TaskResult):
-    """Documents left out, and the clusters of nearly equal ones that they belong to.
-
-    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
-    """
+    """Documents left out, and the clusters of nearly equal ones that they belong to."""
 
     near_duplicates: int
     clusters: int
-    examples: tuple[tuple[int, int], ...] = ()
+    examples: tuple[
+        tuple[int, int], ...
+    ] = ()  # rows of the corpus: a document that goes, and the one that stays instead
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
@@ -92,16 +91,13 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
 
 def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values (`_write_bands`).
-
-    Rows that are not kept stay 0. Raises RecipeError if rensa is not installed, or is a version with other signatures.
-    """
+    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values."""
     minhash = minhash_class()
     kept = np.load(keep)
     signatures = np.lib.format.open_memmap(
         f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), _PERMUTATIONS)
     )
-    first = 0
+    first = 0  # rows that are not kept stay 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -147,10 +143,7 @@ def minhash_class() -> Any:
 
 
 def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the hashed word runs of all texts and where each text's begin and end.
-
-    A text of fewer words is one run; one without words has the hash of its content, so that it resembles nothing.
-    """
+    """Return the hashed word runs of all texts and where each text's begin and end."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     # (m,) of m texts; `sizes` are the shingles of each, whose hashes follow each other text by text.
@@ -160,6 +153,7 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     hashes = np.empty(len(of_long), np.uint64)
     of_runs = ngrams(words.hashes, _SHINGLE_WORDS)
     hashes[of_long] = of_runs[runs_on(bounds, _SHINGLE_WORDS)[: len(of_runs)]]
+    # A text of fewer words is one run; one without words has the hash of its content, so that it resembles nothing.
     short = [(words.hashes[bounds[text] : bounds[text + 1]], content[text]) for text in np.flatnonzero(~is_long)]
     hashes[~of_long] = [ngrams(held, len(held))[0] if len(held) else instead for held, instead in short]
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
@@ -171,29 +165,21 @@ def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int
 
 
 def _similar_pairs(
-    out: Path,
-    *,
-    signatures: Sequence[Path],
-    band_hashes: Sequence[Path],
-    band_rows: Sequence[Path],
-    hashes: Sequence[Path],
-    band: int,
-    step: int,
-    passes: int,
-    threshold: float,
+    out: Path, *, band: int, step: int, passes: int, threshold: float, **files: Sequence[Path]
 ) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The files of each shard are those of `_minhash_shard`, and its content `hashes`, uint64 (rows,). The range is number `step`
-    of `passes`. Rows count the documents of all shards. A document is compared with the first of those that share its hash and
-    with the one before it, not with each of them, which would take quadratic time; transitivity and the other bands find the
-    pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not matter.
+    The range is number `step` of `passes`. The `files` of each shard are `signatures`, `band_hashes` and `band_rows`, as
+    `_minhash_shard` writes them, and `hashes` of contents, uint64 (rows,). Rows count the documents of all shards. A document
+    is compared with the first of those that share its hash and with the one before it, not with each of them, which would take
+    quadratic time; transitivity and the other bands find the pairs that this misses. Those that share a hash are in order of
+    content hash, so that sharding does not matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
     # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
-    corpus = _Columns(signatures)
+    corpus = _Columns(files["signatures"])
     of_shards, rows_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for start, hashes_path, rows_path in zip(corpus.starts, band_hashes, band_rows, strict=False):
+    for start, hashes_path, rows_path in zip(corpus.starts, files["band_hashes"], files["band_rows"], strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
@@ -207,7 +193,7 @@ def _similar_pairs(
     same = np.flatnonzero(keys[1:] == keys[:-1])
     shared[same] = shared[same + 1] = True
     keys, rows = keys[shared], rows[shared]
-    order = np.lexsort((_Columns(hashes).gather(rows), keys))
+    order = np.lexsort((_Columns(files["hashes"]).gather(rows), keys))
     keys, rows = keys[order], rows[order]
     # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of those.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1

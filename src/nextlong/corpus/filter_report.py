@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ _EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from 
 _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
+_Paths = Sequence[Path]
 _SUFFIX: Final = ".filter_report.json"
 # Why a filter left something out; behind the first stands what is wrong with the records.
 REJECTED = "rejected: "
@@ -93,19 +94,12 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
         memory=lambda amounts: 8 * amounts.documents,
         reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
     )
-    inputs = (ingest, select, *reads)
-    return Step(
-        "filter_report", 5, {}, inputs, lambda done: [partial(task, done=done)], LeftOutResult, estimate=estimate
-    )
+    inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
+    return Step("filter_report", 5, {}, inputs, tasks, LeftOutResult, estimate=estimate)
 
 
 def _write_filter_report(
-    out: Path,
-    *,
-    done: Artifacts,
-    places: Sequence[int],
-    labels: Sequence[str],
-    dedup: Literal["exact", "normalized", "minhash"],
+    out: Path, *, done: Artifacts, places: Sequence[int], labels: Sequence[str], dedup: str
 ) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     ingested = done["ingest"].results(IngestResult)
@@ -150,21 +144,19 @@ def _write_filter_report(
 
 
 def _rejects(done: Artifacts) -> list[LeftOut]:
-    counted: Counter[str] = Counter()
+    found: Counter[str] = Counter()
     for part in done["ingest"].results(IngestResult):
-        counted.update(part.reject_reasons)
-    examples_of: dict[str, list[Example]] = {kind: [] for kind in counted}
-    for path in done["ingest"].files(".rejects.arrow") if counted else ():
+        found.update(part.reject_reasons)
+    examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
+    for path in done["ingest"].files(".rejects.arrow") if found else ():
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for row in reader.get_batch(0).to_pylist():
                 kind, _, detail = row["reason"].partition(": ")
                 if len(examples_of[kind]) < _EXAMPLES:
                     examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
-        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
+        if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
             break
-    return [
-        LeftOut(f"{REJECTED}{kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
-    ]
+    return [LeftOut(f"{REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind])) for kind in sorted(found)]
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
@@ -203,7 +195,7 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
 
 
 def _examples(
-    documents: Sequence[Path], doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
+    documents: _Paths, doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
 ) -> tuple[Example, ...]:
     """Return some of the documents as examples, each with its note, followed by the name of the one `beside` it."""
     if not doc_ids:
@@ -221,13 +213,8 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[::step][:_EXAMPLES])
 
 
-def _same_ids(
-    documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]
-) -> tuple[int, tuple[str, ...]]:
-    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
-
-    Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.
-    """
+def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
+    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id."""
     kept = [np.load(path, mmap_mode="r") for path in keep]
     # (kept documents,): 8 bytes for each, the only array here that grows with the corpus.
     ordered = np.empty(sum(int(np.count_nonzero(stays)) for stays in kept), np.uint64)
@@ -240,7 +227,7 @@ def _same_ids(
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()
-    doc_ids: list[int] = []
+    doc_ids: list[int] = []  # the first two of the id with the smallest hash
     for shard, (path, stays) in enumerate(zip(id_hashes, kept, strict=True)):
         doc_ids += schemas.pack_ids(shard, np.flatnonzero((np.load(path) == again[0]) & stays)).tolist()
         if len(doc_ids) > 1:

@@ -25,10 +25,10 @@ import xxhash
 
 from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.select import Exclusion, exclusions_of
-from nextlong.corpus.splits import LineCountResult, Splits, numbered
+from nextlong.corpus.splits import LineCountResult, Parts, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile
+from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
@@ -53,7 +53,7 @@ _LOWER_AND_BLANK: Final = bytes(
 
 def ingest_step(
     ingest: Ingest,
-    files: Sequence[Sequence[InputFile]],
+    files: SourceFiles,
     splits: Splits,
     line_counts: Sequence[Step],
     *,
@@ -67,7 +67,7 @@ def ingest_step(
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
         task = partial(_ingest_split, settings=ingest, shard_bytes=shard_bytes)
         return [
-            partial(task, parts=parts, source=source, exclusion=exclusion, keep_exclusion=place == 0)
+            partial(task, parts=parts, source=source, exclusion=exclusion, is_first=place == 0)
             for source, of_source, exclusion in zip(ingest.sources, splits, exclusions, strict=True)
             for place, parts in enumerate(numbered(of_source, counts))
         ]
@@ -98,13 +98,7 @@ def ingest_step(
         config |= {key: value} if value else {}
     for source, inputs, exclusion in zip(ingest.sources, files, exclusions, strict=True):
         named = [[file.name, file.identity] for file in inputs]  # below the source: a corpus that was moved is the same
-        own: Json = {
-            "format": source.format,
-            "id": source.id,
-            "label": source.label,
-            "text": source.text,
-            "files": named,
-        }
+        own: Json = {key: getattr(source, key) for key in ("format", "id", "label", "text")} | {"files": named}
         optional = {
             "filter": source.filter,
             "evaluator": source.filter and library("duckdb"),
@@ -115,27 +109,19 @@ def ingest_step(
         config["sources"].append(own | {key: value for key, value in optional.items() if value})
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
-    return Step(
-        "ingest", 6, config, tuple(line_counts), tasks, IngestResult, check=check, sizes=sizes, estimate=estimate
-    )
+    before = tuple(line_counts)
+    return Step("ingest", 6, config, before, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
 
 
 def _ingest_split(
-    out: Path,
-    *,
-    parts: tuple[FilePart, ...],
-    source: Source,
-    settings: Ingest,
-    shard_bytes: int,
-    exclusion: Exclusion,
-    keep_exclusion: bool,
+    out: Path, *, parts: Parts, source: Source, settings: Ingest, shard_bytes: int, exclusion: Exclusion, is_first: bool
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids. Under
     `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its text
     reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
-    hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
+    hashed; the page cache still holds a small one. The first task of a source writes what is excluded of it to
     `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the
     task. Raises CorpusError for a file that cannot be read to its end.
     """
@@ -178,7 +164,7 @@ def _ingest_split(
     if exclusion.identity:
         kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
         of_task = {"source": source.label, "entries": sorted(met)}
-        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if keep_exclusion else 1 :]:
+        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if is_first else 1 :]:
             Path(f"{out}.{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return IngestResult(
         documents=documents.documents,
@@ -212,11 +198,9 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     return entries - len(met), entries
 
 
-def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
-    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names.
-
-    JSON lines may have an id further down, and many files take long to open: those are checked after reading.
-    """
+def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
+    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names."""
+    # JSON lines may have an id further down, and many files take long to open: those are checked after reading.
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
         formats = {format_of(file.name, source) for file in source_files}
         are_tables = all(one.has_columns and not one.is_lines and one.extractor is None for one in formats)
@@ -245,11 +229,10 @@ def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rej
     )
     records = documents + rejects
     reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
-    worst = ", ".join(
-        f"{reasons[kind]:,} × {kind}" for kind in sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
-    )
+    worst = sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
     example = next((result.example for result in results if result.example), "")
-    evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
+    most = ", ".join(f"{reasons[kind]:,} × {kind}" for kind in worst)
+    evidence = f"{most}; the first: {example}; all of them: {rejects_path}"
     if not documents and excluded:
         raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
@@ -295,9 +278,8 @@ class _DocumentShards:
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
-        self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q"} | (
-            {"normalized": "Q"} if hash_normalized else {}
-        )
+        normalized = {"normalized": "Q"} if hash_normalized else {}
+        self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q", **normalized}
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []

@@ -20,7 +20,7 @@ from typing import Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
-from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
+from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
 from nextlong.reading.records import (
@@ -77,7 +77,7 @@ class Look:
         return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
 
 
-def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
+def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     """Return a look at each source that has a document to show, or a record that is none."""
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
@@ -135,14 +135,10 @@ class _Reading:
         return self._texts(itertools.chain.from_iterable(map(self._records, self._files)))
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
-        """Return about a `share` of the texts, from random places, and how much more there is in all.
-
-        The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
-        """
-        draw = random.Random(0)
-        ends = list(itertools.accumulate(file.bytes for file in self._files))
-        texts, through = list[bytes](), set[int]()
-        covered = 0.0  # bytes of files, at the places
+        """Return about a `share` of the texts, from random places, and how much more there is in all."""
+        # One place in each of equal stretches of the source's bytes, so every part of every file counts as it should.
+        draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
+        texts, through, covered = list[bytes](), set[int](), 0.0  # bytes of files, at the places
         for number in range(_PLACES):
             at = (number + draw.random()) / _PLACES * ends[-1]
             index = min(bisect.bisect_right(ends, at), len(self._files) - 1)
@@ -175,8 +171,7 @@ class _Reading:
     ) -> tuple[list[bytes], float]:
         """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
         kept: list[Record | Reject | FilteredOut] = []
-        read = kept_bytes = 0
-        total = estimate_text_bytes([file], self._source)
+        read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self._records(file):
             text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
             read += text_bytes

@@ -240,19 +240,15 @@ class Exclusion(NamedTuple):
 
 
 def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
-    """Return what a list excludes of each source, and how many of its entries are of other sources.
-
-    Raises CorpusError for a file that cannot be read or a line without a source.
-    """
+    """Return what a list excludes of each source, and how many of its entries are of other sources. Raises CorpusError."""
     if path is None:
         return [Exclusion()] * len(sources), 0
     try:
         with fsspec.open(path, "rt", encoding="utf-8") as file:
             lines = file.read().split("\n")  # JSON may have other line separators in its strings
     except (OSError, ValueError) as error:
-        raise CorpusError(
-            f"ingest.exclude={path!r} cannot be read ({error}); correct the path, or set it to null"
-        ) from None
+        fix = "correct the path, or set it to null"
+        raise CorpusError(f"ingest.exclude={path!r} cannot be read ({error}); {fix}") from None
     ids: dict[str, set[str]] = {}  # by source; "" stands for all of the source
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -263,9 +259,8 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
         except (ValueError, TypeError, KeyError, AttributeError):
             source = source_id = None
         if not (isinstance(source, str) and isinstance(source_id, str)):
-            raise CorpusError(
-                f'ingest.exclude: {path}:{number} is not {{"source": …, "id": …}}; correct or delete the line'
-            )
+            layout = '{"source": …, "id": …}'
+            raise CorpusError(f"ingest.exclude: {path}:{number} is not {layout}; correct or delete the line")
         ids.setdefault(source, set()).add(source_id)
     known = {source.label for source in sources}
     if ids and known.isdisjoint(ids):

@@ -40,7 +40,8 @@ _ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 _MAX_FRAME_HEADER_BYTES: Final = 18
 _CHECKSUM_BYTES: Final = 4
 
-Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each task
+Parts = tuple[FilePart, ...]  # of one task
+Splits = Sequence[Sequence[Parts]]  # of each source, of each task
 
 
 class LineCountResult(TaskResult):
@@ -54,10 +55,7 @@ class LineCountResult(TaskResult):
 def shard_bytes_of(
     ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
 ) -> int:
-    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, between 1 MB and 128 MB.
-
-    How much text the corpus has is estimated from the heads of a few files, unless it is said.
-    """
+    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, estimated unless it is said, between 1 MB and 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
     if text_bytes is None:
@@ -76,9 +74,7 @@ def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *
     return splits
 
 
-def _split_inputs(
-    files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
-) -> list[tuple[FilePart, ...]]:
+def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int) -> list[Parts]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
     A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays
@@ -120,9 +116,9 @@ def _can_be_shared(file: InputFile, source: Source) -> bool:
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:
     """Return parts of about equal decompressed size, as stated or estimated from the head; the file itself if that is small."""
-    size = zstandard.CONTENTSIZE_UNKNOWN
+    compression, size = compression_of(file.name), zstandard.CONTENTSIZE_UNKNOWN
     try:
-        if compression_of(file.name) == "zstd":
+        if compression == "zstd":
             with Path(file.path).open("rb") as stream, suppress(zstandard.ZstdError):
                 size = zstandard.get_frame_parameters(stream.read(_MAX_FRAME_HEADER_BYTES)).content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
@@ -130,8 +126,7 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
             size = len(content) * file.bytes // max(1, head_bytes)
     except OSError:
         size = 0  # reading it reports what is wrong
-    count = min(_MAX_SKIPPING_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
-    if count < 2:
+    if (count := min(_MAX_SKIPPING_PARTS[compression], size // _SKIPPING_PART_BYTES)) < 2:
         return [FilePart(file)]
     edges = [*(size * number // count for number in range(count)), None]
     return [FilePart(file, start or 0, stop, skips=True, share=1 / count) for start, stop in pairwise(edges)]
@@ -144,8 +139,7 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames,
     or cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
-    bounds: list[int] = []
-    offset = 0
+    bounds, offset = list[int](), 0
     try:
         with Path(file.path).open(
             "rb", buffering=0
@@ -164,8 +158,8 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                     if len(block := os.pread(number, 3, offset)) < 3:
                         return ()
                     header = int.from_bytes(block, "little")
-                    is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-                    offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
+                    is_last, is_run = bool(header & 1), header >> 1 & 3 == 1  # a run is one byte that is repeated
+                    offset += 3 + (1 if is_run else header >> 3)
                 offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
             is_whole = offset == os.fstat(number).st_size
     except (OSError, zstandard.ZstdError):
@@ -194,9 +188,7 @@ def whole_files(
     return messages
 
 
-def numbered(
-    splits: Sequence[tuple[FilePart, ...]], counts: Iterator[LineCountResult]
-) -> Iterator[tuple[FilePart, ...]]:
+def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iterator[Parts]:
     """Yield the splits of a source with the number of lines above each part; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:

@@ -111,7 +111,7 @@ class TaskResult(BaseModel, frozen=True):
     """What one task returns beside its files, kept in the manifest; nothing of a task that only writes files."""
 
 
-ResultT = TypeVar("ResultT", bound=TaskResult)
+_ResultT = TypeVar("_ResultT", bound=TaskResult)
 Task = Callable[[Path], TaskResult]  # takes the stem of its output files
 
 
@@ -247,7 +247,7 @@ class Artifact:
         """Return the stem that the files of a one-task step share."""
         return self.folder / "part-00000"
 
-    def results(self, kind: type[ResultT]) -> list[ResultT]:
+    def results(self, kind: type[_ResultT]) -> list[_ResultT]:
         """Return what each task told, in task order, without the one that closed the step.
 
         Raises RunError if it is not what `kind` says, as in manifests of an earlier version.
@@ -260,7 +260,7 @@ class Artifact:
             where = ".".join(map(str, wrong["loc"])) or kind.__name__
             raise self.of_earlier_version(f"count of {where}") from None
 
-    def result(self, kind: type[ResultT]) -> ResultT:
+    def result(self, kind: type[_ResultT]) -> _ResultT:
         """Return what the one task of the step told."""
         (only,) = self.results(kind)
         return only

@@ -184,9 +184,9 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
+            written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
             raise RunError(
-                f"{path} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
-                f"delete the folder {folder.resolve()} and run again to rebuild it"
+                f"{path} {state} {written}; delete the folder {folder.resolve()} and run again to rebuild it"
             )
 
 

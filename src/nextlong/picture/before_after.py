@@ -14,17 +14,9 @@ from html import escape
 from typing import NamedTuple
 
 from nextlong.errors import NextlongError
+from nextlong.picture import pieces
 from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import (
-    Pieces,
-    chunks_of,
-    clean,
-    lead_document,
-    neighbours_before,
-    others_and_distance,
-    scale,
-    scored,
-)
+from nextlong.picture.pieces import Pieces
 from nextlong.text import counted
 
 WIDTH, MARGIN = 1000, 24
@@ -69,9 +61,9 @@ class _Arc(NamedTuple):
 _Drawing = Iterator[_Box | _Line | _Arc]  # in units of a thousandth of the picture's width
 
 
-def svg(pieces: Pieces, *, tokens: int, name: str) -> str:
+def svg(spans: Pieces, *, tokens: int, name: str) -> str:
     """Return the picture as SVG; `name` is the sequence's."""
-    return _svg(_before_after(pieces, tokens=tokens, name=name), height=_HEIGHT, name=name)
+    return _svg(_before_after(spans, tokens=tokens, name=name), height=_HEIGHT, name=name)
 
 
 def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int) -> str:
@@ -84,82 +76,76 @@ def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: i
     return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
 
 
-def _before_after(pieces: Pieces, *, tokens: int, name: str) -> _Drawing:
-    lead = lead_document(pieces)
-    meta_chunks = chunks_of(pieces, lead)
+def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
+    lead = pieces.lead_document(spans)
+    meta_chunks = pieces.chunks_of(spans, lead)
     unit = (WIDTH - 2 * MARGIN) / tokens
-    shades = scale(scored(pieces))
+    shades = pieces.scale(pieces.scored(spans))
     source = meta_chunks[0].source_id if meta_chunks else name
     many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
     chunks = "1 chunk" if len(meta_chunks) == 1 else many
-    yield _Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
+    yield _Line(MARGIN, 30, f"Before: {pieces.short(source, _LONGEST_NAME)}", size=17, is_heading=True)
     yield _Line(MARGIN, 54, f"one document of {sum(chunk.length for chunk in meta_chunks):,} tokens, {chunks}")
     yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades, start=0)
     yield _Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
-    yield _Line(MARGIN, 172, _after(pieces, lead))
-    yield from _strip(pieces, lead, _AFTER_Y, unit, shades)
-    for one, other in neighbours_before(pieces, lead):
-        left, right = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
+    yield _Line(MARGIN, 172, _after(spans, lead))
+    yield from _strip(spans, lead, _AFTER_Y, unit, shades)
+    for one, other in pieces.neighbours_before(spans, lead):
+        left, right = ((span.token_start + span.token_end) / 2 * unit + MARGIN for span in (one, other))
         yield _Arc(left, right, _AFTER_Y + _BAR + 2)
-    yield from _legend(pieces, shades, y=_LEGEND_Y)
+    yield from _legend(spans, shades, y=_LEGEND_Y)
 
 
 def _compared(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int, legend_y: int) -> _Drawing:
     lead_of = {
-        name: next(piece.doc_id for piece in pieces if piece.source_id == source_id)
-        for name, pieces in sequences.items()
+        name: next(span.doc_id for span in spans if span.source_id == source_id) for name, spans in sequences.items()
     }
     longest = min(_LONGEST_NAME, max(map(len, sequences)))
-    chunks = max((chunks_of(pieces, lead_of[name]) for name, pieces in sequences.items()), key=len)
+    chunks = max((pieces.chunks_of(spans, lead_of[name]) for name, spans in sequences.items()), key=len)
     unit = (WIDTH - 2 * MARGIN) / tokens
-    shades = scale([cosine for pieces in sequences.values() for cosine in scored(pieces)])
-    yield _Line(MARGIN, 30, f"One document: {_short(source_id)}", size=17, is_heading=True)
+    shades = pieces.scale([cosine for spans in sequences.values() for cosine in pieces.scored(spans)])
+    yield _Line(MARGIN, 30, f"One document: {pieces.short(source_id, _LONGEST_NAME)}", size=17, is_heading=True)
     yield from _strip(chunks, chunks[0].doc_id, 44, unit, shades, start=0)
-    for number, (name, pieces) in enumerate(sequences.items()):
+    for number, (name, spans) in enumerate(sequences.items()):
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
-        yield _Line(MARGIN, y, _short(name), size=15, is_heading=True)
+        yield _Line(MARGIN, y, pieces.short(name, _LONGEST_NAME), size=15, is_heading=True)
         # The caption begins behind the longest name: some 9 units a letter.
-        yield _Line(MARGIN + max(150, 9 * longest + 16), y, _after(pieces, lead_of[name]))
-        yield from _strip(pieces, lead_of[name], y + 10, unit, shades)
-    yield from _legend([piece for pieces in sequences.values() for piece in pieces], shades, y=legend_y)
+        yield _Line(MARGIN + max(150, 9 * longest + 16), y, _after(spans, lead_of[name]))
+        yield from _strip(spans, lead_of[name], y + 10, unit, shades)
+    yield from _legend([span for spans in sequences.values() for span in spans], shades, y=legend_y)
 
 
-def _short(name: str) -> str:
-    text = " ".join(clean(name).split())
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
-
-
-def _after(pieces: Pieces, lead: int) -> str:
-    others, apart = others_and_distance(pieces, lead)
+def _after(spans: Pieces, lead: int) -> str:
+    others, apart = pieces.others_and_distance(spans, lead)
     if not apart:
         return f"the document as it was, beside {others:,} others"
     between = f"{others:,} others"
-    if negatives := sum(piece.role == "negative" for piece in pieces):
+    if negatives := sum(span.role == "negative" for span in spans):
         between = f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
     return f"the same chunks up to {apart:,} tokens apart, between {between}"
 
 
 def _strip(
-    pieces: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
+    spans: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
 ) -> Iterator[_Box]:
-    """Yield pieces side by side: from `start`, or where they stand in their sequence."""
+    """Yield spans side by side: from `start`, or where they stand in their sequence."""
     order: dict[int, int] = {}
-    for piece in pieces:
-        fill = LIGHT[colour(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)]
-        cosine = f", cosine {piece.score:.3f}" if scored([piece]) else ""
-        title = f"{piece.role}: {piece.source_id or piece.role}, {piece.length:,} tokens{cosine}"
-        x = MARGIN + (piece.token_start if start is None else start) * unit
+    for span in spans:
+        fill = LIGHT[colour(span, order.setdefault(span.doc_id, len(order)), lead, shades)]
+        cosine = f", cosine {span.score:.3f}" if pieces.scored([span]) else ""
+        title = f"{span.role}: {span.source_id or span.role}, {span.length:,} tokens{cosine}"
+        x = MARGIN + (span.token_start if start is None else start) * unit
         # Boxes stand apart by a hairline, and the thinnest stay visible.
-        width = piece.length * unit
+        width = span.length * unit
         yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
-        start = None if start is None else start + piece.length
+        start = None if start is None else start + span.length
 
 
-def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_Box | _Line]:
+def _legend(spans: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_Box | _Line]:
     yield _Box(MARGIN, y, 14, 14, LIGHT["own"])
     yield _Line(MARGIN + 22, y + 12, "the document")
     x = MARGIN + 150
-    roles = {piece.role for piece in pieces if scored([piece])}
+    roles = {span.role for span in spans if pieces.scored([span])}
     if roles:
         for number in range(SHADES):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
@@ -168,8 +154,8 @@ def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[
         yield _Line(x + 8 + 10 * SHADES, y + 12, f"{told}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
         x += 560
     # Documents without a cosine are grey, in two shades by turns; beside a lead document of meta-chunks there are none.
-    is_plain = any(piece.role == "document" and piece.score != piece.score for piece in pieces)
-    if is_plain and len({piece.doc_id for piece in pieces if piece.doc_id >= 0}) > 1:
+    is_plain = any(span.role == "document" and span.score != span.score for span in spans)
+    if is_plain and len({span.doc_id for span in spans if span.doc_id >= 0}) > 1:
         for number in range(2):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
         yield _Line(x + 28, y + 12, "other documents")
@@ -178,13 +164,13 @@ def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[
 def _svg(drawn: _Drawing, *, height: int, name: str) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-        f"<title>{escape(clean(name))}</title>",
+        f"<title>{escape(pieces.clean(name))}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
     for part in drawn:
         if isinstance(part, _Box):
             place = f'x="{part.x:.2f}" y="{part.y}" width="{part.width:.2f}" height="{part.height}" fill="{part.fill}"'
-            title = f"<title>{escape(clean(part.title))}</title>"
+            title = f"<title>{escape(pieces.clean(part.title))}</title>"
             lines.append(f"<rect {place}>{title}</rect>" if part.title else f"<rect {place}/>")
         elif isinstance(part, _Arc):
             middle = f"{(part.left + part.right) / 2:.1f} {part.y + part.depth}"
@@ -197,7 +183,7 @@ def _svg(drawn: _Drawing, *, height: int, name: str) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
+def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
     """Return the picture as PNG, 2,000 dots wide. Raises NextlongError without matplotlib."""
     parts = ("matplotlib", "matplotlib.figure", "matplotlib.patches", "matplotlib.path")
     try:
@@ -212,7 +198,7 @@ def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(_HEIGHT, 0))
         axes.axis("off")
-        for part in _before_after(pieces, tokens=tokens, name=name):
+        for part in _before_after(spans, tokens=tokens, name=name):
             if isinstance(part, _Box):
                 axes.add_patch(patches.Rectangle((part.x, part.y), part.width, part.height, facecolor=part.fill))
             elif isinstance(part, _Arc):

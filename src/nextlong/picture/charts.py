@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from nextlong.picture import html
-from nextlong.picture.pieces import clean
+from nextlong.picture.pieces import clean, short
 
 _WIDTH = 320.0  # the width of a card on a telephone and in three columns, so that 11 units of text stay readable
 _TOP, _RIGHT, _FOOT = 6.0, 14.0, 36.0
@@ -65,13 +65,13 @@ def bars(
     most = max(totals if stacked else [value for one in series for value in one.values], default=0)
     if most <= 0:
         return Markup()
-    whole = [" ".join(clean(name).split()) for name in names]
-    labels = [text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 1]}…" for text in whole]
+    labels = [short(name, _LONGEST_LABEL) for name in names]
     left = 8 + _CHAR * max(map(len, labels))
     ticks = _nice(0, most, 4)
     unit_x = (_WIDTH - _RIGHT - left) / ticks[-1]
     thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
-    step = (thick if stacked else thick * len(series)) + 6
+    group = thick if stacked else thick * len(series)
+    step = group + 6
     marks: list[Markup] = []
     starts = [0.0] * len(names)  # of each row: the value at which its next bar begins, which grows only if stacked
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
@@ -84,7 +84,6 @@ def bars(
             marks.append(_RECT.format(one.colour, number, x, y, value * unit_x, thick - 1.5, clean(tip)))
             starts[row] += value if stacked else 0
     foot = top + step * len(names)
-    group = thick if stacked else thick * len(series)
     along = [(left + value * unit_x, f"{value:,g}") for value in ticks]
     up = [(top + row * step + group / 2, text) for row, text in enumerate(labels)]
     return _drawn(series, marks, along, up, x_label=label, y_label=y_label, left=left, foot=foot, rules="upright")

@@ -27,6 +27,12 @@ def clean(text: str) -> str:
     return _FORBIDDEN.sub("\ufffd", text)
 
 
+def short(text: str, most: int) -> str:
+    """Return text on one line, cut to at most so many characters."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 Pieces = Sequence[Span]
 _SEPARATOR_TOKENS = 16  # what may stand between two chunks that still stand side by side
 CHUNK_ROLES = ("meta", "negative", "document")

@@ -41,9 +41,8 @@ class _Delimited(InputFormat):
         if header is None:
             return
         if isinstance(header, str):
-            raise CorpusError(
-                f"{file.path}:1: the row that should name the columns cannot be read ({header}); correct the row"
-            )
+            problem = f"the row that should name the columns cannot be read ({header})"
+            raise CorpusError(f"{file.path}:1: {problem}; correct the row")
         names = [name.strip() for name in header]
         if names.count(source.text) != 1 and len(names) == 1:
             self._refuse_delimiter(names[0], file)

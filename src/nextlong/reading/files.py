@@ -9,7 +9,7 @@ import io
 import posixpath
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,6 +60,9 @@ class InputFile:
     def identity(self) -> str:
         """The version by which a run directory identifies the content of the file."""
         return self.version if self.known_as is None else self.known_as
+
+
+SourceFiles = Sequence[Sequence[InputFile]]  # of each source
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,8 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
-    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame.
-
-    Files are never memory-mapped: truncating a mapped file kills the process.
-    """
+    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame."""
+    # Never memory-mapped: truncating a mapped file kills the process.
     fs, path = fsspec.core.url_to_fs(file.path)
     raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
     if not (compression := compression_of(file.name)):

@@ -19,12 +19,9 @@ from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.files import InputFile
 from nextlong.reading.records import FilteredItems, FilteredOut, Items, Record, Reject
 from nextlong.recipe import Source
+from nextlong.text import Json, first_sentence
 
-_SETTINGS: Final[dict[str, Any]] = {
-    "enable_external_access": "false",
-    "threads": "1",
-    "autoinstall_known_extensions": "false",
-}
+_SETTINGS: Final[Json] = {"enable_external_access": "false", "threads": "1", "autoinstall_known_extensions": "false"}
 _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
@@ -73,11 +70,11 @@ class _RowFilter:
         try:
             self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
-            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
+            raise RecipeError(f"{self._key}: {first_sentence(error)}; see the functions of DuckDB") from None
         except duckdb.Error as error:  # also errors about types, which nobody knows yet
-            if _first_line(error).startswith(_ACROSS_ROWS):
+            if first_sentence(error).startswith(_ACROSS_ROWS):
                 raise RecipeError(
-                    f"{self._key} contains what needs several rows, or makes several of one ({_first_line(error)}); a condition "
+                    f"{self._key} contains what needs several rows, or makes several of one ({first_sentence(error)}); a condition "
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
@@ -109,14 +106,13 @@ class _RowFilter:
         matching: set[int] = set()  # the indexes of the records for which the condition is true
         try:
             for rows in alike.values():
-                columns = {
-                    name: _array([_nested(values[row], of) for row in rows]) for name, of in self._fields.items()
-                }
+                taken = [values[row] for row in rows]
+                columns = {name: _array([_nested(row, of) for row in taken]) for name, of in self._fields.items()}
                 matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             raise CorpusError(
-                f"{self._key} cannot be evaluated on {lines}: {_first_line(error)}; compare values of one type: CAST(x AS "
+                f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; compare values of one type: CAST(x AS "
                 "DOUBLE), or TRY_CAST where some values are of another type"
             ) from None
         rows_so_far = itertools.count()
@@ -140,9 +136,8 @@ class _RowFilter:
         """Return the columns that the condition names. Raises RecipeError for what a condition may not hold."""
         parsed = self._syntax_tree(f"SELECT 1 WHERE ({self._expression}\n)")
         if parsed["error"]:
-            raise RecipeError(
-                f"{self._key} is not an SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
-            )
+            problem = f"is not an SQL condition: {parsed['error_message']}"
+            raise RecipeError(f"{self._key} {problem}; see the WHERE clause of DuckDB")
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
             raise RecipeError(f"{self._key} is more than one condition; join conditions with AND and OR")
@@ -247,10 +242,5 @@ def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.float64() if is_number else None)
     except (pa.ArrowException, OverflowError):
-        return pa.array(
-            [value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values]
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        texts = (value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values)
+        return pa.array(list(texts))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import cache, lru_cache
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unch
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import FilteredItems, InputFormat, ReadRequest, explained
 from nextlong.recipe import Source
+from nextlong.text import Json
 
 _HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
 _HEAD_BYTES: Final = 256 << 10  # of a file whose text is estimated …
@@ -83,14 +84,12 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
         check_unchanged(part.file)
 
 
-def head_columns(
-    file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip"
-) -> dict[str, list[Any]]:
+def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip") -> Json:
     """Return the columns of the first records with their values other than null, nested ones also under dotted names.
 
     A file that cannot be read has none, as a run reports what is wrong; or it raises one of `UNREADABLE`.
     """
-    columns: dict[str, list[Any]] = {}
+    columns: Json = {}
     try:
         with closing(open_file(file)) as stream:
             for record in islice(format_of(file.name, source).head(stream, file), _HEAD_RECORDS):

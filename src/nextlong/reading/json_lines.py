@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, Sample, conversation_text
 from nextlong.text import Json, counted
 
 _MAX_HEAD_BYTES: Final = 10_000_000
@@ -83,10 +83,7 @@ class _JsonLines(InputFormat):
         if lines and not has_objects:
             raise ValueError(f"{problem}; {counted(lines, 'line')} read, none of them a JSON object")
 
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
-        """Read the lines that begin in a range of bytes."""
+    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
         file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
         stop = min(file.bytes, start + read_bytes)
@@ -172,6 +169,5 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
 
 def _refuse_array(file: InputFile, line: bytes) -> None:
     if file.name.lower().endswith(".json") and line.lstrip().startswith(b"["):
-        raise CorpusError(
-            f"{file.path} is one JSON array, not JSON lines; convert it: jq -c '.[]' {file.name} > {file.name}l"
-        )
+        command = f"jq -c '.[]' {file.name} > {file.name}l"
+        raise CorpusError(f"{file.path} is one JSON array, not JSON lines; convert it: {command}")

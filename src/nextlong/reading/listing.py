@@ -28,7 +28,7 @@ from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
-from nextlong.reading.files import InputFile, check_unchanged, is_local, reach, retried, version_of
+from nextlong.reading.files import InputFile, SourceFiles, check_unchanged, is_local, reach, retried, version_of
 from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
@@ -143,10 +143,7 @@ def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
 
 
 def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
-    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way.
-
-    Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
-    """
+    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way."""
     files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
@@ -158,6 +155,7 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         target, through = Path(path).resolve(), (*above, Path(path).parent.resolve())
         if not any(passed.is_relative_to(target) for passed in through):  # else the link leads back
             files |= _below(fs, path, through)
+    # Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
     for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
         saved = posixpath.dirname(state_path)
         try:
@@ -205,16 +203,13 @@ def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
 
 def recognise_inputs(
     sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
+    files: SourceFiles,
     run_dir: Path,
     *,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[list[InputFile]]:
-    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone.
-
-    Files with another version but of equal size are hashed.
-    """
+    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone."""
     every_path = (file.path for file in itertools.chain.from_iterable(files))
     if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
@@ -266,11 +261,9 @@ def recognise_inputs(
     return recognised
 
 
-def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
-    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents.
-
-    A file that was moved or is named by another path has its name and size still.
-    """
+def check_documents(sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
+    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents."""
+    # A file that was moved or is named by another path has its name and size still.
     known = _read_known(run_dir)
     entries = (entry for path in known.values() for entry in path.items())
     read = {(posixpath.basename(name), _size(entry["version"])) for name, entry in entries}
@@ -282,9 +275,7 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
         )
 
 
-def remember(
-    ingested: Artifact, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path
-) -> None:
+def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
     """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])

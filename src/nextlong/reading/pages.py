@@ -29,9 +29,8 @@ class _Pages(InputFormat):
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         if not self.extractor:
-            raise CorpusError(
-                f"{file.path} needs the package resiliparse, which is not installed; pip install 'nextlong[web]'"
-            )
+            problem = "needs the package resiliparse, which is not installed"
+            raise CorpusError(f"{file.path} {problem}; pip install 'nextlong[web]'")
         return super().head(stream, file)
 
     def _check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:

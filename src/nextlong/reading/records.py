@@ -23,15 +23,12 @@ _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatg
 
 
 class Record(NamedTuple):
-    """One document; `line` is the 1-based line or row of its file.
-
-    `values` are those of the columns that the source's `metadata` and `filter` name, None where the record has none.
-    """
+    """One document; `line` is the 1-based line or row of its file."""
 
     text: str
     source_id: str
     line: int
-    values: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()  # of the columns that `metadata` and `filter` name, None where the record has none
 
 
 class RejectKind(StrEnum):
@@ -73,6 +70,7 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
+Sample = tuple[Items, float]  # and its share of the file
 FilteredItems = Iterator[Record | Reject | FilteredOut]
 
 
@@ -130,10 +128,8 @@ class InputFormat(ABC):
         return iter(())
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them).
-
-        What follows its last newline, a line that is cut, is assumed to be like the lines before it.
-        """
+        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
+        # What follows its last newline, a line that is cut, is assumed to be like the lines before it.
         head, raw_bytes = read_head(file, head_bytes)
         whole = head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
         text_bytes = 0
@@ -146,9 +142,7 @@ class InputFormat(ABC):
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
         raise NotImplementedError  # called only where `is_splittable`
 
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
         raise NotImplementedError  # called only where `is_splittable`
 

@@ -38,16 +38,12 @@ class _Parquet(InputFormat):
         parquet, part = _open_parquet(stream), request.part
         paths = _resolve_columns(parquet.schema_arrow, request)
         row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(parquet.metadata.num_rows, 1)
-        batches = parquet.iter_batches(
-            row_groups=None if part.row_groups is None else range(*part.row_groups),
-            batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
-            columns=_dotted(paths),
-            use_threads=False,
-        )
+        size = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
+        groups = None if part.row_groups is None else range(*part.row_groups)
+        batches = parquet.iter_batches(size, row_groups=groups, columns=_dotted(paths), use_threads=False)
         yield from _read_batches(batches, request, paths, rows_before=part.lines_before)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
-        """Yield the first rows."""
         batches = _open_parquet(stream).iter_batches(_HEAD_ROWS, use_threads=False)
         for batch in islice(batches, 1):  # none where the file has no row
             yield from batch.to_pylist()
@@ -108,7 +104,6 @@ class _Arrow(InputFormat):
         yield from _read_batches(_arrow_batches(reader), request, paths)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
-        """Yield the first rows."""
         for batch in islice(_arrow_batches(_open_arrow(stream)), 1):
             yield from batch.slice(0, _HEAD_ROWS).to_pylist()
 

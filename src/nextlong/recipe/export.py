@@ -75,14 +75,12 @@ class Export(Section):
     @model_validator(mode="after")
     def _as_formats_take_it(self) -> Self:
         for terms in map(terms_of, self.formats):
-            if self.shard_mb != "auto" and self.shard_mb > (terms.most_shard_mb or self.shard_mb):
+            if self.shard_mb != "auto" and self.shard_mb > (most := terms.most_shard_mb or self.shard_mb):
                 raise ValueError(
-                    f"shard_mb is {self.shard_mb:g} but a file of {terms.name} holds {terms.most_shard_mb:g} at most; lower it"
+                    f"shard_mb is {self.shard_mb:g} but a file of {terms.name} holds {most:g} at most; lower it"
                 )
-            if self.pack is not None and terms.no_packing:
-                raise ValueError(
-                    f"pack is {self.pack} but {terms.name} {terms.no_packing}; leave it null, or choose another format"
-                )
+            if self.pack is not None and (why := terms.no_packing):
+                raise ValueError(f"pack is {self.pack} but {terms.name} {why}; leave it null, or choose another format")
             if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
                 takers = " and ".join(_takers(FORMATS.built_in, "pad_documents_to"))
                 raise ValueError(
@@ -93,9 +91,8 @@ class Export(Section):
             raise ValueError("; ".join(unused.values()))
         wanted = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(wanted.values())) > 1:
-            lengths = ", ".join(
-                f"{name} target_tokens{f' + {extra}' if extra else ''}" for name, extra in wanted.items()
-            )
+            more = {name: f" + {extra}" if extra else "" for name, extra in wanted.items()}
+            lengths = ", ".join(f"{name} target_tokens{extra}" for name, extra in more.items())
             raise ValueError(
                 f"formats want sequences of different lengths ({lengths}), and one composition has one; give each length a run "
                 "of its own in the same run_dir, which shares every step before the drafts"
@@ -136,16 +133,11 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
         if value == default:
             continue
         if key in _OF_A_SPLIT and not export.get("validation"):
-            unused[key] = (
-                f"{key} is {value} but validation is 0, so nothing is split; leave {key} out, or give validation a share "
-                "such as 0.01"
-            )
+            cure = f"leave {key} out, or give validation a share such as 0.01"
+            unused[key] = f"{key} is {value} but validation is 0, so nothing is split; {cure}"
         if key in _KEYS_OF_FORMATS and not _takers(formats, key, value):
-            others = ", ".join(_takers(FORMATS.built_in, key, value))
-            unused[key] = (
-                f"{key} is {value} but {' and '.join(map(str, formats))} cannot take it; leave it out, or add a format that "
-                f"does: {others}"
-            )
+            cure = f"leave it out, or add a format that does: {', '.join(_takers(FORMATS.built_in, key, value))}"
+            unused[key] = f"{key} is {value} but {' and '.join(formats)} cannot take it; {cure}"
     return unused
 
 

@@ -163,10 +163,8 @@ class Recipe(Section):
                 "stores cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
             )
         special = [f"tokenizer.{key}" for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
-        if self.compose.target_tokens <= len(special):
-            raise ValueError(
-                f"compose.target_tokens={self.compose.target_tokens} leaves no room beside {' and '.join(special)}; raise it"
-            )
+        if (tokens := self.compose.target_tokens) <= len(special):
+            raise ValueError(f"compose.target_tokens={tokens} leaves no room beside {' and '.join(special)}; raise it")
         wants_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
         if wants_eos and self.tokenizer.eos is None:
             raise ValueError(
@@ -179,9 +177,9 @@ class Recipe(Section):
                 f"export.pack={self.export.pack} tokens a row cannot hold a sequence, which has {self.sequence_tokens}; raise "
                 "it to at least that (a multiple leaves no gap)"
             )
-        if self.export.validation and self.compose.sequences == 1:
+        if (share := self.export.validation) and self.compose.sequences == 1:
             raise ValueError(
-                f"export.validation={self.export.validation:g} but compose.sequences=1 cannot be split; make more sequences"
+                f"export.validation={share:g} but compose.sequences=1 cannot be split; make more sequences"
             )
         return self
 
@@ -211,9 +209,8 @@ class Recipe(Section):
             merged = merge(lay_over_base(data) if "base" in data else data, overrides)
             check_plain(merged, origin=origin)
         except RecursionError:
-            raise RecipeError(
-                f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
-            ) from None
+            cure = "refers to itself, or is nested too deeply to be a recipe; write it out"
+            raise RecipeError(f"{origin} {cure}") from None
         compose, encoder = merged.get("compose"), merged.get("encoder")
         method = compose.get("method") if isinstance(compose, dict) else None
         methods, merged = _extensions(

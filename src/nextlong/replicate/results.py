@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
 from importlib.resources import files
+from itertools import product
 from math import sqrt
+from operator import getitem
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -105,9 +108,7 @@ class Results:
         """Yield each hypothesis with what a paired t-test over the seeds says: 95 %, two-sided."""
         claims = yaml.safe_load((files(__package__) / "hypotheses.yaml").read_text(encoding="utf-8"))
         pairs = ((claim, other) for claim in claims[self.recipe["corpus"]["kind"]] for other in claim["theirs"])
-        for claim, other in pairs:
-            if not {claim["ours"], other} <= set(self.arms):
-                continue
+        for claim, other in (pair for pair in pairs if {pair[0]["ours"], pair[1]} <= set(self.arms)):
             ours, theirs = (self.mean_recall(arm, claim["kind"], counts) for arm in (claim["ours"], other))
             # The difference of the two arms at each seed: both start from the same base model, so the test is paired.
             each = [one - rival for one, rival in zip(ours, theirs, strict=True)]
@@ -123,14 +124,10 @@ class Results:
 
     def spreads(self, *path: str) -> dict[str, _SeedMean]:
         """Return a measurement of each arm, named by the keys of its JSON."""
-        values: dict[str, list[float]] = {}
-        for arm in self.arms:
-            for model in self.models(arm):
-                value = model["measured"]
-                for key in path:
-                    value = value[key]
-                values.setdefault(arm, []).append(value)
-        return {arm: _SeedMean.of(seeds) for arm, seeds in values.items()}
+        return {
+            arm: _SeedMean.of([reduce(getitem, path, model["measured"]) for model in self.models(arm)])
+            for arm in self.arms
+        }
 
     def tables(self) -> str:
         """Return the tables as Markdown."""
@@ -146,11 +143,8 @@ class Results:
             add(f"Recall across {words}", about, columns)
         losses = {part: self.spreads("loss", part) for part in self.positions}
         add("Loss by position", "Nats a token, up to this position.", losses)
-        thirds = {
-            f"{third} third, {kind} negatives": self.spreads("attention", kind, third)
-            for kind in self.kinds
-            for third in ("first", "last")
-        }
+        parts = product(self.kinds, ("first", "last"))
+        thirds = {f"{third} third, {kind} negatives": self.spreads("attention", kind, third) for kind, third in parts}
         about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
         add("Attention by thirds", about, thirds)
         rows = []
@@ -168,8 +162,8 @@ class Results:
         found = []
         for key, value in self.recipe.items():
             if isinstance(value, dict):
-                others = {name: one for name, one in value.items() if name != "sources"}
-                found += [(f"{key}.{name}", one) for name, one in others.items() if one != usual[key].get(name)]
+                differing = {name: one for name, one in value.items() if one != usual[key].get(name)}
+                found += [(f"{key}.{name}", one) for name, one in differing.items() if name != "sources"]
             elif value != usual[key]:
                 found.append((key, value))
         return [shlex.quote(f"{key}={json.dumps(value)}") for key, value in found]
@@ -198,9 +192,7 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
 
 def page(results: Sequence[Results]) -> str:
     """Return the page as Markdown: the experiments one after the other."""
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
-    )
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["number"] = format
     template = environment.from_string((files(__package__) / "page.md").read_text(encoding="utf-8"))
     return template.render(experiments=results, corpora=corpora).rstrip() + "\n"
@@ -251,9 +243,8 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         axes.legend(fontsize=8)
         return True
 
-    figures: list[tuple[str, Callable[..., bool], tuple[str, ...]]]
-    figures = [(f"recall-{kind}", draw_recall, (kind,)) for kind in results.kinds]
-    for name, draw, arguments in (*figures, ("loss", draw_loss, ()), ("attention", draw_attention, ())):
-        made = drawn(draw, *arguments)
+    draws: dict[str, Callable[..., bool]] = {f"recall-{one}": partial(draw_recall, kind=one) for one in results.kinds}
+    for name, draw in {**draws, "loss": draw_loss, "attention": draw_attention}.items():
+        made = drawn(draw)
         assert made is not None, "each figure has something to draw"
         yield name, made[0] + "\n"

@@ -232,11 +232,10 @@ class _Experiment:
 
     def _trained(self, name: str, keys: Json, before: _Stage | None) -> _Stage:
         """Return a training, known by what it is trained on and from, and not by where these lie."""
-        composed = [self.composed[run] for run in keys["data"]["runs"]]
         # A model is named by what it depends on, not by paths, so that the folder may be moved.
+        data = {**keys["data"], "runs": [self.composed[run] for run in keys["data"]["runs"]]}
         origin = before.fingerprint if before else self.recipe.model.model_dump()
-        about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
-        return _Stage(self.out / "models", name, about, keys)
+        return _Stage(self.out / "models", name, {**keys, "data": data, "model": origin}, keys)
 
     def train(self, training: _Stage, *, criterion: bool = False) -> None:
         """Train a model if it is not finished; measure what ends the training of a base model if asked to."""

@@ -23,7 +23,7 @@ from nextlong.engine.process import memory_bytes
 from nextlong.report import tables
 from nextlong.text import Json
 
-FEATURES: Final = {
+_FEATURES: Final = {
     "static": "encoder.model: static:…",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
     "quest": "quest's queries by a doc2query model",
@@ -54,7 +54,7 @@ def examine() -> Json:
     requires = (metadata.requires("nextlong") or []) if is_installed else []
     core = list(_packages("", requires))
     features = []
-    for extra, purpose in FEATURES.items():
+    for extra, purpose in _FEATURES.items():
         needed = list(_packages(extra, requires))
         lacking = [one for one in needed if not one["is_enough"]]
         missing = [

@@ -45,32 +45,31 @@ _HEADINGS = ("#", "tokens", "chunks", "negatives", "meta share", "cosine", "docu
 def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     """Print a line for each of the `first` sequences (0: all), as it is read: what it is made of and what it extends."""
     shown = min(first, len(run)) if first else len(run)
-    # Names of documents need the room of columns that tell the least.
-    is_narrow = console.is_terminal and console.width < _WIDE
-    tokens = f"{run.recipe.sequence_tokens:,}"
-    widths = [max(len(heading), len(widest)) for heading, widest in zip(_HEADINGS, (str(shown), tokens), strict=False)]
-    widths += [len(heading) for heading in _HEADINGS[2:]]
+    widest = {"#": len(str(shown)), "tokens": len(f"{run.recipe.sequence_tokens:,}")}
+    extends = method_of(run.recipe).layout == Layout.EXTENDED
     title = f"{counted(len(run), 'sequence')} by {described(run.recipe)} in {run}"
     tables.show_line(Text(tables.visible(title), style="bold"), console)
-    extends = method_of(run.recipe).layout == Layout.EXTENDED
-    last = "meta-document" if extends else "first document"
-    shown_columns = [name for name in _HEADINGS if name != "meta share" or not is_narrow]
-    keep = [_HEADINGS.index(name) for name in shown_columns]
-    widths = [widths[place] for place in keep]
-    heading = tables.line((*shown_columns, last), widths)
+    # Names of documents need the room of columns that tell the least.
+    is_narrow = console.is_terminal and console.width < _WIDE
+    columns = [name for name in _HEADINGS if name != "meta share" or not is_narrow]
+    widths = [max(len(name), widest.get(name, 0)) for name in columns]
+    heading = tables.line((*columns, "meta-document" if extends else "first document"), widths)
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
-        told = outline(number, sequence)
-        mean, owner = told["cosine_mean"], told["source_id"]
-        share = f"{told['meta_tokens'] / told['tokens']:.1%}"
-        of_extended = [str(told["meta_chunks"]), str(told["negatives"]), share] if extends else ["–"] * 3  # not 0
-        cosine = "–" if mean is None else f"{mean:.3f}"
-        numbers = [str(number), f"{told['tokens']:,}", *of_extended, cosine, str(told["documents"])]
-        name = "" if extends and not told["meta_chunks"] else owner  # cut at T, a sequence may hold no meta-chunk
+        told = _outline(number, sequence)
+        of_extended = {
+            "chunks": str(told["meta_chunks"]),
+            "negatives": str(told["negatives"]),
+            "meta share": f"{told['meta_tokens'] / told['tokens']:.1%}",
+        }
+        cells = {"#": str(number), "tokens": f"{told['tokens']:,}", "documents": str(told["documents"])}
+        cells |= of_extended if extends else dict.fromkeys(of_extended, "–")  # not 0
+        cells["cosine"] = "–" if told["cosine_mean"] is None else f"{told['cosine_mean']:.3f}"
+        name = "" if extends and not told["meta_chunks"] else told["source_id"]  # cut at T, it may hold no meta-chunk
         if console.is_terminal:
             name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
-        tables.show_line(tables.line((*(numbers[place] for place in keep), name), widths), console)
+        tables.show_line(tables.line((*(cells[column] for column in columns), name), widths), console)
     if shown < len(run):
         tables.show_line(Text(f"{len(run) - shown:,} more; --first 0 shows all"), console)
 
@@ -138,10 +137,10 @@ def show_text(sequence: Sequence, console: Console) -> None:
 def sequences_of(run: Run, *, first: int) -> list[Json]:
     """Return what the `first` sequences (0: all) of a run are made of."""
     shown = islice(run.sequences(), first or None)
-    return [outline(number, sequence) for number, sequence in enumerate(shown)]
+    return [_outline(number, sequence) for number, sequence in enumerate(shown)]
 
 
-def outline(number: int, sequence: Sequence) -> Json:
+def _outline(number: int, sequence: Sequence) -> Json:
     """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
     meta_spans, negatives, documents = (
         [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
@@ -167,4 +166,4 @@ def sequence_of(number: int, sequence: Sequence) -> Json:
         asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
         for span, text in zip(sequence.spans, sequence.texts, strict=True)
     ]
-    return outline(number, sequence) | {"spans": spans}
+    return _outline(number, sequence) | {"spans": spans}

@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -32,6 +32,7 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
+from nextlong.runs.export import make
 from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats, measure
 from nextlong.sequences.shortfall import why_fewer
@@ -40,7 +41,7 @@ from nextlong.text import Json
 _TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distance_p50", "distinct_documents")
 
 
-class GridPoint(NamedTuple):
+class _GridPoint(NamedTuple):
     """One point of the grid: its name, its settings by key, and the recipe they make."""
 
     name: str
@@ -49,17 +50,17 @@ class GridPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """What came of a variant: its statistics, or why there are none. `new_core_seconds` is the work of all workers on new steps."""
 
-    variant: GridPoint
+    variant: _GridPoint
     new_core_seconds: float
     stats: Stats | None = None
     error: str = ""
     why_fewer: str = ""
 
 
-def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) -> list[GridPoint]:
+def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) -> list[_GridPoint]:
     """Return every combination of `over`, each KEY=V1,V2,… with values in YAML, the last key changing fastest.
 
     Raises RecipeError naming all that are no recipes.
@@ -99,7 +100,7 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
             mistakes.append(f"{' '.join(f'--over {key}={word(value)}' for key, value in settings.items())}: {error}")
             continue
         name = name_for(recipe, recipe.run_path)
-        checked.append(GridPoint(name, settings, recipe.model_copy(update={"name": name})))
+        checked.append(_GridPoint(name, settings, recipe.model_copy(update={"name": name})))
     if mistakes:
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
     names = [point.name for point in checked]
@@ -108,7 +109,7 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
     return checked
 
 
-def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
+def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
     """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
     seen: set[str] = set()
     files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
@@ -120,9 +121,8 @@ def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
         read, counts = (recipe.ingest, recipe.run_path), tuple("––––")
         try:
             if read not in files:
-                files[read] = recognise_inputs(
-                    recipe.ingest.sources, input_files(recipe.ingest), recipe.run_path, tell=tell
-                )
+                found = input_files(recipe.ingest)
+                files[read] = recognise_inputs(recipe.ingest.sources, found, recipe.run_path, tell=tell)
             steps = pipeline.route(recipe, files[read])
             left = [step for step in steps if find_done(step, recipe.run_path) is None]
             new = {step.fingerprint for step in left} - seen
@@ -136,33 +136,24 @@ def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
         tell(line)
 
 
-def run_variants(
-    variants: Sequence[GridPoint],
-    *,
-    reporter: Reporter | None = None,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-    make: Callable[..., object] = pipeline.run,
-) -> Iterator[Outcome]:
-    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
-
-    `make` runs a recipe: `pipeline.run`, or `runs.export.make` with statistics and `data/`.
-    """
+def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = None) -> Iterator[_Outcome]:
+    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
     for variant in variants:
         run_dir = variant.recipe.run_path
         before = set(run_dir.glob(f"*/{store.MANIFEST}"))
         stats, error, causes = None, "", ""
         try:
-            make(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
+            make(variant.recipe, reporter=reporter)
             made = Run(f"{run_dir}@{variant.name}")
             stats, causes = measure(made), "; ".join(why_fewer(made.recipe.compose, made.steps))
         except NextlongError as failure:
             error = str(failure)
         new = set(run_dir.glob(f"*/{store.MANIFEST}")) - before
         seconds = math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"])
-        yield Outcome(variant, round(seconds, 3), stats, error, causes)
+        yield _Outcome(variant, round(seconds, 3), stats, error, causes)
 
 
-def show(outcomes: Sequence[Outcome], console: Console) -> None:
+def show(outcomes: Sequence[_Outcome], console: Console) -> None:
     """Print one line a variant, a column for each swept key; above, once, what is the same in all, below why any failed."""
     numbers = rows(outcomes)
     same = compare.show_same(numbers, _TABLE[1:], console)
@@ -189,7 +180,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         tables.say(note, console)
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[Json]:
+def rows(outcomes: Sequence[_Outcome]) -> list[Json]:
     """Return all outcomes as flat rows of the same keys: name, settings, seconds, error, every number of `compare`."""
     made = [
         {"variant": outcome.variant.name, **{key: word(value) for key, value in outcome.variant.settings.items()}}
@@ -201,7 +192,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[Json]:
     return [{key: one.get(key) for key in keys} for one in made]
 
 
-def json_of(outcomes: Sequence[Outcome]) -> list[Json]:
+def json_of(outcomes: Sequence[_Outcome]) -> list[Json]:
     """Return all outcomes for tools: name, settings, seconds, error, and the whole statistics or None."""
     return [
         {

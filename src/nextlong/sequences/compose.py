@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +35,7 @@ from nextlong.sequences import fit
 from nextlong.sequences.shortfall import has_gaps, is_extended
 from nextlong.text import Json
 
+_Pieces = list[fit.SizedChunk]
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # for each reason and task: first chunk, chunks of the (meta-)documents, tokens
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
@@ -110,13 +111,7 @@ def _compose_drafts(
 
 
 def _compose_draft(
-    draft: pa.RecordBatch,
-    pieces: list[fit.SizedChunk],
-    inputs: _ComposeInputs,
-    rules: fit.Rules,
-    *,
-    seed: int,
-    blocked: Container[int],
+    draft: pa.RecordBatch, pieces: _Pieces, inputs: _ComposeInputs, rules: fit.Rules, *, seed: int, blocked: set[int]
 ) -> list[fit.TokenSpan] | fit.Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
@@ -133,7 +128,7 @@ def _compose_draft(
 
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
-) -> Iterator[tuple[pa.RecordBatch, list[fit.SizedChunk]]]:
+) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
@@ -229,11 +224,7 @@ class _TextCutter(fit.Cutter):
 def compose_step(
     compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
 ) -> Step:
-    """DRAFTS and token counts → SEQUENCES.
-
-    Where shingles and weights are among the `inputs`, negatives are compared again, by the threshold `near_duplicates`, where
-    they are cut.
-    """
+    """DRAFTS and token counts → SEQUENCES; with shingles and weights among the `inputs`, cut negatives are compared again."""
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
     reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"

@@ -4,14 +4,12 @@ In:  a `tokenizers.Tokenizer` (the reference) and texts.
 Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
 `encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
-fastokens is some forty times as fast (`SPEED_UP`), but takes the longer to load the larger the vocabulary is: a process turns
-to it once enough text is known to come, or the reference has spent as much time on its texts. A wrong id is silent damage in a
-training set, hence:
+fastokens is some forty times as fast, but takes long to load a large vocabulary: a process turns to it once enough text is known
+to come, or the reference has spent as much time. A wrong id is silent damage in a training set, hence:
 
-1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`. 2.
-Texts with one of the three characters that the two class differently go to the reference; a test tries all others. 3.  The
-first texts and then every 256th are encoded both ways, and the differences are counted: no ids are kept of a process that has
-seen one.
+1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`.
+2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
+3.  The first texts and then every 256th are encoded both ways; no ids are kept of a process that has seen a difference.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ where a chunk may be cut: by lengths alone here, by the text in `compose.py`.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
@@ -34,16 +34,13 @@ _MOST_CUTS: Final = 16  # candidates whose beginning is checked before the other
 
 
 class SizedChunk(NamedTuple):
-    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it.
-
-    `fill`: separator tokens behind it beside the one that any open chunk has, where it was cut between two characters.
-    """
+    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it."""
 
     chunk: int
     tokens: int
     closed: bool = False
     score: float = 1.0
-    fill: int = 0
+    fill: int = 0  # separator tokens behind it beside the one that any open chunk has, where a negative was cut
 
     def cost(self, separator_tokens: int) -> int:
         """Return the tokens that it takes with its separators."""
@@ -85,16 +82,13 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens.
-
-    `reuse="free"` lets a chunk serve as a negative more than once in a sequence (the ablation that repeats meta-chunks).
-    """
+    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens."""
 
     target_tokens: int
     fit: Fit = "exact"
     min_gap_tokens: int = 1
     position: Position = "head"
-    reuse: Literal["never", "free"] = "never"
+    reuse: Literal["never", "free"] = "never"  # "free" for the ablation that repeats meta-chunks in a sequence
     separator_tokens: int = 0
     bos_tokens: int = 0
     eos_tokens: int = 0
@@ -227,15 +221,13 @@ def compose_spans(
 def concatenate_spans(
     pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
 ) -> list[TokenSpan] | Dropped:
-    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of.
-
-    A chunk whose document continues right behind it is `closed`, so that no separator parts what belongs together.
-    """
+    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of."""
     ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
     cutter = cutter or Cutter(rules.separator_tokens)
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
 
 
+@dataclass
 class _Walker:
     """Walks a group's candidates in order, past those that any group has used; `taken` are its negatives so far.
 
@@ -243,36 +235,32 @@ class _Walker:
     again). `tokens` and `cost` count the negatives taken, without and with their separators.
     """
 
-    def __init__(
-        self,
-        candidates: Sequence[SizedChunk],
-        used: set[int] | None,
-        blocked: Container[int],
-        near_duplicates: Mapping[int, Sequence[int]],
-        cutter: Cutter,
-    ) -> None:
-        self.taken: list[SizedChunk] = []
-        self.tokens = self.cost = 0
-        self._candidates, self._used, self._blocked, self._near_duplicates = candidates, used, blocked, near_duplicates
-        self._cutter = cutter
-        self._places: list[int] = []  # of `taken` among the candidates
-        self._next = 0
+    candidates: Sequence[SizedChunk]
+    used: set[int] | None
+    blocked: Container[int]
+    near_duplicates: Mapping[int, Sequence[int]]
+    cutter: Cutter
+    taken: list[SizedChunk] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # of `taken` among the candidates
+    place: int = 0  # of the next candidate
+    tokens: int = 0
+    cost: int = 0
 
     def free(self) -> SizedChunk | None:
         """Return the next candidate that may serve, None if there is none."""
-        used = self._used or ()
-        while self._next < len(self._candidates):
-            piece = self._candidates[self._next]
-            if piece.chunk not in used and piece.chunk not in self._blocked:
+        used = self.used or ()
+        while self.place < len(self.candidates):
+            piece = self.candidates[self.place]
+            if piece.chunk not in used and piece.chunk not in self.blocked:
                 return piece
-            self._next += 1
+            self.place += 1
         return None
 
     def take_whole(self, budget: int | None) -> int:
         """Take free candidates up to the first that does not fit; return what is left of the budget (None: no bound)."""
         left = budget or 0
         while (piece := self.free()) is not None:
-            cost = piece.cost(self._cutter.separator_tokens)
+            cost = piece.cost(self.cutter.separator_tokens)
             if budget is not None and cost > left:
                 break
             self._take(piece)
@@ -287,38 +275,38 @@ class _Walker:
 
     def take_truncated(self, budget: int, placed: Sequence[int]) -> bool:
         """Take the first free candidate that fills the budget when cut, with separators behind it; say whether one does."""
-        before, tries = self._next, 0
+        before, tries = self.place, 0
         while tries < _MOST_CUTS and (piece := self.free()) is not None:
-            if (cut := self._cutter.negative(piece, budget, placed)) is not None:
-                fill = 0 if cut.closed else budget - cut.tokens - self._cutter.separator_tokens
+            if (cut := self.cutter.negative(piece, budget, placed)) is not None:
+                fill = 0 if cut.closed else budget - cut.tokens - self.cutter.separator_tokens
                 self._take(piece._replace(tokens=cut.tokens, closed=cut.closed, fill=fill))
                 return True
             tries += piece.tokens >= budget
-            self._next += 1
-        self._next = before
+            self.place += 1
+        self.place = before
         return False
 
     def keep(self, count: int) -> None:
         """Put all but the first `count` of its negatives back, and continue from there."""
-        self.taken, self._places = self.taken[:count], self._places[:count]
-        self._next = self._places[-1] + 1 if count else 0
+        self.taken, self.places = self.taken[:count], self.places[:count]
+        self.place = self.places[-1] + 1 if count else 0
         self.tokens = sum(piece.tokens for piece in self.taken)
-        self.cost = sum(piece.cost(self._cutter.separator_tokens) for piece in self.taken)
+        self.cost = sum(piece.cost(self.cutter.separator_tokens) for piece in self.taken)
 
     def mark_used(self, pieces: Sequence[SizedChunk]) -> None:
         """Mark negatives, and their near-duplicates, as used."""
-        if self._used is not None:
+        if self.used is not None:
             for piece in pieces:
-                self._used.add(piece.chunk)
-                self._used.update(self._near_duplicates.get(piece.chunk, ()))
+                self.used.add(piece.chunk)
+                self.used.update(self.near_duplicates.get(piece.chunk, ()))
 
     def _take(self, piece: SizedChunk) -> None:
         self.mark_used([piece])
         self.taken.append(piece)
-        self._places.append(self._next)
+        self.places.append(self.place)
         self.tokens += piece.tokens
-        self.cost += piece.cost(self._cutter.separator_tokens)
-        self._next += 1
+        self.cost += piece.cost(self.cutter.separator_tokens)
+        self.place += 1
 
 
 def _share_budget(

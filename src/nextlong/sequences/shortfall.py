@@ -23,7 +23,7 @@ from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
-from nextlong.reading.files import InputFile
+from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import estimate_text_bytes
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
@@ -47,7 +47,7 @@ _HOPELESS_COPIES = 20  # … where most candidates repeat the document or each o
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
-def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
+def check_enough(recipe: Recipe, files: SourceFiles) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
     asked = recipe.sequence_tokens
     text_bytes = sum(
@@ -183,17 +183,12 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
     """Return the reasons for few sequences, from the corpus to the drafts; never empty."""
     made, documents = Attempt(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
-    reasons = []
     if "meta_documents" in done:
-        reasons.append(
-            f"{made.draw.eligible:,} of {documents:,} documents have compose.min_meta_chunks="
-            f"{compose.min_meta_chunks} chunks or more"
-        )
-        if made.draw.drawn < made.draw.eligible:
-            reasons.append(f"{made.draw.drawn:,} of them were sampled")
+        least = f"compose.min_meta_chunks={compose.min_meta_chunks} chunks or more"
+        reasons = [f"{made.draw.eligible:,} of {documents:,} documents have {least}"]
+        reasons += [f"{made.draw.drawn:,} of them were sampled"] if made.draw.drawn < made.draw.eligible else []
     else:
-        drafts = sum(part.drafts for part in made.drafted)
-        reasons.append(f"{counted(documents, 'document')} gave {drafts:,} drafts")
+        reasons = [f"{counted(documents, 'document')} gave {sum(part.drafts for part in made.drafted):,} drafts"]
     examples = dropped_examples(done)
     reasons += [
         f"{count:,} dropped: {reason}" + (f", such as {examples[reason][0]}" if reason in examples else "")
@@ -213,10 +208,8 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     or_copies = "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
     longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
     if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
-        problem = (
-            "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists mostly of "
-            "near-identical documents"
-        )
+        problem = "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
+        problem += "mostly of near-identical documents"
         cure = f"set ingest.dedup: minhash to keep one of each (pip install 'nextlong[dedup]'), or add other documents{or_copies}"
     elif made.dropped.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
         problem = "is too short for every document with negatives between all of its chunks"

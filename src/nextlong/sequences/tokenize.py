@@ -7,11 +7,12 @@ wanted row are ids[offsets[i]:offsets[i + 1]]. No special tokens are added, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -67,12 +68,9 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 def _list_referenced_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
 ) -> ReferencedChunksResult:
-    """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
-
-    Memory: one byte a chunk.
-    """
+    """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard."""
     starts = np.cumsum([0, *map(count_chunks, chunks)])  # of each shard's chunks among those of all
-    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard
+    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard: one byte each
     take: list[int] = []
     for path in drafts:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -86,14 +84,28 @@ def _list_referenced_chunks(
     return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
 
 
-def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engine: Engine) -> Step:
+def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine) -> Step:
     """Referenced chunks → TOKENS; what earlier drafts of the run directory named is copied."""
     version = 3
     config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
         same = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
-        earlier = _earlier_tokens(done["tokenizer"].folder.parent, same, version=version, config=config)
+        run_dir = done["tokenizer"].folder.parent
+        earlier: list[list[_Known]] = []  # of finished TOKENS that have the same ids for the same rows
+        for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
+            with suppress(RunError, ValueError):  # unfinished, harmed or half removed: these rows are tokenized anew
+                tokens = open_done("tokens", folder)
+                told = tokens.manifest
+                is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
+                if (
+                    is_right
+                    and [told["version"], told["config"]] == [version, config]
+                    and same.items() <= told["inputs"].items()
+                ):
+                    (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{told['inputs']['referenced_chunks']}")
+                    rows = open_done("referenced_chunks", named).files(".rows.npy")
+                    earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
         text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
@@ -101,12 +113,12 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
         # Consecutive shards: a task each, of at most `most_rows` unless it is one shard.
         groups, room = list[list[_Wanted]](), 0
         for shard, paths in enumerate(zip(text.documents, text.chunks, rows_paths, strict=True)):
-            rows = len(np.load(paths[-1], mmap_mode="r"))
-            if not groups or rows > room:
+            count = len(np.load(paths[-1], mmap_mode="r"))
+            if not groups or count > room:
                 groups.append([])
                 room = most_rows
             groups[-1].append(_Wanted(shard, *paths, known=[files[shard] for files in earlier]))
-            room -= rows
+            room -= count
         path = done["tokenizer"].file(".tokenizer.json")
         return [partial(_tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
 
@@ -127,29 +139,8 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
         memory=lambda _: TOKENIZER_BYTES,
         rate="tokens",
     )
-    inputs = (ingest, chunk, tokenizer, named)
+    inputs = (ingest, chunk, tokenizer, referenced)
     return Step("tokens", version, config, inputs, tasks, TokensResult, check=check, estimate=estimate)
-
-
-def _earlier_tokens(
-    run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
-) -> list[list[_Known]]:
-    """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
-    earlier = []
-    for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-        try:
-            tokens = open_done("tokens", folder)
-            manifest = tokens.manifest
-            same = manifest["version"] == version and manifest["config"] == config
-            is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
-            if not same or not is_right or not inputs.items() <= manifest["inputs"].items():
-                continue
-            (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}")
-            rows = open_done("referenced_chunks", named).files(".rows.npy")
-            earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
-        except (RunError, ValueError):
-            continue  # unfinished, harmed or half removed: these rows are tokenized anew
-    return earlier
 
 
 class _Wanted(NamedTuple):
@@ -163,10 +154,7 @@ class _Wanted(NamedTuple):
 
 
 def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
-    """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
-
-    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
-    """
+    """Encode, or copy, what is wanted of shards into `{out}.{shard}.ids.npy` and `.offsets.npy`; wrong if there is a mismatch."""
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
     chunks = tokens = chars = copied = new_chars = 0

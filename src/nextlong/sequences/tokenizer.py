@@ -78,8 +78,8 @@ def tokenizer_step(
 
     def tasks(done: Artifacts) -> list[Task]:
         task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
-        chunks = chunks_of(done).files(".chunks.arrow")
-        return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     estimate = Estimate(
         work=lambda amounts: min(
@@ -171,30 +171,22 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer, split = Tokenizer(models.BPE()), pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def _prepare_tokenizer(
-    out: Path,
-    *,
-    tokenizer: recipe.Tokenizer,
-    documents: Sequence[Path],
-    chunks: Sequence[Path],
-    seed: int,
-    separator: str = "\n",
+    out: Path, *, tokenizer: recipe.Tokenizer, corpus: Sequence[tuple[Path, Path]], seed: int, separator: str
 ) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
 
-    `separator` is the separator between chunks. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` stands between chunks. Raises TokenizerError, and
+    CorpusError if there is nothing to measure.
     """
-    corpus = list(zip(documents, chunks, strict=True))
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
         _require_pieces_alone(loaded, source=tokenizer.source or "")
@@ -326,11 +318,8 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def _is_readable_under_nfc(content: bytes) -> bool:
-    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places.
-
-    Of such characters, NFC's output is the text's characters, decomposed one by one; if it is as long as the text, none
-    became several.
-    """
+    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places."""
+    # Of such characters, NFC's output is the text's characters, decomposed one by one.
     try:
         text = content.decode()
     except UnicodeDecodeError:

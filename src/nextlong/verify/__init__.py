@@ -9,8 +9,7 @@ In:  a run directory: run.json, manifests, and the files they name; or a deliver
     search.py          vectors encoded again, scores, and neighbours searched by brute force
     sequences.py       spans, order, completeness, negatives, reuse, cuts
     near_duplicates.py negatives that repeat their meta-document or each other
-    arrangement.py     which sequences make up which row, and the splits
-    exports.py         exported rows against rows that are composed again
+    exports.py         which sequences make up which row, the splits, and exported rows against rows that are composed again
 
 Nothing here imports the steps, methods or composition that made the run, so that their mistakes are found; a contract of
 import-linter enforces it. Shared are the encoders, since only they can make a vector again, and the readers of formats, of the

@@ -169,9 +169,8 @@ def verify_delivered(
         fs.invalidate_cache()
         found = fs.find(root, detail=True)
     except Exception as error:  # every file system has errors of its own
-        raise RunError(
-            f"{fs.unstrip_protocol(root)} cannot be listed: {in_words(error)}; check it and try again"
-        ) from None
+        problem = f"{fs.unstrip_protocol(root)} cannot be listed: {in_words(error)}"
+        raise RunError(f"{problem}; check it and try again") from None
     sizes = {posixpath.relpath(path, root): int(info["size"] or 0) for path, info in found.items()}
     records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == _RECORD and name.count("/") < 2)
     folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))

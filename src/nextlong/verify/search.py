@@ -95,14 +95,20 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
 
 
 class _MetaChunk(NamedTuple):
-    """A sampled query: a meta-chunk, its document, and the chunks of its sequence."""
+    """A sampled query: a span of a sequence."""
 
-    sequence: int
-    chunk: int
-    own_first: int  # the meta-document's chunks are [own_first, own_stop)
-    own_stop: int
-    whole_negatives: Ids  # of its group, without the one that is cut
-    in_sequence: Ids
+    sequence: ResolvedSequence
+    span: int
+
+    @property
+    def chunk(self) -> int:
+        """The id of the meta-chunk."""
+        return int(self.sequence.chunk[self.span])
+
+    def owns(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which chunks are of the meta-document, shape (n,)."""
+        first, stop = (int(of[self.span]) for of in (self.sequence.doc_first, self.sequence.doc_stop))
+        return (ids >= first) & (ids < stop)
 
 
 class _Neighbours(NamedTuple):
@@ -117,7 +123,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
     if run.layout != Layout.EXTENDED:
         candidates.not_needed = f"{run.layout} sequences have none"
-        return [check_document_scores(run), *check_partitions(run), candidates]
+        return [_check_document_scores(run), *_check_partitions(run), candidates]
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     scores, meta_chunks = _check_scores_and_draw(run)
     if "mine" not in run.steps:
@@ -150,9 +156,11 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
             if not nearest.not_needed:
                 nearest.checked += 1
                 # The cosine of the farthest whole negative of the group, and the nearer chunks that are not in the sequence.
-                known = np.isin(true.ids, meta.whole_negatives)
+                sequence = meta.sequence
+                in_group = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[meta.span])
+                known = np.isin(true.ids, sequence.chunk[in_group & ~sequence.is_truncated])
                 farthest = float(true.scores[known].min()) if known.any() else np.inf
-                skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(true.ids, meta.in_sequence)
+                skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(true.ids, sequence.chunk)
                 passed_over.append((meta, farthest, _Neighbours(true.ids[skipped], true.scores[skipped])))
     nearest.breach_each(_nearer(run, passed_over))
     if promised is None or not recalls:
@@ -188,11 +196,7 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():
             if number in drawn and sequence.doc[span] != UNKNOWN:
-                in_group = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span])
-                whole = in_group & ~sequence.is_truncated
-                own = int(sequence.doc_first[span]), int(sequence.doc_stop[span])
-                chunks = sequence.chunk[whole], sequence.chunk[sequence.is_chunk]
-                meta_chunks.append(_MetaChunk(sequence.number, int(sequence.chunk[span]), *own, *chunks))
+                meta_chunks.append(_MetaChunk(sequence, span))
             number += 1
     return outcome, meta_chunks
 
@@ -226,7 +230,7 @@ def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Itera
             ids = pack_ids(shard, rows)
             scores = queries @ stored[rows].astype(np.float32).T  # (q, rows of the block)
             for query, meta in enumerate(meta_chunks):
-                others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
+                others = ~meta.owns(ids) & (scores[query] > farthest)
                 all_ids = np.concatenate([best[query].ids, ids[others]])
                 all_scores = np.concatenate([best[query].scores, scores[query][others]])
                 kept = np.argpartition(-all_scores, max(k - 1, 0))[:k] if len(all_ids) > k else slice(None)
@@ -240,23 +244,20 @@ def _candidate_problems(
     run: StoredRun, meta: _MetaChunk, stored: _Neighbours | None, true: _Neighbours, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
-    where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence}"
+    where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence.number}"
     if stored is None:
         yield f"{where} has no candidates"
         return
     ids, said = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
-    of_own_document = (ids >= meta.own_first) & (ids < meta.own_stop)
-    if of_own_document.any():
-        yield f"{where} has the candidate {chunk_name(ids[of_own_document][0])}, of its own document"
+    for own in ids[meta.owns(ids)][:1].tolist():
+        yield f"{where} has the candidate {chunk_name(own)}, of its own document"
     vectors = run.vectors_of(np.append(ids, meta.chunk))
     cosines = vectors[:-1] @ vectors[-1]
     for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
-        yield (
-            f"{where}: candidate {chunk_name(ids[rank])} at rank {rank} has the score {said[rank]:.4f}, "
-            f"the cosine is {cosines[rank]:.4f}"
-        )
+        scored = f"has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
+        yield f"{where}: candidate {chunk_name(ids[rank])} at rank {rank} {scored}"
     if np.any(np.diff(said) > 1e-6):
         yield f"{where}: scores are not descending"
     if not is_exact:
@@ -265,10 +266,8 @@ def _candidate_problems(
         yield f"{where} has {len(ids)} candidates, there are {len(true.ids)}"
     differs = np.abs(said[: len(true.ids)] - true.scores[: len(said)]) > _TOLERANCE
     for rank in np.flatnonzero(differs)[:1].tolist():
-        yield (
-            f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, "
-            f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
-        )
+        nearest = f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
+        yield f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, {nearest}"
 
 
 def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:
@@ -276,22 +275,22 @@ def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbou
     by_sequence: dict[int, Ids] = {}
     for meta, _, skipped in passed_over:
         if len(skipped.ids):
-            by_sequence[meta.sequence] = np.union1d(by_sequence.get(meta.sequence, skipped.ids), skipped.ids)
+            number = meta.sequence.number
+            by_sequence[number] = np.union1d(by_sequence.get(number, skipped.ids), skipped.ids)
     if run.setting("mine", "near_duplicates") is not None:
         by_sequence = without_cause(run, by_sequence)
     for meta, farthest, skipped in passed_over:
-        for place in np.flatnonzero(np.isin(skipped.ids, by_sequence.get(meta.sequence, [])))[:1].tolist():
-            chunk, score = chunk_name(skipped.ids[place]), skipped.scores[place]
-            yield (
-                f"sequence {meta.sequence}: {chunk} ({score:.4f}) is unused and nearer to meta-chunk "
-                f"{chunk_name(meta.chunk)} than one of its negatives ({farthest:.4f})"
-            )
+        number = meta.sequence.number
+        for place in np.flatnonzero(np.isin(skipped.ids, by_sequence.get(number, [])))[:1].tolist():
+            unused = f"{chunk_name(skipped.ids[place])} ({skipped.scores[place]:.4f}) is unused"
+            than = f"than one of its negatives ({farthest:.4f})"
+            yield f"sequence {number}: {unused} and nearer to meta-chunk {chunk_name(meta.chunk)} {than}"
 
 
 # whole documents
 
 
-def check_document_scores(run: StoredRun) -> CheckOutcome:
+def _check_document_scores(run: StoredRun) -> CheckOutcome:
     """Check the score of every document of every sequence."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
@@ -337,7 +336,7 @@ def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) 
         yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {true_score}"
 
 
-def check_partitions(run: StoredRun) -> list[CheckOutcome]:
+def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
     """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
 
     There is nothing to tell of a run that drafted from all documents together.

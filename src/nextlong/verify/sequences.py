@@ -46,10 +46,8 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
         between.checked += len(gaps)
         for span, gap in zip(metas[1:].tolist(), gaps, strict=False):
             if gap < run.min_gap_tokens:
-                between.breach(
-                    f"{sequence.where(span)} has {gap} tokens of negatives between it and the meta-chunk before, "
-                    f"compose.min_gap_tokens is {run.min_gap_tokens}"
-                )
+                few = f"has {gap} tokens of negatives between it and the meta-chunk before"
+                between.breach(f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}")
     outcomes = [spans, *(outcome for outcome, _ in by_itself)]
     outcomes += [negatives] if negatives.checked else []
     outcomes += [between] if run.is_exact else []

@@ -47,18 +47,14 @@ def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArra
 
 def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
     """Return the text around the first term, else its beginning, in pieces, with whether each is a term."""
-    parsed = sorted(parse(wanted), key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, parsed)), re.IGNORECASE) if parsed else None
+    terms = sorted(parse(wanted), key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, terms))})", re.IGNORECASE) if terms else None
     first = pattern.search(text) if pattern else None
     start = max(0, first.start() - _BEFORE) if first else 0
     end = (first.end() if first else 0) + _AFTER
     shown = ("…" if start else "") + " ".join(text[start:end].split()) + ("…" if end < len(text) else "")
-    pieces: list[tuple[str, bool]] = []
-    done = 0
-    for found in pattern.finditer(shown) if pattern else ():
-        pieces += [(shown[done : found.start()], False), (found[0], True)]
-        done = found.end()
-    return [*pieces, (shown[done:], False)]
+    # Split at a group, texts between terms and terms stand by turns.
+    return [(piece, place % 2 == 1) for place, piece in enumerate(pattern.split(shown) if pattern else [shown])]
 
 
 @dataclass(frozen=True, kw_only=True)

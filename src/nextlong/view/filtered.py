@@ -28,7 +28,7 @@ _NAMED_AT_A_TIME = 64
 
 
 @dataclass(frozen=True)
-class Entry:
+class _Entry:
     """One thing that was left out: where it comes from, its document if that was read, and what more is known."""
 
     name: str
@@ -38,38 +38,28 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Kind:
+class _Kind:
     """Things left out for one reason: `count` of them; `entries` yields those that are remembered."""
 
     key: str
     what: str
     reason: str
     count: int
-    entries: Callable[[], Iterator[Entry]]
+    entries: Callable[[], Iterator[_Entry]]
     is_sampled: bool  # whether only some of each task are remembered
 
-    def page(self, first: int, most: int) -> tuple[list[Entry], int | None]:
+    def page(self, first: int, most: int) -> tuple[list[_Entry], int | None]:
         """Return some entries from number `first` on, and where to go on; None: there are no more."""
         entries = list(islice(self.entries(), first, first + most + 1))
         return entries[:most], first + most if len(entries) > most else None
 
 
-def kinds(run: Run) -> list[Kind]:
+def kinds(run: Run) -> list[_Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    drafted = run.steps["draft"].results(DraftResult)
-    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
-    near_duplicates = Kind(
-        "near-duplicates",
-        "candidate negatives",
-        "near-duplicate of the meta-document, or of another negative of the sequence",
-        sum(part.near_duplicates or 0 for part in drafted),
-        partial(_pairs, run, pairs),
-        True,
-    )
-    return [kind for kind in (*_of_corpus(run), near_duplicates, *_drafts(run)) if kind.count]
+    return [kind for kind in (*_of_corpus(run), *_of_drafts(run)) if kind.count]
 
 
-def _of_corpus(run: Run) -> Iterator[Kind]:
+def _of_corpus(run: Run) -> Iterator[_Kind]:
     if "filter_report" not in run.steps:
         return
     reasons = filter_report.read_filter_report(run.steps["filter_report"])
@@ -88,24 +78,24 @@ def _of_corpus(run: Run) -> Iterator[Kind]:
             entries = partial(_not_kept, run, "select", None)
         else:
             is_sampled = True
-        yield Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled)
+        yield _Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled)
 
 
-def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
-    return (Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
+def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
+    return (_Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
 
 
-def _rejects(run: Run, kind: str) -> Iterator[Entry]:
+def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
     for path in run.steps["ingest"].files(".rejects.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
                 for row in reader.get_batch(number).to_pylist():
                     reject_kind, _, detail = row["reason"].partition(": ")
                     if reject_kind == kind:
-                        yield Entry(f"{row['file']}:{row['line']}", detail=detail)
+                        yield _Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 
-def _not_kept(run: Run, step: str, before: str | None) -> Iterator[Entry]:
+def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
     """Yield the documents that one step drops, and the one before did not."""
     for shard, path in enumerate(run.steps[step].files(".keep.npy")):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
@@ -115,16 +105,16 @@ def _not_kept(run: Run, step: str, before: str | None) -> Iterator[Entry]:
         # A page shows few, and names are read from the documents.
         for first in range(0, len(doc_ids), _NAMED_AT_A_TIME):
             some = doc_ids[first : first + _NAMED_AT_A_TIME]
-            yield from map(Entry, lookup.source_ids(some, run.corpus.documents).tolist(), some.tolist())
+            yield from map(_Entry, lookup.source_ids(some, run.corpus.documents).tolist(), some.tolist())
 
 
-def _contaminated_chunks(run: Run) -> Iterator[Entry]:
+def _contaminated_chunks(run: Run) -> Iterator[_Entry]:
     for shard, path in enumerate(run.steps["decontaminate"].files(".contaminated.npy")):
         ids = schemas.pack_ids(shard, np.flatnonzero(np.load(path, mmap_mode="r")))
         yield from _of_chunks(run, ids, run.steps["chunk"].files(".chunks.arrow"))
 
 
-def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[Entry]:
+def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_Entry]:
     if not len(ids):
         return
     # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
@@ -132,25 +122,33 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[En
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     names = lookup.source_ids(docs, run.corpus.documents).tolist()
     for name, doc_id, first, last in zip(names, docs.tolist(), start.tolist(), end.tolist(), strict=True):
-        yield Entry(name, doc_id, f"characters {first:,} to {last:,}")
+        yield _Entry(name, doc_id, f"characters {first:,} to {last:,}")
 
 
-def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
+def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[_Entry]:
     for chunk, repeated, _ in pairs:
         one, other = _of_chunks(run, np.array([chunk, repeated]), run.corpus.chunks)
-        yield Entry(one.name, one.doc_id, f"repeats {other.name}", other.doc_id)
+        yield _Entry(one.name, one.doc_id, f"repeats {other.name}", other.doc_id)
 
 
-def _drafts(run: Run) -> Iterator[Kind]:
-    for name, result in (("draft", DraftResult), ("compose", ComposeResult)):
-        parts: Sequence[DraftResult | ComposeResult] = run.steps[name].results(result)
+def _of_drafts(run: Run) -> Iterator[_Kind]:
+    drafted = run.steps["draft"].results(DraftResult)
+    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
+    reason = "near-duplicate of the meta-document, or of another negative of the sequence"
+    count = sum(part.near_duplicates or 0 for part in drafted)
+    yield _Kind("near-duplicates", "candidate negatives", reason, count, partial(_pairs, run, pairs), True)
+    composed = run.steps["compose"].results(ComposeResult)
+    parts: Sequence[DraftResult | ComposeResult]
+    for name, parts in (("draft", drafted), ("compose", composed)):
         totals = sum((Counter(part.dropped) for part in parts), Counter[str]())
         for place, (reason, count) in enumerate(totals.items()):
             examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]
-            yield Kind(f"{name}-{place}", "drafts of a sequence", reason, count, partial(_dropped, run, examples), True)
+            yield _Kind(
+                f"{name}-{place}", "drafts of a sequence", reason, count, partial(_dropped, run, examples), True
+            )
 
 
-def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[Entry]:
+def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield Entry(entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens")
+        yield _Entry(entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens")

@@ -53,7 +53,7 @@ _COLUMNS: Final = {
 _FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "documents": "{:,.0f}"}
 
 
-class OpenVariant:
+class _OpenVariant:
     """One variant, opened; the last few sequences that were looked at stay in memory."""
 
     def __init__(self, run: Run) -> None:
@@ -89,17 +89,17 @@ class Variants:
     def __init__(self, run: Run) -> None:
         self.first = run.variant.name
         self.run_dir = run.path
-        self._open = {run.variant.name: OpenVariant(run)}
+        self._open = {run.variant.name: _OpenVariant(run)}
 
     @property
     def names(self) -> list[str]:
         """All of them, the oldest first."""
         return record.variant_names(self.run_dir)
 
-    def get(self, name: str) -> OpenVariant:
+    def get(self, name: str) -> _OpenVariant:
         """Return a variant, opened if it was not. Raises RunError if there is none of that name."""
         if name not in self._open:
-            self._open[name] = OpenVariant(Run(f"{self.run_dir}@{name}"))
+            self._open[name] = _OpenVariant(Run(f"{self.run_dir}@{name}"))
         return self._open[name]
 
 
@@ -112,7 +112,7 @@ class View:
     held: frozenset[str] | None = None
 
     @property
-    def variant(self) -> OpenVariant:
+    def variant(self) -> _OpenVariant:
         """The variant, opened."""
         return self.variants.get(self.name)
 
@@ -187,7 +187,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     )
 
 
-def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
+def _sequence_rows(variant: _OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
     """Return what a list shows of sequences; a search that continues shows mostly rows that it has shown before."""
     # `rows` holds what was shown, by sequence, chunk and search text, because any of these changes the preview.
     if len(variant.rows) > _HELD_ROWS:
@@ -237,7 +237,7 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY)
     )
 
 
-def _explorer(view: View, variant: OpenVariant, number: int, *, lead: int, beside: str = "") -> Json:
+def _explorer(view: View, variant: _OpenVariant, number: int, *, lead: int, beside: str = "") -> Json:
     """Return a sequence as `picture.strip` draws it, with its texts in a static copy; `beside` names it among several."""
     one = variant.sequence(number)
     texts: Json = {"url": f"/{quote(beside or view.name, safe='')}/sequence/{number}/pairs/{{place}}"}
@@ -260,7 +260,7 @@ def _fits(span: Span, chosen: Query) -> bool:
     )
 
 
-def _names(variant: OpenVariant, doc_id: int) -> list[str]:
+def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
     """Return the source of a document and its own id."""
     columns = lookup.document_columns(np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id"))
     return [str(column[0]) for column in columns]

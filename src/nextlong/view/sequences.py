@@ -9,9 +9,9 @@ knows by then; the next request continues. 48 bytes are kept for each sequence t
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,6 +55,7 @@ class _Found(NamedTuple):
 class _Matches:
     """The matches of a query in the first `blocks` of a run; `chunk_of` names a chunk with the text that was searched for."""
 
+    query: Query
     fits: NDArray[np.bool_]  # of each sequence of the run
     blocks: int = 0
     chunk_of: dict[int, int] = field(default_factory=dict)
@@ -87,7 +88,8 @@ class SequenceIndex:
         self.values = np.empty((len(SORTS), total), np.float64)
         self.leads = np.empty(total, np.int64)  # doc_id of the meta-document or first document
         self.first_chunks = np.empty(total, np.int64)  # chunk_id of the first chunk of that document
-        self._held: OrderedDict[Query, _Matches] = OrderedDict()
+        # Of the queries that were asked last, by query.
+        self._matches = lru_cache(maxsize=_HELD_QUERIES)(lambda query: _Matches(query, np.zeros(total, np.bool_)))
 
     def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> _Found:
         """Return a page of the sequences that match `query`, reading for about so many seconds.
@@ -100,7 +102,7 @@ class SequenceIndex:
             matches = self._matches(query)
             until = time.monotonic() + seconds
             while matches.blocks < len(self._blocks):
-                self._extend(matches, query)
+                self._extend(matches)
                 if time.monotonic() > until:
                     break
             numbers, read = self._found(matches)
@@ -139,33 +141,21 @@ class SequenceIndex:
         read = len(self._run) if is_complete else self._blocks[matches.blocks].number
         return np.flatnonzero(matches.fits[:read]), read
 
-    def _matches(self, query: Query) -> _Matches:
-        if query not in self._held:
-            self._held[query] = _Matches(np.zeros(len(self._run), np.bool_))
-        self._held.move_to_end(query)
-        if len(self._held) > _HELD_QUERIES:
-            self._held.popitem(last=False)
-        return self._held[query]
-
-    def _extend(self, matches: _Matches, query: Query) -> None:
+    def _extend(self, matches: _Matches) -> None:
         """Read one more block of sequences."""
-        block = self._blocks[matches.blocks]
+        query, block = matches.query, self._blocks[matches.blocks]
         whole = slice(block.number, block.number + block.size)
         self._know(matches.blocks)
         # Whether each sequence of the block fits so far, by its row there; what has to be read from files comes last.
         fits = np.ones(block.size, np.bool_)
         cosine = self.values[SORTS.index("cosine"), whole]
-        if query.least is not None:
-            fits &= cosine >= query.least
-        if query.most is not None:
-            fits &= cosine <= query.most
+        fits &= True if query.least is None else cosine >= query.least
+        fits &= True if query.most is None else cosine <= query.most
         for column, text in (("source", query.source), ("source_id", query.name)):
             if text and fits.any():
                 (names,) = lookup.document_columns(self.leads[whole][fits], self._run.corpus.documents, (column,))
-                fits[fits] = [
-                    name == text if column == "source" else text.casefold() in name.casefold()
-                    for name in names.tolist()
-                ]
+                is_source, part = column == "source", text.casefold()
+                fits[fits] = [name == text if is_source else part in name.casefold() for name in names.tolist()]
         for doc_id, roles in ((query.document, spans.CHUNK_ROLES), (query.about, spans.ABOUT_ROLES)):
             if doc_id is not None and fits.any():
                 holds = np.zeros(block.size, np.bool_)

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -111,7 +111,7 @@ def application(run: Run, *, token: str) -> Starlette:
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
-        middleware=[Middleware(Guard, token=token)],
+        middleware=[Middleware(_Guard, token=token)],
     )
 
 
@@ -225,7 +225,7 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
         uvicorn.Server(config).run(sockets=[listener])
 
 
-class Guard:
+class _Guard:
     """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
 
     def __init__(self, app: ASGIApp, *, token: str) -> None:
@@ -237,19 +237,13 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        headers_sent = Headers(scope=scope)
-        given = QueryParams(scope.get("query_string", b"")).get("token", "")
+        request = Request(scope)
+        given = request.query_params.get("token", "")
         # Cookies are of a host, so the name holds the port.
-        cookie = f"nextlong-view-{headers_sent.get('host', '').rpartition(':')[2]}"
-        cookies = (pair.strip().partition("=") for pair in headers_sent.get("cookie", "").split(";"))
-        is_known = any(
-            compare_digest(word.encode(), self._token.encode())
-            for word in (
-                given,
-                next((value for name, _, value in cookies if name == cookie), ""),
-                headers_sent.get("authorization", "").removeprefix("token "),
-            )
-        )
+        cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
+        bearer = request.headers.get("authorization", "").removeprefix("token ")
+        words = (given, request.cookies.get(cookie, ""), bearer)
+        is_known = any(compare_digest(word.encode(), self._token.encode()) for word in words)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -260,7 +254,7 @@ class Guard:
                     headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             await send(message)
 
-        refused = _refusal(scope["method"], headers_sent) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
+        refused = _refusal(request.method, request.headers) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
         await (refused or self._app)(scope, receive, send_guarded)
 
 

@@ -9,9 +9,9 @@ import pytest
 from nextlong.engine.step import Amounts
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
-from nextlong.report.plan.costs import Cost, Machines, Shape
+from nextlong.report.plan.costs import Cost, Machines, _Shape
 from nextlong.report.plan.page import Asked, assumed
-from nextlong.report.plan.trial import Tokenizing
+from nextlong.report.plan.trial import _Tokenizing
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Speed
 from nextlong.retrieval.indexes import costs
@@ -20,7 +20,7 @@ from planned import recipe_in, written
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
-    tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
+    tokenizing=_Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
     encoding=Speed(0.02, "why"),
     product_s=1e-10,
     sample=SimpleNamespace(size=AMOUNTS),
@@ -75,7 +75,7 @@ def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
 def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
     recipe = recipe_in(tmp_path, JINA)
     (embed,) = (line for line in lines(recipe, Asked(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
-    operations = Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
+    operations = _Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
     assert embed.startswith(
         "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 of "
     )
@@ -106,7 +106,7 @@ def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(recipe, tmp_path, monkeypatch):
     rate = rates_of(recipe_in(tmp_path, JINA), Asked(gpus=1, gpu_tflops=100), monkeypatch)["encoder"]
-    assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(450.0) / 1e14)
+    assert rate.on_gpu == pytest.approx(_Shape(24, 1024, 4096).operations(450.0) / 1e14)
 
 
 def test_other_machines_and_a_larger_corpus(recipe):
@@ -127,7 +127,7 @@ def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told
     row = next(line for line in told.splitlines() if line.startswith("embed "))
     tokens = float(re.search(r"100,000,000 chunks × ([\d,]+) tokens", told)[1])
-    hours = 1e8 * Shape(24, 1024, 4096).operations(4.5 * tokens) / 1e12 / 3600
+    hours = 1e8 * _Shape(24, 1024, 4096).operations(4.5 * tokens) / 1e12 / 3600
     here, there, gpu_hours = re.search(r"embed +(.*?) {2,}([\d.,]+) (?:h|days) +([\d.,]+)  ", row).groups()
     assert here == "needs its package"
     assert float(gpu_hours.replace(",", "")) == pytest.approx(hours, rel=0.05)

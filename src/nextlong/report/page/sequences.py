@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -110,7 +110,7 @@ def sampled_words(run: Run) -> Frequencies:
 
 
 _MAPPED: Final = 1000  # chunks of the corpus
-MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
+_MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
 
 
 def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
@@ -161,13 +161,13 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
 def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
     """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
     counts = Counter(sources)
-    largest = [name for name, _ in counts.most_common(len(MAP_COLOURS) if len(counts) > 1 else 0)]
+    largest = [name for name, _ in counts.most_common(len(_MAP_COLOURS) if len(counts) > 1 else 0)]
     others = [name for name in counts if name not in largest]
     rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
     if not largest:
         rest = "other chunks of the corpus"
     of_series: dict[tuple[str, str], list[Point]] = {}
-    colours = dict(zip(largest, MAP_COLOURS, strict=False))
+    colours = dict(zip(largest, _MAP_COLOURS, strict=False))
     for name in (*largest, *others):
         shown = (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
         of_source = [point._replace(radius=2) for point, source in zip(points, sources, strict=True) if source == name]
@@ -220,20 +220,12 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
 
 def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
     """Return a text, from a little before the first run that both hold, in pieces that such runs cover or do not."""
-    places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
-    first = max(0, places[0][0] - _BEFORE) if places else 0
-    last = min(len(text), first + _EXAMPLE_CHARS)
-    joined: list[tuple[int, int]] = []  # the stretches that the runs cover together, for runs overlap
+    places = [place for run, run_places in _runs(text).items() if run in shared for place in run_places]
+    is_covered = np.zeros(len(text), np.bool_)  # of each character, for runs overlap
     for start, end in places:
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    pieces = [("…", False)] if first else []
-    done = first
-    for start, end in joined:
-        if start >= last:
-            break
-        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
-        done = min(end, last)
-    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]
+        is_covered[start:end] = True
+    first = max(0, min(places)[0] - _BEFORE) if places else 0
+    last = min(len(text), first + _EXAMPLE_CHARS)
+    edges = [first, *(first + 1 + np.flatnonzero(np.diff(is_covered[first:last]))).tolist(), last]
+    pieces = [(text[start:end], bool(is_covered[start])) for start, end in pairwise(edges) if start < end]
+    return [("…", False)] * bool(first) + pieces + [("…", False)] * (last < len(text))

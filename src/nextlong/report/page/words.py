@@ -15,7 +15,7 @@ from nextlong.runs import warnings as limits
 from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
 from nextlong.schemas import Layout
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
 _COSINES: Final = {"lsa": (0.39, 0.61)}  # by encoder: mean cosine of the negatives
@@ -44,11 +44,12 @@ _USED_WITH: Final = {  # the fields of the statistics one of which a run must ha
 }
 _WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
+LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
 _LIMITS: Final = vars(limits) | {"NEAR_IDENTICAL_COSINE": NEAR_IDENTICAL_COSINE}
 _PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 
-class Verdict(NamedTuple):
+class _Verdict(NamedTuple):
     """Whether to train on a run: a level of the style sheet, the decision in a few words, the reasons, and the passed checks.
 
     `settings` are those of the recipe (KEY=VALUE) to build again with, and `solved` says what they are likely to solve.
@@ -78,45 +79,31 @@ def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
 
 def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
     """Return what the numbers of a run are to be compared to, in the card of a name; "" if there is nothing to say."""
-    tokens, random, share = stats["target_tokens"], stats["random_similarity"], stats["meta_share"]
-    passed = "five corpora that passed all checks had"
-    if name in ("similarity", "source-cosine") and random:
-        pairs = f"{random['mean']:.2f} (90th percentile {random['p90']:.2f})"
-        told = f"Random pairs of chunks have a mean cosine of {pairs}."
-        if name == "source-cosine" or stats["encoder"] not in _COSINES:
-            return told
-        least, most = _COSINES[stats["encoder"]]
-        limit = " A check warns at or below the mean of random pairs." if stats["negatives"] == "top" else ""
-        mean = f"this run has {stats['similarity']['mean']:.2f}.{limit}"
-        return f"{told} With {stats['encoder']}, {passed} means of {least:.2f} to {most:.2f}; {mean}"
-    if name == "roles" and share:
-        usual = f"{_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} tokens on average"
-        least, most = (meta_tokens / tokens for meta_tokens in _META_TOKENS)
-        shares = f"{least:.1%} to {most:.1%} of {tokens:,}; this run has {share:.1%}."
-        return f"Meta-documents of {passed} {usual}: {shares}"
-    if name == "yield" and stats["min_meta_chunks"]:
-        chunks = counted(stats["min_meta_chunks"], "chunk")
-        return (
-            f"A document can be extended if it has at least {chunks} (compose.min_meta_chunks), because negatives stand "
-            "between its chunks; shorter documents serve as negatives."
-        )
-    if name == "chunks" and stats["chars_per_token"]:
-        chars, per_token = stats["max_chars"], stats["chars_per_token"]
-        longest = f"; the longest chunk has {stats['chunk_tokens']['max']:,.0f}" if stats["chunk_tokens"] else ""
-        return (
-            f"A token has {per_token:.1f} characters on average, so a chunk of {chars:,} characters (chunk.max_chars) has "
-            f"about {chars / per_token:,.0f} tokens on average{longest}."
-        )
-    if name == "distance" and share:
-        return f"Here that is {limits.LEAST_DISTANCE * tokens:,.0f} tokens."
-    documents, drafts = stats["yields"]["documents"], stats["yields"]["drafts"]
-    if name == "near" and (count := stats["near_duplicate_documents"]) is not None:
-        return f"Filtered out: {count:,} of {counted(documents, 'document')} ({count / max(1, documents):.1%})."
-    if name == "near" and (count := stats["near_duplicates"]) is not None and stats["similarity"]:
-        each = f"{stats['similarity']['count'] / max(1, stats['sequences']):.1f} negatives on average"
-        rate = f"{count / max(1, drafts):.1f} per draft"
-        return f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {rate}. A sequence has {each}."
-    return ""
+    tokens, yields, share = stats["target_tokens"], stats["yields"], stats["meta_share"]
+    parts: list[str] = []
+    more: Json = {}
+    if name in ("similarity", "source-cosine") and stats["random_similarity"]:
+        parts, usual = ["random"], _COSINES.get(stats["encoder"])
+        if name == "similarity" and usual:
+            parts += ["usual cosine", *(["least cosine"] if stats["negatives"] == "top" else [])]
+            more = {"usual": usual}
+    elif name == "roles" and share:
+        parts, more = ["usual share"], {"usual": _META_TOKENS, "shares": [meta / tokens for meta in _META_TOKENS]}
+    elif name == "yield" and stats["min_meta_chunks"]:
+        parts, more = ["yield"], {"chunks": counted(stats["min_meta_chunks"], "chunk")}
+    elif name == "chunks" and (per_token := stats["chars_per_token"]):
+        parts = ["chunks", "longest chunk" if stats["chunk_tokens"] else "end"]
+        more = {"mean": stats["max_chars"] / per_token}
+    elif name == "distance" and share:
+        parts, more = ["distance"], {"least": limits.LEAST_DISTANCE * tokens}
+    elif name == "near" and (count := stats["near_duplicate_documents"]) is not None:
+        parts, documents = ["near documents"], yields["documents"]
+        more = {"documents": counted(documents, "document"), "share": count / max(1, documents)}
+    elif name == "near" and (count := stats["near_duplicates"]) is not None and stats["similarity"]:
+        parts, drafts = ["near"], yields["drafts"]
+        more = {"drafts": counted(drafts, "draft"), "rate": count / max(1, drafts)}
+        more["each"] = stats["similarity"]["count"] / max(1, stats["sequences"])
+    return "".join(_WORDS["compared"][part] for part in parts).format_map({**stats, **more})
 
 
 def glossary(plain: Plain) -> dict[str, str]:
@@ -164,7 +151,7 @@ def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
-def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
+def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     found = {warned["name"] for warned in stats["warnings"]}
     # A check that had nothing to look at is not passed: what it would say means nothing.
@@ -192,9 +179,9 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         level, decision = "look", f"Not yet: solve {points} and build the data again."
         if not found.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
-        return Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
+        return _Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
     if stats["control"]:
-        return Verdict("look", "Only as a control.", tuple(cautions), passed)
+        return _Verdict("look", "Only as a control.", tuple(cautions), passed)
     decision = f"No defects found: you can train on it{f', {limits.FROM_SCRATCH}' if is_stand_in else ''}."
     reasons = [f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
@@ -204,7 +191,7 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
     if distance:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
         reasons.append(f"Chunks that followed each other in their document are now {apart}.")
-    return Verdict("good", decision, tuple(reasons), passed)
+    return _Verdict("good", decision, tuple(reasons), passed)
 
 
 def short_names(runs: Sequence[str]) -> list[str]:

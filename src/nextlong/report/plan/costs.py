@@ -110,7 +110,7 @@ class Cost:
         )
 
 
-class Shape(NamedTuple):
+class _Shape(NamedTuple):
     """What sets a transformer's operations, and how long it takes on GPUs that are not here: layers, width, feed-forward width.
 
     It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to; its table
@@ -134,20 +134,20 @@ class Shape(NamedTuple):
 
 # Of models that need not be here to be planned for (their own config.json).
 _KNOWN = {
-    "jinaai/jina-embeddings-v3": Shape(24, 1024, 4096),
-    "sentence-transformers/all-MiniLM-L6-v2": Shape(6, 384, 1536),
-    "BAAI/bge-m3": Shape(24, 1024, 4096),
-    "intfloat/multilingual-e5-large": Shape(24, 1024, 4096),
+    "jinaai/jina-embeddings-v3": _Shape(24, 1024, 4096),
+    "sentence-transformers/all-MiniLM-L6-v2": _Shape(6, 384, 1536),
+    "BAAI/bge-m3": _Shape(24, 1024, 4096),
+    "intfloat/multilingual-e5-large": _Shape(24, 1024, 4096),
 }
 
 
-def shape_of(encoder: Encoder) -> Shape | None:
+def shape_of(encoder: Encoder) -> _Shape | None:
     """Return the shape of a transformer: of one in a folder by its config.json, else of one that is known; None: neither."""
     if not kind_of(encoder).asks_for_gpus:
         return None
     try:
         config = json.loads((Path(encoder.name).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
+        return _Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
     except (OSError, ValueError, KeyError, TypeError):
         return _KNOWN.get(encoder.name)
 
@@ -171,9 +171,8 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     if is_chunks and recipe.mine.shortlist is not None:
         return amounts  # searched exactly
     index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
-    return (
-        replace(amounts, index=index, visited_share=index_costs.visited_share(amounts)) if is_built(index) else amounts
-    )
+    share = index_costs.visited_share(amounts)
+    return replace(amounts, index=index, visited_share=share) if is_built(index) else amounts
 
 
 def different(among: float, drawn: float) -> float:
@@ -287,24 +286,21 @@ def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machi
     waiting = {step.name: {one.name for one in step.inputs} & cost_of.keys() for step in steps if step.name in cost_of}
     begins: dict[str, float] = {}
     ended: dict[str, tuple[float, float]] = {}
-    left, running, begun = (dict.fromkeys(waiting, 0) for _ in range(3))  # tasks of each step
+    running, begun = dict.fromkeys(waiting, 0), dict.fromkeys(waiting, 0)  # tasks of each step
     free = {False: machines.workers, True: machines.gpus}
     now = head = 0.0
     events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
-    number = 0
     while waiting or begins:
         for name in [name for name, needs in waiting.items() if needs <= ended.keys()]:
             del waiting[name]
-            begins[name], left[name] = now, cost_of[name].tasks
+            begins[name] = now
         for name in begins:
             cost = cost_of[name]
-            while left[name] and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
+            while begun[name] < cost.tasks and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
                 head = max(head, now) + machines.head_s
                 is_first = begun[name] < machines.workers  # of its worker, which takes the start
                 taken = (cost.seconds or 0.0) / cost.tasks + (cost.start_s if is_first else 0.0)
-                heapq.heappush(events, (head + taken, number, name))
-                number += 1
-                left[name] -= 1
+                heapq.heappush(events, (head + taken, sum(begun.values()), name))
                 running[name] += 1
                 begun[name] += 1
                 free[cost.on_gpus] -= 1
@@ -312,6 +308,6 @@ def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machi
         now, _, name = heapq.heappop(events)
         running[name] -= 1
         free[cost_of[name].on_gpus] += 1
-        if not left[name] and not running[name]:
+        if begun[name] == cost_of[name].tasks and not running[name]:
             ended[name] = (begins.pop(name), now)
     return ended

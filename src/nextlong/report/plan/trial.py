@@ -166,7 +166,7 @@ def _evaluation_bytes(file: str) -> float:
     return (system.size(path) or 0) / (_COMPRESSED_SHARE if file.endswith((".gz", ".zst")) else 1)
 
 
-class Tokenizing(NamedTuple):
+class _Tokenizing(NamedTuple):
     """What the recipe's tokenizer takes. A worker with at least `worth_chars` loads fastokens, any other uses the reference."""
 
     chars_per_token: float
@@ -192,7 +192,7 @@ class Measured:
 
     sample: CorpusSample
     trial: Trial
-    tokenizing: Tokenizing
+    tokenizing: _Tokenizing
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search, with its share of keeping the best
@@ -347,7 +347,7 @@ class Timed(SerialExecutor):
         super().submit(key, timed, resources=resources, label=label)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
     """Measure the recipe's tokenizer; one that is yet to be trained is trained on these chunks."""
     began = time.process_time()
     if recipe.tokenizer.train is None:
@@ -365,4 +365,4 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
-    return Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
+    return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
