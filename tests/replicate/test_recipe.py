@@ -3,7 +3,7 @@
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.replicate.recipe import ARMS, PRESETS, Replication, recipe_from
+from nextlong.replicate.recipe import _PRESETS, ARMS, Replication, recipe_from
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_mistake_is_told_with_its_cure(keys, told):
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", _PRESETS)
 def test_presets_are_recipes_that_a_file_gives_back(name, tmp_path):
     recipe = recipe_from(name, out="out")
     assert set(recipe.arms) <= set(ARMS)

@@ -89,6 +89,12 @@ def test_a_sequence_that_is_too_short(run):
     assert "has eos at spans []" in found["separators, bos, eos"]
 
 
+def test_a_sequence_whose_lists_are_not_of_one_length(run):
+    change_sequence(run, lambda row: row["score"].pop())
+    for group in ("sequences", "search", "exports"):
+        assert "has lists of different lengths" in breaches(run, group)[group]
+
+
 def test_a_separator_that_is_missing(run):
     def alter(row):
         span = row["role"].index(3)

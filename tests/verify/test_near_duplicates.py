@@ -18,7 +18,8 @@ from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify import near_duplicates
 from nextlong.verify.checks import verify
-from nextlong.verify.near_duplicates import repeats, words_of
+from nextlong.verify.near_duplicates import _repeats as repeats
+from nextlong.verify.near_duplicates import _words_in as words_of
 from nextlong.verify.run_files import StoredRun
 
 COPIES, WEIGHTS, NEAREST = (

@@ -11,7 +11,7 @@ from damage import breaches, change_array, change_sequence, chunk_name, files
 from nextlong import pipeline
 from nextlong.schemas import NO_CHUNK
 from nextlong.verify.run_files import StoredRun
-from nextlong.verify.search import check_document_scores
+from nextlong.verify.search import _check_document_scores
 
 ALL = 100_000  # a sample of everything
 
@@ -84,7 +84,7 @@ def spliced(recipe_for, tmp_path_factory):
 
 
 def judged(folder, name):
-    return check_document_scores(StoredRun(Path(f"{folder}@{name}")))
+    return _check_document_scores(StoredRun(Path(f"{folder}@{name}")))
 
 
 @pytest.mark.parametrize("name", ["path", "wide"])
@@ -107,7 +107,7 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
         pipeline.run(recipe_for(tmp_path / str(neighbours), *SIZES, f"splice.neighbours={neighbours}"))
         run = Path(shutil.copytree(tmp_path / str(neighbours), tmp_path / f"altered-{neighbours}"))
         change_sequence(run, alter)
-        outcome = check_document_scores(StoredRun(run))
+        outcome = _check_document_scores(StoredRun(run))
         assert outcome.breaches
         assert f"has the score -0.5000, the cosine to {said} is" in outcome.examples[0]
 

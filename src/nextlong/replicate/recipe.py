@@ -37,7 +37,7 @@ class Arm:
 
 
 _DATA: Final = yaml.safe_load((files(__package__) / "presets.yaml").read_text(encoding="utf-8"))
-PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
+_PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
 ARMS: Final[Mapping[str, Arm]] = {name: Arm(**keys) for name, keys in _DATA["arms"].items()}
 
 
@@ -132,9 +132,9 @@ class Replication(RecipeFile):
 
 def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:
     """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
-    if name not in PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}")
-    keys = {**PRESETS[name], "out": out, "preset": name}
+    if name not in _PRESETS:
+        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(_PRESETS)}")
+    keys = {**_PRESETS[name], "out": out, "preset": name}
     if sources:
         if keys["corpus"]["kind"] == "invented":
             raise RecipeError(f"--preset {name} invents its corpus; remove --corpus")

@@ -75,12 +75,12 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
             is_cut = sequence.is_truncated
             cut = [span for span in spans if is_cut[span] and int(sequence.chunk[span]) in cuts]
             for span in cut:
-                negatives += words_of([cuts[int(sequence.chunk[span])].visible(int(sequence.lengths[span]))])
+                negatives += _words_in([cuts[int(sequence.chunk[span])].visible(int(sequence.lengths[span]))])
             # The meta-document and its short chunks, then a text for each of `spans`.
             texts, first, whole = [*document, *negatives], len(document), len(spans)
             spans += cut
             problems: dict[int, str] = {}  # by span
-            for a, b, how in repeats(texts, range(first, len(texts)), range(len(texts)), **_rule_of(run)):
+            for a, b, how in _repeats(texts, range(first, len(texts)), range(len(texts)), **_rule_of(run)):
                 span = spans[a - first]
                 if b >= first and span == spans[b - first]:
                     continue  # a chunk and its own beginning
@@ -107,7 +107,7 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             texts = [*of_document[sequence.number], *words]
             first = len(texts) - len(candidates)
             repeating = set()
-            for a, b, _ in repeats(texts, range(first - len(placed), len(texts)), range(len(texts)), **_rule_of(run)):
+            for a, b, _ in _repeats(texts, range(first - len(placed), len(texts)), range(len(texts)), **_rule_of(run)):
                 if (a >= first) != (b >= first):
                     repeating.add(max(a, b))  # the one that was passed over, whichever repeats the other
             unexplained[sequence.number] = candidates[[text not in repeating for text in range(first, len(texts))]]
@@ -140,11 +140,11 @@ def _words_of(
         own_chunks[sequence.number] = np.arange(sequence.doc_first[metas].sum(), sequence.doc_stop[metas].sum())
     negatives = (sequence.chunk[sequence.known(NEGATIVE)] for sequence in block)
     texts = run.texts_of(np.concatenate([np.empty(0, np.int64), *negatives, *own_chunks.values(), *further]))
-    of_chunk = dict(zip(texts, words_of([*texts.values()]), strict=True))
+    of_chunk = dict(zip(texts, _words_in([*texts.values()]), strict=True))
     of_document = {}
     for number, chunks in own_chunks.items():
         short = [of_chunk[chunk] for chunk in chunks.tolist() if len(of_chunk[chunk]) < _LEAST_WORDS]
-        of_document[number] = [*words_of(["".join(texts[chunk] for chunk in chunks.tolist())]), *short]
+        of_document[number] = [*_words_in(["".join(texts[chunk] for chunk in chunks.tolist())]), *short]
     return of_chunk, of_document
 
 
@@ -164,7 +164,7 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     counts = np.zeros(_SLOTS, np.int64)
     for shard, doc_rows in run.by_shard(counted):
         for _, owners, texts in run.chunk_texts(shard, np.flatnonzero(np.isin(tables[shard]["doc_row"], doc_rows))):
-            runs, chunk = _runs_of(words_of(texts))
+            runs, chunk = _runs_of(_words_in(texts))
             # Document and slot in one number: a run that a document has twice counts once. A batch holds whole documents.
             of_documents = np.sort(owners[chunk].astype(np.uint64) << np.uint64(SHARD_BITS) | runs % _SLOTS)
             np.add.at(counts, of_documents[_begins(of_documents)] % _SLOTS, 1)
@@ -184,7 +184,7 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
 # the rule
 
 
-def repeats(
+def _repeats(
     words: Sequence[_Numbers],
     those: Collection[int],
     others: Collection[int],
@@ -271,7 +271,7 @@ def _runs_of(words: Sequence[_Numbers]) -> tuple[_Numbers, Ids]:
     return mixed[is_within], text_of_word[: len(is_within)][is_within]
 
 
-def words_of(texts: Sequence[str]) -> list[_Numbers]:
+def _words_in(texts: Sequence[str]) -> list[_Numbers]:
     """Return the numbers of the words of each text, in reading order."""
     numbers: list[_Numbers] = []
     ends = accumulate(map(len, texts))

@@ -377,6 +377,8 @@ class StoredRun:
             raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, should have one")
         lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
         columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
+        if len(set(map(len, columns))) > 1:
+            raise ValueError(f"a SEQUENCES file has lists of different lengths in batch {place}")
         names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
         return _StoredSequence(sum(self.takes[:part]) + place, *names, *columns)
 

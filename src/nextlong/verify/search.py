@@ -123,7 +123,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
     if run.layout != Layout.EXTENDED:
         candidates.not_needed = f"{run.layout} sequences have none"
-        return [check_document_scores(run), *check_partitions(run), candidates]
+        return [_check_document_scores(run), *_check_partitions(run), candidates]
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     scores, meta_chunks = _check_scores_and_draw(run)
     if "mine" not in run.steps:
@@ -290,7 +290,7 @@ def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbou
 # whole documents
 
 
-def check_document_scores(run: StoredRun) -> CheckOutcome:
+def _check_document_scores(run: StoredRun) -> CheckOutcome:
     """Check the score of every document of every sequence."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
@@ -336,7 +336,7 @@ def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) 
         yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {true_score}"
 
 
-def check_partitions(run: StoredRun) -> list[CheckOutcome]:
+def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
     """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
 
     There is nothing to tell of a run that drafted from all documents together.

@@ -56,17 +56,7 @@ class _Kind:
 
 def kinds(run: Run) -> list[_Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    drafted = run.steps["draft"].results(DraftResult)
-    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
-    near_duplicates = _Kind(
-        "near-duplicates",
-        "candidate negatives",
-        "near-duplicate of the meta-document, or of another negative of the sequence",
-        sum(part.near_duplicates or 0 for part in drafted),
-        partial(_pairs, run, pairs),
-        True,
-    )
-    return [kind for kind in (*_of_corpus(run), near_duplicates, *_drafts(run)) if kind.count]
+    return [kind for kind in (*_of_corpus(run), *_of_drafts(run)) if kind.count]
 
 
 def _of_corpus(run: Run) -> Iterator[_Kind]:
@@ -141,9 +131,15 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[_Entry]:
         yield _Entry(one.name, one.doc_id, f"repeats {other.name}", other.doc_id)
 
 
-def _drafts(run: Run) -> Iterator[_Kind]:
-    for name, result in (("draft", DraftResult), ("compose", ComposeResult)):
-        parts: Sequence[DraftResult | ComposeResult] = run.steps[name].results(result)
+def _of_drafts(run: Run) -> Iterator[_Kind]:
+    drafted = run.steps["draft"].results(DraftResult)
+    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
+    reason = "near-duplicate of the meta-document, or of another negative of the sequence"
+    count = sum(part.near_duplicates or 0 for part in drafted)
+    yield _Kind("near-duplicates", "candidate negatives", reason, count, partial(_pairs, run, pairs), True)
+    composed = run.steps["compose"].results(ComposeResult)
+    parts: Sequence[DraftResult | ComposeResult]
+    for name, parts in (("draft", drafted), ("compose", composed)):
         totals = sum((Counter(part.dropped) for part in parts), Counter[str]())
         for place, (reason, count) in enumerate(totals.items()):
             examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]

@@ -17,7 +17,7 @@ from nextlong.picture.charts import Point, Series
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page.numbers import Cell, Numbers, TableRow, cell, filled, spoken_bin
-from nextlong.report.page.words import is_extended, reading
+from nextlong.report.page.words import LABELS, is_extended, reading
 
 _MAX_SOURCES: Final = 12  # of a chart
 _SHOWN_SOURCES: Final = 40  # of a table
@@ -189,16 +189,8 @@ def _distribution(
 
 def _removal(of: Numbers) -> list[_Topic]:
     """Return what became of the drafts, and what was filtered out or must be 0."""
-    ways = {
-        "documents": "documents in the corpus",
-        "eligible": f"documents that can be {'extended' if of.is_extended else 'used'}",
-        "asked": "sequences requested",
-        "drafts": "drafts of a sequence",
-        "kept": "kept",
-        "spare": "spare, built",
-        "untried": "spare, not built",
-    }
-    yields = [of.row(name, "yields", key) for key, name in ways.items()]
+    used = "extended" if of.is_extended else "used"
+    yields = [of.row(name.format(used=used), "yields", key) for key, name in LABELS["yields"].items()]
     for reason in dict.fromkeys(reason for stats in of for reason in stats["yields"]["dropped"]):
         yields.append(of.row(f"dropped: {reason}", "yields", "dropped", reason))
         yields += [of.row("example", "yields", "dropped_examples", reason, n) for n in range(_DROPPED_EXAMPLES)]

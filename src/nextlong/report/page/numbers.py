@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nextlong.report.page.words import SETTINGS, Plain, is_extended
+from nextlong.report.page.words import LABELS, SETTINGS, Plain, is_extended
 
 _Places = Sequence[int | None]  # of an entry of a list in each run
-_SPREAD = {"mean": "mean", "p10": "10th percentile", "p50": "median", "p90": "90th percentile", "max": "maximum"}
+_APART = "tokens between chunks that followed each other, median"
 
 
 class Cell(NamedTuple):
@@ -94,7 +94,7 @@ class Numbers:
 
     def spread(self, key: str, form: str, *, of: str = "") -> list[TableRow]:
         """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
-        return filled(self.row(f"{of}{name}", key, part, form=form) for part, name in _SPREAD.items())
+        return filled(self.row(f"{of}{name}", key, part, form=form) for part, name in LABELS["spread"].items())
 
     def entries(self, *path: str | int, by: Sequence[str]) -> dict[tuple[Any, ...], list[int | None]]:
         """Return where each entry of a list stands in every run, by the values of its keys `by`, sorted."""
@@ -128,7 +128,7 @@ class Numbers:
         what = f"{'negatives' if self.is_extended else 'documents'}{of_random}"
         return filled(
             [
-                *(self.row(name, key) for key, name in _AMOUNTS.items()),
+                *(self.row(name, key) for key, name in LABELS["amounts"].items()),
                 self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"),
                 self.row(f"mean cosine of the {what}", "similarity", "mean", form="{:.2f}"),
             ]
@@ -137,7 +137,7 @@ class Numbers:
     def settings(self) -> list[TableRow]:
         """Return what distinguishes the runs; words of the recipe are explained."""
         shown = []
-        for key, name in _SETTINGS.items():
+        for key, name in {**LABELS["settings"], **LABELS["amounts"]}.items():
             meanings = SETTINGS.get(key, {})
             cells = (
                 one._replace(text=f"{one.text}: {meanings[one.value]}") if one.value in meanings else one
@@ -147,25 +147,3 @@ class Numbers:
         shown.append(self.row("characters per token", "chars_per_token", form="{:.3f}"))
         shown.append(self.row("mean cosine", "similarity", "mean", form="{:.4f}"))
         return filled([*shown, self.row(_APART, "distance_tokens", "p50", form="{:,.0f}")])
-
-
-_APART = "tokens between chunks that followed each other, median"
-_AMOUNTS = {
-    "sequences": "sequences",
-    "target_tokens": "tokens per sequence",
-    "tokens": "tokens in total",
-    "distinct_documents": "documents used",
-}
-_SETTINGS = {
-    "method_name": "method",
-    "negatives": "choice of negatives",
-    "position": "position of a meta-chunk among its negatives",
-    "fit": "how the length is reached",
-    "max_uses": "maximum uses of a chunk",
-    "encoder": "encoder",
-    "search": "approximate index",
-    "shortlist": "shortlist",
-    "queries": "query model",
-    "max_chars": "maximum characters per chunk",
-    **_AMOUNTS,
-}

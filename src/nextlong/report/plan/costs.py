@@ -171,9 +171,8 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     if is_chunks and recipe.mine.shortlist is not None:
         return amounts  # searched exactly
     index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
-    return (
-        replace(amounts, index=index, visited_share=index_costs.visited_share(amounts)) if is_built(index) else amounts
-    )
+    share = index_costs.visited_share(amounts)
+    return replace(amounts, index=index, visited_share=share) if is_built(index) else amounts
 
 
 def different(among: float, drawn: float) -> float:
@@ -287,24 +286,21 @@ def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machi
     waiting = {step.name: {one.name for one in step.inputs} & cost_of.keys() for step in steps if step.name in cost_of}
     begins: dict[str, float] = {}
     ended: dict[str, tuple[float, float]] = {}
-    left, running, begun = (dict.fromkeys(waiting, 0) for _ in range(3))  # tasks of each step
+    running, begun = dict.fromkeys(waiting, 0), dict.fromkeys(waiting, 0)  # tasks of each step
     free = {False: machines.workers, True: machines.gpus}
     now = head = 0.0
     events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
-    number = 0
     while waiting or begins:
         for name in [name for name, needs in waiting.items() if needs <= ended.keys()]:
             del waiting[name]
-            begins[name], left[name] = now, cost_of[name].tasks
+            begins[name] = now
         for name in begins:
             cost = cost_of[name]
-            while left[name] and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
+            while begun[name] < cost.tasks and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
                 head = max(head, now) + machines.head_s
                 is_first = begun[name] < machines.workers  # of its worker, which takes the start
                 taken = (cost.seconds or 0.0) / cost.tasks + (cost.start_s if is_first else 0.0)
-                heapq.heappush(events, (head + taken, number, name))
-                number += 1
-                left[name] -= 1
+                heapq.heappush(events, (head + taken, sum(begun.values()), name))
                 running[name] += 1
                 begun[name] += 1
                 free[cost.on_gpus] -= 1
@@ -312,6 +308,6 @@ def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machi
         now, _, name = heapq.heappop(events)
         running[name] -= 1
         free[cost_of[name].on_gpus] += 1
-        if not left[name] and not running[name]:
+        if begun[name] == cost_of[name].tasks and not running[name]:
             ended[name] = (begins.pop(name), now)
     return ended

@@ -69,7 +69,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class _Plan:
     """What is to be done, how much of it, and what it takes on each of the machines that are asked for, this one first.
 
     `measured` and `amounts` are None where everything is done and nothing else was asked for.
@@ -129,7 +129,7 @@ class Plan:
 _TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room for negatives"
 
 
-def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None) -> Plan:
+def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None) -> _Plan:
     """Return the plan of a recipe; `tell` hears of inputs. Raises what `run` would raise before its first step."""
     missing = ""
     try:
@@ -148,7 +148,7 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
             state = f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
         states.append("" if is_other_corpus else state)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
-    known = Plan(recipe=recipe, steps=steps, states=states, missing=missing)
+    known = _Plan(recipe=recipe, steps=steps, states=states, missing=missing)
     if not todo and not asked.is_elsewhere:
         return known
     parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
@@ -295,7 +295,7 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:
         say(f"before `nextlong run`: {page.missing}")
 
 
-def _summary(page: Plan, corpus: Amounts, measured: Measured) -> str:
+def _summary(page: _Plan, corpus: Amounts, measured: Measured) -> str:
     dropped = ", ".join(f"{count:,.0f} {why}" for why, count in page.lost.items() if round(count))
     is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
     is_kept = round(corpus.kept_documents) == round(corpus.documents)
