@@ -59,11 +59,6 @@ class Hub:
     ordinal: int
     uses: int
 
-    @property
-    def name(self) -> str:
-        """The chunk as reports name it."""
-        return f"{self.source_id} · chunk {self.ordinal}"
-
 
 @dataclass(frozen=True)
 class Reuse:
