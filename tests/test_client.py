@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,10 +24,9 @@ def test_retry_after_as_a_date():
 
 def test_waits_double_up_to_a_minute_with_jitter(monkeypatch):
     monkeypatch.setattr("nextlong.client.time.sleep", lambda seconds: None)
-    options = SimpleNamespace(api_key_env="NO_KEY", max_attempts=12, timeout_s=1.0)
     waits = []
     with pytest.raises(UnansweredError, match="12 attempts, the last with ConnectionRefusedError"):
-        Client(options).post("http://127.0.0.1:9/v1", {}, lambda trouble, wait_s, left: waits.append(wait_s))
+        Client("NO_KEY", 12, 1.0).post("http://127.0.0.1:9/v1", {}, lambda trouble, wait_s, left: waits.append(wait_s))
     longest = [min(0.5 * 2**attempt, 60.0) for attempt in range(11)]
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
     assert len({wait / most for wait, most in zip(waits, longest, strict=True)}) > 1

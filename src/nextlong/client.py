@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Protocol
+from typing import Final
 
 from nextlong.text import Json
 
@@ -25,15 +25,6 @@ _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 60.0
 _LONGEST_RETRY_AFTER_S: Final = 600.0
 _PASSING: Final = (408, 429)
-
-
-class _Options(Protocol):
-    @property
-    def api_key_env(self) -> str: ...  # the variable that holds the key
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def timeout_s(self) -> float: ...
 
 
 class UnansweredError(Exception):
@@ -45,11 +36,14 @@ class UnansweredError(Exception):
 
 
 class Client:
-    """Sends requests, from any thread; at most `requests_per_minute`."""
+    """Sends requests, from any thread; at most `requests_per_minute`. The variable `api_key_env` holds the key."""
 
-    def __init__(self, options: _Options, *, requests_per_minute: int | None = None) -> None:
-        self._options, self._headers = options, {"Content-Type": "application/json", "User-Agent": "nextlong"}
-        if key := os.environ.get(options.api_key_env):
+    def __init__(
+        self, api_key_env: str, max_attempts: int, timeout_s: float, *, requests_per_minute: int | None = None
+    ) -> None:
+        self._attempts, self._timeout_s = max_attempts, timeout_s
+        self._headers = {"Content-Type": "application/json", "User-Agent": "nextlong"}
+        if key := os.environ.get(api_key_env):
             self._headers["Authorization"] = f"Bearer {key}"
         self._opener = urllib.request.build_opener()  # asks the environment for the proxy
         self._gap_s, self._next_s = 60.0 / requests_per_minute if requests_per_minute else 0.0, 0.0
@@ -60,7 +54,7 @@ class Client:
 
         `tell` gets what went wrong, how long is waited and how many attempts are left.
         """
-        attempts, trouble = self._options.max_attempts, ""
+        attempts, trouble = self._attempts, ""
         request = urllib.request.Request(url, json.dumps(body).encode(), self._headers)
         for attempt in range(1, attempts + 1):
             with self._lock:
@@ -70,7 +64,7 @@ class Client:
             # Half to all of 0.5, 1, 2, 4 … seconds, at random, so that threads do not come back all at once.
             wait_s = min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
             try:
-                with self._opener.open(request, timeout=self._options.timeout_s) as answer:
+                with self._opener.open(request, timeout=self._timeout_s) as answer:
                     return bytes(answer.read())
             except urllib.error.HTTPError as error:
                 with error:

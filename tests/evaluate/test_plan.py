@@ -132,10 +132,10 @@ def test_every_file_that_is_missing_is_told_at_once_and_each_once(tmp_path):
 def test_a_file_may_have_another_in_its_place(tmp_path):
     data = DataFiles(tmp_path)
     (tmp_path / "ruler").mkdir()
-    assert not data.can_read("needle/haystack.txt")
+    assert not data.has(data.source("needle/haystack.txt"))
     (tmp_path / "ruler/PaulGrahamEssays.json").write_text("{}")
-    assert data.can_read("needle/haystack.txt")
-    assert not data.can_read("ruler/squad.json")
+    assert data.has(data.source("needle/haystack.txt"))
+    assert not data.has(data.source("ruler/squad.json"))
 
 
 def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):

@@ -82,9 +82,8 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
     offsets = np.array([0, 2, 3, 7, len(index)])
 
     def rows():
-        return [
-            (block.input_ids.tolist(), texts) for block, texts in _read_rows(index, offsets, origins, wanted="texts")
-        ]
+        blocks = _read_rows(index, offsets, origins, wanted="texts")
+        return [(block.input_ids.tolist(), block.texts.tolist()) for block in blocks]
 
     (large,) = rows()
     monkeypatch.setattr(steps, "_BLOCK_TOKENS", 5000)
@@ -96,8 +95,8 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    ((block, texts),) = _read_rows(index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans")
-    assert texts == []
+    (block,) = _read_rows(index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans")
+    assert block.texts.tolist() == []
     of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
     left = [iter(own) for own in of_runs]
     assert block.input_ids.tolist() == [token for row in index for token in next(left[row["run"]])]

@@ -25,7 +25,9 @@ def test_candidates_of_chunks_are_of_other_documents_and_descend(tmp_path):
     # Chunks 0, 1 and 2 are of two documents of shard 0, three more of one of shard 1.
     np.save(tmp_path / "queries.npy", META)
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
-    counts = mine._mine_block(tmp_path / "b", queries=tmp_path / "queries.npy", first=1, last=2, index=index, k=3)
+    counts = mine._mine_block(
+        tmp_path / "b", queries=tmp_path / "queries.npy", first=1, last=2, index=index, k=3, scans=None, shortlist=()
+    )
     with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
         table = reader.read_all()
     assert table.schema == schemas.CANDIDATES
@@ -44,7 +46,16 @@ def test_a_document_excludes_itself_alone(tmp_path):
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1))))
     np.save(tmp_path / "queries.npy", np.array([1, 2]))
     for first, expected in ((0, (2, 4)), (2, (0, 0))):
-        made = mine._mine_block(tmp_path / "o", queries=tmp_path / "queries.npy", first=first, last=2, index=index, k=9)
+        made = mine._mine_block(
+            tmp_path / "o",
+            queries=tmp_path / "queries.npy",
+            first=first,
+            last=2,
+            index=index,
+            k=9,
+            scans=None,
+            shortlist=(),
+        )
         assert (made.queries, made.candidates) == expected
 
 
@@ -87,9 +98,9 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
             mine._scan_block(stem, queries=queries, least=[least], vectors=vectors, block=block, k=k)
         scans = ((least,), stems) if blocks else None
         for first in (0, 11):
-            given_range = {"queries": queries, "first": first, "last": 20, "index": index, "k": k}
+            given_range = {"queries": queries, "first": first, "last": 20, "index": index, "k": k, "shortlist": ()}
             mine._mine_block(folder / "merged", **given_range, scans=scans)
-            mine._mine_block(folder / "whole", **given_range)
+            mine._mine_block(folder / "whole", **given_range, scans=None)
             merged, whole = ((folder / f"{name}.candidates.arrow").read_bytes() for name in ("merged", "whole"))
             assert merged == whole
 

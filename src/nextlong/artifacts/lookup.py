@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from nextlong import schemas
 from nextlong.errors import RunError
@@ -48,6 +48,15 @@ def ranges(starts: _Ids, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     every: NDArray[np.int64] = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
     every += np.arange(len(every))
     return every
+
+
+def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
+    """Yield [first, last) of consecutive runs of sizes, shape (n,), that add up to at most `most`, or of one that is larger."""
+    ends, first = np.append(0, np.cumsum(sizes)), 0
+    while first < len(ends) - 1:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
+        yield first, last
+        first = last
 
 
 def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[_Column]:

@@ -1,10 +1,8 @@
 """Record: which variants a run directory holds, and what each is made of.
 
-In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences;
-`variants/NAME.yaml`, the recipe to run again; and `run.json`, which names the variant that `RUN` opens: that of the
-recipe's own settings, never one made with --set.
-A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
-after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
+`variants/NAME.json` records a variant: its recipe, the folders of its steps, how many sequences; `NAME.yaml` is the recipe to
+run again. `run.json` names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set. It is
+written last, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ then the tokenizer is loaded: at 128K tokens, loading it in each worker took a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -63,8 +63,8 @@ def cuts_of(
 _FIRST_BLOCK_TOKENS = 1 << 17  # whoever wants one sequence does not wait for many; each block is twice as long, …
 _BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
 
-# What to look up beside token ids: the source of each sequence too, or also where the text of each span lies.
-_Wanted = Literal["ids", "domains", "spans"]
+# What to look up beside token ids: the source of each sequence too, or also where the text of each span lies, or also that text.
+Wanted = Literal["ids", "domains", "spans", "texts"]
 
 
 def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
@@ -84,7 +84,7 @@ def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None =
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
-def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spans") -> Resolved:
+def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans") -> Resolved:
     """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
@@ -106,7 +106,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spa
     domains = [""] * table.num_rows
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
-    elif wanted == "spans":
+    elif wanted != "ids":
         ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
         doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
@@ -131,7 +131,11 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spa
     documents = np.arange(table.num_rows + 1), np.diff(token_offsets).astype(np.int32)
     places = doc_ids, source_ids, metadata, char_starts, char_ends
     spans: tuple[Any, ...] = chunk_ids, *places, roles, groups, starts, ends, scores
-    return Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
+    block = Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
+    if wanted != "texts":
+        return block
+    texts = span_texts(block, text_of=run.corpus.texts, special_text=run.special_texts)
+    return replace(block, texts=np.array(texts, object))
 
 
 def domains_of(
@@ -184,6 +188,7 @@ class Resolved:
     token_starts: NDArray[np.int32]  # within its row
     token_ends: NDArray[np.int32]
     scores: NDArray[np.float32]
+    texts: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))  # empty where they are not wanted
 
     def __len__(self) -> int:
         return len(self.sequence_ids)

@@ -145,7 +145,7 @@ def source_notes(source: Source, looks: Sequence[_FileLook]) -> Iterator[str]:
         has_ids = "id" in source.model_fields_set or any(look.repeating for look in tables)
         if not is_known or (len(examples) > 1 and not has_ids):
             yield f"{source.label}: columns: {', '.join(f'{name} ({value})' for name, value in examples.items())}"
-    if tables and len(tables) < len(looks):
+    if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
     alike: dict[tuple[str, str], list[_FileLook]] = {}  # what is wrong is said once for all of one suffix and reason

@@ -228,10 +228,8 @@ def list_command(args: argparse.Namespace) -> None:
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
-            size = _size(sum(one.bytes for one in waste))
-            tables.say(
-                f"{size} more belong to no variant; nextlong gc {run_dir} removes them after confirmation", shown
-            )
+            more = f"{_size(sum(one.bytes for one in waste))} more belong to no variant"
+            tables.say(f"{more}; nextlong gc {run_dir} removes them after confirmation", shown)
 
     present(args, [asdict(one) for one in listed], show)
 
@@ -284,21 +282,17 @@ def gc_command(args: argparse.Namespace) -> None:
         for one in [*waste, *pages]:
             table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
         tables.show(table, console())
+        gone, stay = (first_few([one.name for one in some], most=_NAMED_VARIANTS) for some in (dropped, kept))
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
-        if pages:
-            line += f", {counted(len(pages), 'page')}"
-        if dropped:
-            shown = first_few([variant.name for variant in dropped], most=_NAMED_VARIANTS)
-            line += f", and the variant{'s' if len(dropped) > 1 else ''} {shown}"
-        say(f"{line}; kept: {first_few([variant.name for variant in kept], most=_NAMED_VARIANTS)}")
+        line += f", {counted(len(pages), 'page')}" if pages else ""
+        line += f", and the variant{'s' if len(dropped) > 1 else ''} {gone}" if dropped else ""
+        say(f"{line}; kept: {stay}")
         if not args.yes:
             if not sys.stdin.isatty():
                 which = (("--keep", args.keep), ("--drop", args.drop))
                 given = [word for option, names in which if names for word in (option, *names)]
-                command = shlex.join(["nextlong", "gc", str(path), *given, "--yes"])
-                raise NextlongError(
-                    f"nothing was removed, because there is no terminal to ask for confirmation; run {command}"
-                )
+                run = f"run {shlex.join(['nextlong', 'gc', str(path), *given, '--yes'])}"
+                raise NextlongError(f"nothing was removed, because there is no terminal to ask for confirmation; {run}")
             with suppress(EOFError):
                 args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
         if args.yes:

@@ -1,9 +1,7 @@
 """Process: what stops a run, at a moment when it can be cleaned up after; and the memory of a process that runs a task.
 
-Ctrl-C raises KeyboardInterrupt wherever the main thread is. SIGTERM, as `kill`, `timeout`, Slurm and container runtimes send
-it, would end the process on the spot and leave its semaphores behind; here it raises one of its own.
-
-Linux keeps the peak of a process and lets it be set back, so that one task after another is measured; elsewhere it is None.
+SIGTERM, as `kill`, `timeout`, Slurm and container runtimes send it, would end the process on the spot and leave its semaphores
+behind; here it raises a KeyboardInterrupt of its own, wherever the main thread is.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class _HubFile(NamedTuple):
 
 _SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
 _HUB: Final = {name: _HubFile(**fields) for name, fields in _SOURCES["hub"].items()}
-# What is read in place of a missing file.
-_ESSAYS: Final = "ruler/PaulGrahamEssays.json"
-STAND_INS: Final = {_ESSAYS: "ruler/essays.txt", "needle/haystack.txt": _ESSAYS}
+ESSAYS: Final = "ruler/PaulGrahamEssays.json"
+HAYSTACK: Final = "needle/haystack.txt"
+_STAND_INS: Final = {ESSAYS: "ruler/essays.txt", HAYSTACK: ESSAYS}  # what is read in place of a missing file
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,10 @@ class DataFiles:
         places = [self.folder / one for one in (name, f"{name}.gz")] if self.folder else []
         return next((place for place in places if place.is_file()), None)
 
-    def can_read(self, name: str) -> bool:
-        """Return whether a file, or its stand-in, exists."""
-        return self.has(name) or (name in STAND_INS and self.has(STAND_INS[name]))
+    def source(self, name: str) -> str:
+        """Return the file that is read for one: its stand-in where only that exists, else itself."""
+        stand_in = _STAND_INS.get(name, name)
+        return stand_in if self.has(stand_in) and not self.has(name) else name
 
     def missing(self, names: Sequence[str]) -> EvaluateError:
         """Return the error that these files are missing: a line for those of one origin."""
@@ -113,12 +114,10 @@ class DataFiles:
         for name in names:
             place = str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
             of_origin.setdefault(origin(name), []).append(place)
-        lines = (
-            f"{', '.join(places)} are missing; {told.replace('it comes', 'they come', 1)}"
-            if places[1:]
-            else f"{places[0]} is missing; {told}"
-            for told, places in of_origin.items()
-        )
+        lines = []
+        for told, places in of_origin.items():
+            are, told = ("are", told.replace("it comes", "they come", 1)) if places[1:] else ("is", told)
+            lines.append(f"{', '.join(places)} {are} missing; {told}")
         return EvaluateError("\n".join(lines))
 
     def error(self, name: str, what: str) -> EvaluateError:
@@ -237,9 +236,9 @@ def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
     """Download files into a folder; return a record of each: downloaded, present already, or to be downloaded manually."""
     with store.explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    done: list[Json] = []
+    done, folder = list[Json](), DataFiles(out)
     for name in names:
-        if DataFiles(out).can_read(name):
+        if folder.has(folder.source(name)):
             done.append({"file": name, "state": "present"})
         elif name in _HUB:
             digest = _download(_HUB[name], out / name)

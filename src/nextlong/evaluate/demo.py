@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -38,15 +39,9 @@ def main(arguments: Sequence[str]) -> int:
         fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
         for part in (fast, transformers.LlamaForCausalLM(config)):
             part.save_pretrained(folder / "model")
-    settings = EvaluationSettings(
-        model=ModelOptions(str(folder / "model")),
-        tasks=chosen([], ("niah_single_1", "needle", "attention")),
-        lengths=[1024, 2048],
-        out=folder / "results",
-        samples=11,
-        data=DataFiles(folder / "data"),
-        label="random tiny Llama",
-    )
+    tasks, data = chosen([], ("niah_single_1", "needle", "attention")), DataFiles(folder / "data")
+    settings = EvaluationSettings(tasks, [1024, 2048], folder / "results", data, samples=11, label="random tiny Llama")
+    settings = replace(settings, model=ModelOptions(str(folder / "model")))
     results = [evaluate(lambda: opened(settings), settings, progress=TaskProgress(console))]
     report.show(results, console)
     report.write(results, outputs=[folder / "report.html"], figures=folder / "figures", console=console)

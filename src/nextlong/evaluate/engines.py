@@ -283,7 +283,8 @@ class ServerModel:
 
     def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
         self.options, self.prompts, self.context = options, prompts, options.context
-        self.engine, self._client = f"server {options.url}", Client(options)
+        self._client = Client(options.api_key_env, options.max_attempts, options.timeout_s)
+        self.engine = f"server {options.url}"
 
     def identity(self) -> Json:
         # Which weights the server holds, it alone knows.

@@ -42,7 +42,8 @@ from nextlong.text import Json, first_sentence
 _VERSION: Final = 3
 _BUDGET: Final = 4096
 _BATCHES: Final = 4  # rounds of requests between two writes to the disk
-_NO_TOKENIZER: Final = TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()))  # messages are not tokenized here
+# Messages are not tokenized here.
+_MESSAGES: Final = Prompts(TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE())), "messages")
 _Rate = Callable[[Result, Sequence[Json]], list[Json]]
 
 
@@ -63,10 +64,12 @@ def run(
     # `needed`: the tasks, each with the detail of a sample that a rating needs.
     if folders and nli is not None:
         needed, judge, step = {"alce_asqa": "question", "alce_qampari": "question"}, {"name": nli, "url": None}, 1
-        rate = _entailment_rating(nli, DataFiles(data))
+        # Loaded and read once, for all results of a task and length, and only where there is something to rate.
+        entails, passages = cache(lambda: _entailment(nli)), cache(partial(alce_passages, DataFiles(data)))
+        rate: _Rate = partial(_rate_citations, entails, passages)
     elif folders and model is not None:
         needed, judge = {task: one.needs for task, one in _RUBRICS.items()}, {"name": model.name, "url": model.url}
-        rate, step = _server_rating(model), model.concurrency * _BATCHES
+        rate, step = partial(_rate_answers, ServerModel(model, _MESSAGES)), model.concurrency * _BATCHES
     else:
         raise EvaluateError(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
@@ -89,39 +92,28 @@ def run(
     return scores
 
 
-def _server_rating(model: ModelOptions) -> _Rate:
-    server = ServerModel(model, Prompts(_NO_TOKENIZER, "messages"))
-
-    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-        rubric = _RUBRICS[result.task]
-        prompts = [rubric.prompts(sample) for sample in samples]
-        texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
-        said = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
-        return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in said]
-
-    return rate
+def _rate_answers(server: ServerModel, result: Result, samples: Sequence[Json]) -> list[Json]:
+    rubric = _RUBRICS[result.task]
+    prompts = [rubric.prompts(sample) for sample in samples]
+    texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+    said = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
+    return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in said]
 
 
-def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
-    entails = cache(lambda: _entailment(nli))
-    # The passages that each question had before it, read once for all results of a task and length.
-    passages = cache(partial(alce_passages, data))
-
-    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-        name, rated = result.task.removeprefix("alce_"), list[Json]()
-        for sample in samples:
-            question = str(sample["details"]["question"])
-            shown = passages(name, result.length or 0).get(question)
-            if shown is None:
-                raise EvaluateError(
-                    f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
-                )
-            scores = citations(sample["answer"], question, shown, entails(), is_list=name == "qampari")
-            found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
-            rated.append({**scores, "share": fmean([found, *scores.values()])})
-        return rated
-
-    return rate
+def _rate_citations(
+    entails: Callable[[], Entails], passages: Callable[..., Json], result: Result, samples: Sequence[Json]
+) -> list[Json]:
+    name, rated = result.task.removeprefix("alce_"), list[Json]()
+    for sample in samples:
+        question = str(sample["details"]["question"])
+        if (shown := passages(name, result.length or 0).get(question)) is None:
+            raise EvaluateError(
+                f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
+            )
+        scores = citations(sample["answer"], question, shown, entails(), is_list=name == "qampari")
+        found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
+        rated.append({**scores, "share": fmean([found, *scores.values()])})
+    return rated
 
 
 def _entailment(name: str) -> Entails:
@@ -333,12 +325,8 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     for task in tasks:
-        about = {
-            "format": results.FORMAT,
-            "nextlong": nextlong.__version__,
-            "suite": task.suite,
-            "category": task.category,
-        }
+        about = {"format": results.FORMAT, "nextlong": nextlong.__version__}
+        about |= {"suite": task.suite, "category": task.category}
         about |= {"task": task.name, "metric": metric, "length": length, "score": score, "scores": {metric: score}}
         about |= {"n": len(record.get("data", [])), "refused": 0, "imported_from": file.name}
         mark = results.fingerprint({"imported": arguments, "metrics": metrics})

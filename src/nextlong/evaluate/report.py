@@ -35,6 +35,8 @@ _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
 _SUFFIXES: Final = (".html", ".md", ".tex")
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
+_Line = Sequence[tuple[float, float | None]]  # (x, percent)
+_Ticks = Mapping[float, str] | None
 
 
 def show(results: Sequence[ModelResults], console: Console) -> None:
@@ -114,16 +116,12 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
     names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
     at_lengths = dict(zip(lengths, map(short, lengths), strict=True))
-
-    def by_length(one: ModelResults, category: str, tasks: Sequence[Task]) -> list[tuple[float, float | None]]:
-        return [(length, _value(one, category, length, tasks)) for length in lengths]
-
     panels = {
-        title_of(category, tasks): [by_length(one, category, tasks) for one in results]
+        title_of(category, tasks): [[(length, _value(one, tasks, length)) for length in lengths] for one in results]
         for category, tasks in _shared(results, "Needle").items()
     }
 
-    def by_shots(one: ModelResults, task: Task) -> list[tuple[float, float | None]]:
+    def by_shots(one: ModelResults, task: Task) -> _Line:
         # Imported results hold no samples that say the shots.
         first = ((result, sample) for result in one.of(task.name) for sample in result.values["samples"][:1])
         shots = ((sample.get("details", {}).get("shots"), result.score) for result, sample in first)
@@ -132,7 +130,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     shots = {task.name: [by_shots(one, task) for one in results] for task in tasks_of("ICL")}
     shots = {name: lines for name, lines in shots.items() if any(lines)}
     attention = [
-        (one.name, fmean(found), _mean(_value(one, "LongQA", length) for length in lengths_of([one])))
+        (one.name, fmean(found), _mean(_value(one, tasks_of("LongQA"), length) for length in lengths_of([one])))
         for one in results
         if (found := [result.score for result in one.of("attention")])
     ]
@@ -191,8 +189,8 @@ def style(number: int) -> dict[str, Any]:
     return {**look, "markersize": 4, "linewidth": 1.6}
 
 
-def _value(one: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
-    score = tables.category_score(one, category, length, tasks)
+def _value(one: ModelResults, tasks: Sequence[Task], length: int) -> float | None:
+    score = tables.mean_score(one, tasks, length)
     return None if score is None else score.value
 
 
@@ -208,7 +206,7 @@ def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]
 
 
 def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
-    return _mean(_value(one, category, length, tasks) for category, tasks in shared.items())
+    return _mean(_value(one, tasks, length) for tasks in shared.values())
 
 
 def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
@@ -218,12 +216,7 @@ def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
 
 
 def _lines(
-    figure: Figure,
-    panels: Mapping[str, Sequence[Sequence[tuple[float, float | None]]]],
-    names: Sequence[str],
-    *,
-    xlabel: str,
-    ticks: Mapping[float, str] | None = None,
+    figure: Figure, panels: Mapping[str, Sequence[_Line]], names: Sequence[str], *, xlabel: str, ticks: _Ticks = None
 ) -> bool:
     """Draw a panel per title and in it a line per name, percent over a logarithmic axis."""
     if not panels:
@@ -253,7 +246,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results)
     # Mean over the lengths by category and model; a category that no model has is left out.
     means = {
-        name: [_mean(_value(one, name, length, tasks) for length in lengths) for one in results]
+        name: [_mean(_value(one, tasks, length) for length in lengths) for one in results]
         for name, tasks in shared.items()
     }
     means = {name: values for name, values in means.items() if any(value is not None for value in values)}

@@ -23,7 +23,7 @@ from nextlong.engine import store
 from nextlong.engine.process import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import engines, required, results
-from nextlong.evaluate.data import STAND_INS, DataFiles
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import SHARDED, HuggingFaceModel
 from nextlong.evaluate.prompts import AnsweringModel, ModelOptions, Prompts
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
@@ -67,7 +67,7 @@ class EvaluationSettings:
 
     def missing(self, task: Task | Probe, length: int | None) -> list[str]:
         """Return the files that a task reads at a length and that are not in the data folder."""
-        return [name for name in task.needs(length) if not self.data.can_read(name)]
+        return [name for name in task.needs(length) if not self.data.has(self.data.source(name))]
 
 
 def _pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]:
@@ -140,13 +140,9 @@ def evaluate(
         about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
         results.write_index(settings.out, {**model.identity(), **about})
         # The tokens that remain to be read of each: none of a finished one, nor of one without length.
-        left = [
-            0
-            if place.is_file()
-            else max((settings.samples or task.samples) - results.answered(place), 0) * (length or 0)
-            for task, length, place in todo
-        ]
-        progress.begin(left)
+        left = [max((settings.samples or task.samples) - results.answered(place), 0) for task, _, place in todo]
+        to_read = [0 if place.is_file() else (length or 0) for _, length, place in todo]
+        progress.begin([samples * length for samples, length in zip(left, to_read, strict=True)])
         failed = []
         for task, length, place in todo:
             try:
@@ -191,10 +187,10 @@ def _one(
     data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
     samples = settings.samples or task.samples
     # What a result depends on: among others the hash of every file that is read, of a stand-in where one is missing.
-    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
+    read = sorted({source for name in names if data.has(source := data.source(name))})
     depends_on: Json = {"task": task.name, "version": task.version, "length": length, "samples": samples}
     depends_on |= {"seed": settings.seed, "model": model.identity()}
-    depends_on["data"] = {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)}
+    depends_on["data"] = {name: store.hash_file(data.path(name)) for name in read}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
         from nextlong.runs import run as opened
 

@@ -61,11 +61,9 @@ def _mean(scores: Sequence[Score | None]) -> Score | None:
     return Score.mean(known) if known and len(known) == len(scores) else None
 
 
-def category_score(
-    results: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None
-) -> Score | None:
-    """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
-    return _mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
+def mean_score(results: ModelResults, tasks: Sequence[Task], length: int) -> Score | None:
+    """Return the mean over tasks at a length; None if one is missing, or there is none."""
+    return _mean([results.score(task.name, length) for task in tasks])
 
 
 def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
@@ -139,17 +137,14 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
 
 def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     """Yield the paper's table, and one of HELMET's seven categories where Cite or Summ were measured."""
-    measured = {result.task for one in results for result in one.finished}
-    is_measured = {
-        name: any(task.name in measured for task in tasks_of(name)) for name in (*CATEGORIES, *_OTHER_PROTOCOL.values())
-    }
+    measured = {task.category for task in all_tasks().values() if any(one.of(task.name) for one in results)}
     # A column has the other protocol where only that was measured, by any model.
-    others = {name: other for name, other in _OTHER_PROTOCOL.items() if is_measured[other] and not is_measured[name]}
+    others = {name: other for name, other in _OTHER_PROTOCOL.items() if other in measured and name not in measured}
     categories = [others.get(name, name) for name in CATEGORIES]
     rows = []
     for one in results:
         # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one missing part leaves a dash.
-        scores = [_mean([category_score(one, category, length) for length in _LENGTHS]) for category in categories]
+        scores = [_mean([mean_score(one, tasks_of(name), length) for length in _LENGTHS]) for name in categories]
         rows.append((one.name, (_mean(scores), *scores)))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
@@ -159,7 +154,7 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     rows = []
     for length in lengths_of(results):
         for one in results:
-            helmet = {category: category_score(one, category, length) for category in _HELMET}
+            helmet = {category: mean_score(one, tasks_of(category), length) for category in _HELMET}
             # The other five categories alone are in the table above, and in those by length.
             if helmet["Cite"] or helmet["Summ"]:
                 rows.append((f"{one.name}, {short(length)}", (_mean(list(helmet.values())), *helmet.values())))
@@ -172,11 +167,8 @@ def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     columns = tuple(map(short, lengths))
     for category in dict.fromkeys((*CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = shared_tasks(results, category)
-        rows = tuple(
-            (one.name, tuple(category_score(one, category, length, tasks) for length in lengths)) for one in results
-        )
-        title = f"{title_of(category, tasks)}, by length"
-        yield ScoreTable(title, "Mean over the tasks, percent.", columns, rows)
+        rows = tuple((one.name, tuple(mean_score(one, tasks, length) for length in lengths)) for one in results)
+        yield ScoreTable(f"{title_of(category, tasks)}, by length", "Mean over the tasks, percent.", columns, rows)
     for one in results:
         suites: dict[str, list[tuple[str, tuple[_Cell, ...]]]] = {}
         for task in all_tasks().values():

@@ -205,9 +205,8 @@ class RowsResult(TaskResult):
 def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Put each sequence whole into a row of at most `row_tokens`, the longest first, where it fits best; None: one a row.
 
-    Return the index in row order and the offsets of the rows, shape (rows + 1,): the sequences of a row ascend, and rows stand
-    in the order of their first sequence. Sequences of one length come out in order. Raises RecipeError for a sequence that is
-    longer than a row.
+    Return the index in row order and the offsets of the rows, shape (rows + 1,): sequences of a row ascend, rows stand in the order
+    of their first sequence. Raises RecipeError for a sequence that is longer than a row.
     """
     if row_tokens is None:
         return index, np.arange(len(index) + 1)

@@ -67,12 +67,10 @@ class ExportFile:
 def publish(
     files: Sequence[ExportFile], destination: str, *, others: Literal["refuse", "replace"] = "refuse", threads: int = 8
 ) -> list[str]:
-    """Put files to a destination: a local folder or an fsspec URL; return the names of those that were sent.
+    """Put files to a destination: a local folder or an fsspec URL; return the names of those that were sent, not being there.
 
-    What is there whole is not sent again. `others` says what to do about files of earlier pushes that are not among `files`:
-    refuse, or delete them. Files that no push put there are never deleted.
-
-    Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
+    `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files that no push
+    put there are never deleted. Raises ExportError with the cure; RunError if a file is not what the run recorded.
     """
     place = Destination(destination)
     with _refusals(destination):
@@ -95,8 +93,9 @@ def publish(
             # A local copy is read, so that replacing repairs what was damaged there.
             or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
         ]
-        names_due = {file.name for file in due}
-        record = {file.name: file.entry(whole=file.name not in names_due) for file in files}
+        record = {file.name: file.entry(whole=True) for file in files} | {
+            file.name: file.entry(whole=False) for file in due
+        }
         if due or stale:  # the record names what is about to change before anything is deleted
             place.write_record({name: known[name] for name in stale} | record)
             for name in stale:
@@ -120,11 +119,9 @@ def publish(
 
 
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
-    """Raise ExportError if a destination cannot be written to, or holds files that no push put there.
+    """Raise ExportError if a destination cannot be written to, or holds files that no push put there, before anything is made.
 
-    Of `steps`, the fingerprints of those that make the export's splits where they are known, it must also hold no
-    other export. Called before the files are made, so that nothing is made in vain; `publish` compares their hashes
-    afterwards.
+    Of `steps`, the fingerprints of those that make the export's splits where they are known, it must also hold no other export.
     """
     place = Destination(destination)
     with _refusals(destination):
@@ -212,9 +209,9 @@ class Destination:
         return {}
 
     def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], _Record]:
-        """Return the sizes of all files, and what the record says of those that are there or were being sent.
+        """Return the sizes of all files, and the record of those that are there or were being sent.
 
-        Raises ExportError for files that no push put there, whatever their names; `names` are about to be written.
+        Raises ExportError for files that no push put there; `names` are about to be written.
         """
         sizes, record = self.sizes(), self.read_record()
         known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
@@ -239,11 +236,7 @@ class Destination:
             ) from None
 
     def try_writing(self) -> None:
-        """Raise OSError, or what the file system raises, where files cannot be put there.
-
-        Where files can be written and not deleted, an empty hidden one stays. On the Hugging Face hub each write is a
-        commit, so there nothing is tried.
-        """
+        """Raise what the file system raises where files cannot be put there; not tried on the hub, where each write is a commit."""
         if self.is_local:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())

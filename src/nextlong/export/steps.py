@@ -116,12 +116,9 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
-            inputs = {path.parent: store.read_json(path)["inputs"] for path in run_dir.glob(f"*/{store.MANIFEST}")}
-            made = [
-                str(folder)
-                for folder, read in sorted(inputs.items())
-                if "rows" in read and read.get(step.name) == step.manifest["fingerprint"]
-            ]
+            paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
+            inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
+            made = [at for at, of in inputs.items() if "rows" in of and of.get(step.name) == fingerprint]
             beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
             raise RunError(f"{error}{beside}") from None
 
@@ -194,10 +191,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 def _shard_bounds(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, made: Format, options: Options
 ) -> list[int]:
-    """Return which rows make one file: file i holds rows [bounds[i], bounds[i + 1]).
-
-    By the format's rule, else as many as `options.shard_bytes` of ids hold, at least one.
-    """
+    """Return the rows of each file, bounds[i] to bounds[i + 1]: by the format's rule, else about `options.shard_bytes` of ids."""
     # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if made.shard_rows is not None:
@@ -232,9 +226,8 @@ def _export_shard(
     made, row_offsets = format_of(name), np.load(offsets)[rows[0] : rows[1] + 1]
     blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
     if options.keys.get("boundaries") == "document":
-        blocks = ((resolve.of_documents(block), texts) for block, texts in blocks)
-    given = blocks if made.wanted == "texts" else (block for block, _ in blocks)
-    written = made.write(out, given, options)
+        blocks = map(resolve.of_documents, blocks)
+    written = made.write(out, blocks, options)
     if not isinstance(written, made.result):
         raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
     return written
@@ -248,46 +241,29 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
 
 
 def _read_rows(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
-    origins: Sequence[SequenceFiles],
-    *,
-    wanted: Literal["ids", "domains", "spans", "texts"],
-) -> Iterator[tuple[resolve.Resolved, list[str]]]:
-    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight
-    million tokens, with the texts of all spans of the block where `wanted` is "texts".
-
-    What is not `wanted` is -1 or empty.
-    """
+    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, wanted: resolve.Wanted
+) -> Iterator[resolve.Resolved]:
+    """Yield rows, the sequences index[offsets[i]:offsets[i + 1]] (SEQUENCE_INDEX), in blocks of about eight million tokens."""
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
     first = 0
     while first < len(offsets) - 1:
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1)
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
-        of_runs, texts_of_runs = {}, {}
-        for run in np.unique(runs).tolist():
-            origin, table = origins[run], _table(sequences[runs == run], origins[run])
-            of_run = of_runs[run] = resolve.resolve_table(
-                table, origin, wanted="spans" if wanted == "texts" else wanted
-            )
-            if wanted == "texts":
-                texts_of, special = origin.corpus.texts, origin.special_texts
-                texts_of_runs[run] = resolve.span_texts(of_run, text_of=texts_of, special_text=special)
-        # Which sequences of which run, counted run by run, stand one after the other in the block.
-        order: list[tuple[int, int, int]] = []
-        seen: Counter[int] = Counter()
-        for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
-            run = int(stretch[0])
-            order.append((run, seen[run], seen[run] + len(stretch)))
-            seen[run] += len(stretch)
-        texts: list[str] = []
-        for run, start, stop in order if wanted == "texts" else ():
-            texts += texts_of_runs[run][slice(*of_runs[run].span_offsets[[start, stop]])]
-        block = of_runs[order[0][0]]
+        of_runs = {
+            run: resolve.resolve_table(_table(sequences[runs == run], origins[run]), origins[run], wanted=wanted)
+            for run in np.unique(runs).tolist()
+        }
+        block = of_runs[int(runs[0])]
         if len(of_runs) > 1:
-            block = resolve.joined([resolve.sliced(of_runs[run], start, stop) for run, start, stop in order])
-        yield resolve.packed(block, offsets[first : last + 1] - offsets[first]), texts
+            # The sequences of each run are counted run by run; the block has them one after the other.
+            stretches, seen = [], Counter[int]()
+            for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
+                run = int(stretch[0])
+                stretches.append(resolve.sliced(of_runs[run], seen[run], seen[run] + len(stretch)))
+                seen[run] += len(stretch)
+            block = resolve.joined(stretches)
+        yield resolve.packed(block, offsets[first : last + 1] - offsets[first])
         first = last
 
 

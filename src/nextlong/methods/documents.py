@@ -48,6 +48,8 @@ from nextlong.retrieval.sample import DrawResult, chunk_ids_of, documents_step
 from nextlong.sequences.encode import Engine, kept_encoder
 from nextlong.text import Json
 
+_Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
+
 _ROWS_PER_FILE = 64
 _HELD_VECTORS = 65_536  # as float32
 _CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
@@ -113,19 +115,13 @@ def _draft_step(
         "seed": recipe.compose_seed,
         "options": recipe.options.identity(),
     }
-    suffixes = {
-        "lengths": ".lengths.npy",
-        "neighbours": ".candidates.arrow",
-        "document_vectors": ".document_vectors.npy",
-        "keywords": ".keywords.arrow",
-    }
-    read = [step.name for step in needed if step.name in suffixes]
+    read = [step.name for step in needed if step.name in ("lengths", "neighbours", "document_vectors", "keywords")]
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         request = DraftRequest(target_tokens=room, sequences=limit, seed=recipe.compose_seed)
-        docs, files = done["documents"].file(".docs.npy"), {name: done[name].files(suffixes[name]) for name in read}
+        docs, files = done["documents"].file(".docs.npy"), {name: done[name].files((".npy", ".arrow")) for name in read}
         draft = partial(_draft_documents, method=method.name, options=recipe.options, docs=docs, files=files)
         if not (parts := parts_of(done)):
             return [partial(draft, request=request)]
@@ -211,14 +207,11 @@ def _draft_documents(
     method: str,
     options: Section,
     docs: Path,
-    files: Mapping[str, Sequence[Path]],
+    files: _Files,
     request: DraftRequest,
     part: Part | None = None,
 ) -> DraftResult:
-    """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
-
-    `files` are those of the steps that the method reads, by name.
-    """
+    """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, as drawn."""
     rows = np.load(docs, mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
     members = np.arange(len(rows))
@@ -265,10 +258,7 @@ def _draft_documents(
 
 
 def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]) -> tuple[Neighbours, int]:
-    """Return the neighbours of those queries that are among `members`, and how many the queries had at most before.
-
-    Ids become positions among the members, and neighbours that are no members are left out.
-    """
+    """Return the neighbours, as positions, of queries that are members and that are themselves; and the most that any query had."""
     shards = schemas.shard_of(rows["first_chunk"])
     first_of_shard = np.searchsorted(shards, np.arange(shards.max(initial=0) + 2))
     place = np.full(len(rows), -1, np.int32)  # of each document among the members

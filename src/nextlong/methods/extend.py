@@ -1,7 +1,6 @@
 """Extend: draft the negatives of meta-documents, counted in characters and with some to spare.
 
-In:  META_DOCUMENTS and CANDIDATES of a block of meta-documents; E, the measured characters per token; where near-duplicates
-     are filtered out, SHINGLES and WEIGHTS.
+In:  META_DOCUMENTS and CANDIDATES; E, the measured characters per token; to filter near-duplicates, SHINGLES and WEIGHTS.
 Out: DRAFTS, in the order of the sample: each meta-chunk followed by a prefix of its candidates.
 
 A draft does not decide which candidate goes where; it has some to spare. Composing walks each prefix in order and skips what an
@@ -270,8 +269,7 @@ def _draft_prefixes(
 
     `fit="paper"`: as long as it holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q = T·E·w (paper
     §3.1.2), rounded up, at least 1. `"exact"`: as long as it holds (Q − S) / p characters besides what earlier meta-chunks will
-    presumably use, which is their first (T·E − S) / p. A prefix is the whole list where the candidates run out. A candidate of 0
-    characters will not serve.
+    presumably use, which is their first (T·E − S) / p. A candidate of 0 characters will not serve.
     """
     needed, drafted = target_chars - document_chars, target_chars * compose.draft_factor - document_chars
     meta_chunks = len(candidates.ids)

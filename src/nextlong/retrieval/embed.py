@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts.finished import corpus
-from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
@@ -151,20 +151,18 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
     shape = (len(doc_rows), chunk_vectors.shape[1])
     with open(f"{out}.document_vectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        ends, low = np.cumsum(counts), 0
-        while low < len(counts):  # documents of at most so many chunks together, or one that alone has more
-            begun = int(ends[low - 1]) if low else 0
-            high = max(low + 1, int(np.searchsorted(ends, begun + _AVERAGED_CHUNKS, side="right")))
+        ends = np.append(0, np.cumsum(counts))
+        for low, high in runs_within(counts, _AVERAGED_CHUNKS):
+            begun = int(ends[low])
             unit = chunk_vectors[first[low:high]]
             if of == "mean":
-                rows = chunk_vectors[begun : ends[high - 1]].astype(np.float32)
+                rows = chunk_vectors[begun : ends[high]].astype(np.float32)
                 sums = np.add.reduceat(rows, first[low:high] - begun, axis=0)
                 lengths = np.linalg.norm(sums, axis=1, keepdims=True)
                 # Where the vectors of a document cancel out, the mean has no direction, and the first stands for it.
                 has_direction = lengths > _LEAST_LENGTH * counts[low:high, None]
                 unit = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), unit.astype(np.float32))
             file.write(unit.astype("<f2").tobytes())
-            low = high
     return TaskResult()
 
 

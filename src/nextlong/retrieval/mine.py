@@ -44,25 +44,21 @@ _SAMPLED_NEIGHBOURS = 8
 _LEAST_QUERIES = 2048
 
 
-def _corpus_blocks(vectors: Sequence[Path]) -> list[range]:
+_Paths = Sequence[Path]
+_Scans = tuple[_Paths, _Paths]
+
+
+def _corpus_blocks(vectors: _Paths) -> list[range]:
     """Return the shards of each block that one task searches for all queries; none where one block holds all."""
-    blocks, first, held = [], 0, 0
-    for shard, path in enumerate(vectors):
-        size = path.stat().st_size
-        if shard > first and held + size > _BLOCK_BYTES:
-            blocks.append(range(first, shard))
-            first, held = shard, 0
-        held += size
-    return [*blocks, range(first, len(vectors))] if blocks else []
+    blocks = [range(*run) for run in lookup.runs_within([path.stat().st_size for path in vectors], _BLOCK_BYTES)]
+    return blocks if len(blocks) > 1 else []
 
 
 def _sample_size(k: float, total: float) -> int:
     return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
 
 
-def _find_least_scores(
-    out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], k: int
-) -> TaskResult:
+def _find_least_scores(out: Path, *, queries: Path, first: int, last: int, vectors: _Paths, k: int) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(queries, first, last)
@@ -74,9 +70,7 @@ def _find_least_scores(
     return TaskResult()
 
 
-def _scan_block(
-    out: Path, *, queries: Path, least: Sequence[Path], vectors: Sequence[Path], block: range, k: int
-) -> MineResult:
+def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
     Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries one after the other; those of q are [ends[q], ends[q + 1]).
@@ -104,8 +98,8 @@ def _mine_block(
     last: int,
     index: IndexFiles,
     k: int,
-    scans: tuple[Sequence[Path], Sequence[Path]] | None = None,
-    shortlist: Sequence[Path] = (),
+    scans: _Scans | None,
+    shortlist: _Paths,
 ) -> MineResult:
     """Find the candidates of the queries of rows [first, last); writes `{out}.candidates.arrow`.
 
@@ -141,7 +135,7 @@ def _mine_block(
 
 
 def _merge(
-    least: Sequence[Path], blocks: Sequence[Path], first: int, queries_QD: NDArray[np.float32], k: int
+    least: _Paths, blocks: _Paths, first: int, queries_QD: NDArray[np.float32], k: int
 ) -> tuple[Neighbours, NDArray[np.int64]]:
     """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have hidden some."""
     count, dimensions = queries_QD.shape
@@ -258,9 +252,12 @@ def mine_steps(
     """
     given = (vectors, queries, *index, *shortlist)
     config: dict[str, Any] = dict(neighbours)
-    unbuilt = None  # an index of another package, which reads the vectors as they are stored
-    if recipe.search.index not in (AUTO, EXACT) and not is_built(recipe.search.index):
-        unbuilt = recipe.search.index
+    named, unbuilt = (
+        recipe.search.index,
+        None,
+    )  # an index of another package, which reads the vectors as they are stored
+    if named not in (AUTO, EXACT) and not is_built(named):
+        unbuilt = named
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
     def blocks_of(done: Artifacts) -> list[range]:
@@ -285,8 +282,7 @@ def mine_steps(
             stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in done["scan"].files(".ends.npy")]
             scans = done["least_scores"].files(".least.npy"), stems
         mine = partial(_mine_block, queries=queries, index=files, k=count_neighbours(neighbours, done), scans=scans)
-        if shortlist:
-            mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy"))
+        mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy") if shortlist else ())
         each = [partial(mine, first=first, last=last) for first, last in query_ranges(queries)]
         return Work(each, gpu="unused" if is_built(files.index) or scans else None)
 

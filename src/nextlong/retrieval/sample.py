@@ -25,6 +25,8 @@ from nextlong.rng import keyed_hash, shuffled
 from nextlong.schemas import META_DOCUMENTS
 from nextlong.text import Json
 
+_Paths = Sequence[Path]
+
 _MOST_DOCUMENTS = 256  # documents drafted at a time
 
 
@@ -39,14 +41,7 @@ class DrawResult(TaskResult):
 
 
 def sample_meta_documents(
-    out: Path,
-    *,
-    chunks: Sequence[Path],
-    hashes: Sequence[Path],
-    chars: Sequence[Path],
-    draws: int | None,
-    min_meta_chunks: int,
-    seed: int,
+    out: Path, *, chunks: _Paths, hashes: _Paths, chars: _Paths, draws: int | None, min_meta_chunks: int, seed: int
 ) -> DrawResult:
     """Sample documents of at least `min_meta_chunks` chunks by keyed hash (None: all); writes `{out}.meta_documents.npy`."""
     drawn = np.empty(0, META_DOCUMENTS)
@@ -88,9 +83,7 @@ def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
     return ranges(documents["first_chunk"], documents["chunks"])
 
 
-def list_documents(
-    out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
-) -> DrawResult:
+def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int) -> DrawResult:
     """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`, ids."""
     shards = enumerate(zip(chunks, hashes, strict=True))
     of_shards = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
@@ -129,17 +122,15 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries, about `most`."""
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
-    # (rows,): how many queries there are up to and including each row.
-    ends = np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
-    total = int(ends[-1]) if len(ends) else 0
-    most = min(max(1, math.ceil(total / BLOCKS)), most)
-    ranges, first = [], 0
-    while first < len(ends):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
-        ranges.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
-        first = ranges[-1][1]
-    return ranges
+    # (rows + 1,): how many queries there are before each row, and in all. A document's chunks are never divided.
+    ends = np.append(0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"]))
+    most = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), most)
+    found, first = [], 0
+    while first < len(rows):
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
+        found.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
+        first = found[-1][1]
+    return found
 
 
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:

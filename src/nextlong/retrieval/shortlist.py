@@ -116,20 +116,19 @@ def _choose_words(
     out: Path,
     *,
     meta_documents: Path,
-    first: int,
-    last: int,
+    rows: slice,
     corpus: CorpusFiles,
     words: Path,
     summary: _WordsResult,
-    chunks_per_document: int,
+    wanted: int,
 ) -> TaskResult:
-    """Choose the words that the meta-chunks of the META_DOCUMENTS [first, last) are looked up by, and the score to reach.
+    """Choose the words that the meta-chunks of some `rows` of META_DOCUMENTS are looked up by, and the score to reach.
 
     Writes `{out}.queries.npz`, how often each has which words, CSR float32 (queries, V); `{out}.least.npy`, float32 (queries,).
     """
     from scipy import sparse
 
-    metas = np.load(meta_documents)[first:last]
+    metas = np.load(meta_documents)[rows]
     vocabulary = _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
     counts = _looked_up(*_hashed(corpus.texts(chunk_ids_of(metas)).tolist()), vocabulary.hashes)
     # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
@@ -141,8 +140,8 @@ def _choose_words(
     sample = sparse.load_npz(f"{words}.sample.npz")
     # A document's own chunks are the best of each of its chunks, but not among those that it gets.
     own = np.repeat(metas["chunks"], metas["chunks"])
-    wanted = (chunks_per_document / own + own) * summary.sampled / max(1, summary.chunks)
-    ranks = np.maximum(_LEAST_RANK, np.ceil(wanted)).astype(np.int64)
+    in_sample = (wanted / own + own) * summary.sampled / max(1, summary.chunks)
+    ranks = np.maximum(_LEAST_RANK, np.ceil(in_sample)).astype(np.int64)
     least = np.full(counts.shape[0], np.inf, np.float32)
     for begin, scores in _scores(queries, sample):
         for row, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True), start=begin):
@@ -265,11 +264,8 @@ def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr
     # The scores of a query are sums in the order of its words: the same bits whatever the block and whatever the shard.
     # (queries + 1,): how many products the queries before each one take.
     postings = np.concatenate([[0], np.cumsum(np.diff(weights.indptr)[queries.indices])])[queries.indptr]
-    first = 0
-    while first < queries.shape[0]:
-        last = max(first + 1, int(np.searchsorted(postings, postings[first] + _PRODUCTS_AT_ONCE, side="right")) - 1)
+    for first, last in lookup.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
         yield first, queries[first:last] @ weights
-        first = last
 
 
 def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: Step) -> list[Step]:
@@ -288,8 +284,8 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     def choose(done: Artifacts) -> list[Task]:
         given = words_of(done)
         wanted = shortlist_chunks(recipe, given["summary"].chars / max(1, given["summary"].sampled))
-        each = partial(_choose_words, corpus=corpus_of(done), chunks_per_document=wanted, **given)
-        return [partial(each, first=first, last=last) for first, last in query_ranges(given["meta_documents"])]
+        each = partial(_choose_words, corpus=corpus_of(done), wanted=wanted, **given)
+        return [partial(each, rows=slice(*some)) for some in query_ranges(given["meta_documents"])]
 
     def mark(done: Artifacts) -> list[Task]:
         text, least = corpus_of(done), done["shortlist_queries"].files(".least.npy")

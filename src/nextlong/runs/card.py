@@ -22,7 +22,6 @@ import xxhash
 import yaml
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import DATA
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Artifacts
@@ -35,7 +34,6 @@ from nextlong.methods.documents import describe_partition
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.runs import data_folder
-from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Spread
 from nextlong.runs.stats import STATISTICS, Stats, read
@@ -62,10 +60,7 @@ _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0":
 
 
 class Split(NamedTuple):
-    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix.
-
-    `documents` are those that its sequences are made of, each counted once.
-    """
+    """A part of the export: `files` is a path or glob below its folder; `documents`, each counted once, are those in it."""
 
     name: str
     files: str
@@ -100,7 +95,7 @@ class Exported:
             return data_folder.folder_of(self.runs[0].variant)
         names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[:_MIX_NAME_CHARS]
         mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
-        return self.runs[0].path / DATA / mix
+        return self.runs[0].path / record.DATA / mix
 
     @property
     def longest(self) -> int:
@@ -357,7 +352,7 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
             "tokens": sum(counted) if counted else arranged.tokens,
             "folder": folder,
         }
-    record = {
+    told = {
         "format": name,
         "nextlong": written.version,
         "runs": [
@@ -380,8 +375,8 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
     }
     # The hash is that of the record without it, whatever the layout as JSON. Without a newline at the end: whatever is cut off,
     # it is JSON no more.
-    plain = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps(record | {"xxh3": xxhash.xxh3_128_hexdigest(plain)}, indent=1, ensure_ascii=False)
+    plain = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(told | {"xxh3": xxhash.xxh3_128_hexdigest(plain)}, indent=1, ensure_ascii=False)
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
@@ -416,11 +411,8 @@ def _spread(spread: Spread | None, form: str) -> str:
 
 
 def write_index(run_dir: Path) -> None:
-    """Write `data/README.md` of a run directory that opens no variant by itself, so that `load_dataset(DATA, NAME)` works.
-
-    Where `RUN` opens a variant, its data card lies there.
-    """
-    data = run_dir / DATA
+    """Write `data/README.md` where no variant's own data card lies there, so that `load_dataset(DATA, NAME)` works."""
+    data = run_dir / record.DATA
     if record.current(run_dir) is not None or not data.is_dir():
         return
     variants = record.variants(run_dir)
@@ -435,21 +427,21 @@ def write_index(run_dir: Path) -> None:
             files = [{"split": one.name, "path": f"{name}/{one.files}"} for one in of_variant[chosen].splits]
             configs.append({"config_name": name, "data_files": files})
     rows = [f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()]
-    load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
+    load = f'; `datasets.load_dataset("{record.DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
     text = (
         f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
         f"# Variants of {run_dir.resolve().name}\n\n"
         f"Each variant has its rows and its data card in a folder of its own{load}.\n\n"
         "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
-    with store.explained(data / CARD):
-        store.write_file(data / CARD, text)
+    with store.explained(data / data_folder.CARD):
+        store.write_file(data / data_folder.CARD, text)
 
 
 def _laid_in(folder: Path) -> list[Laid]:
     """Return what each format's folder below `folder` holds, as its record has it."""
     laid = []
-    for below, plain in delivered_in(folder):
+    for below, plain in data_folder.delivered_in(folder):
         made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
         splits = [
             Split(

@@ -106,10 +106,7 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
 
 
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
-    """Remove formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone.
-
-    What the user put there stays.
-    """
+    """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
     data = run_dir / DATA
     if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
         stale.append(data / CARD)
@@ -141,11 +138,11 @@ def delivered_in(folder: Path) -> list[tuple[Path, Json]]:
 
 def _record_of(folder: Path) -> Json:
     """Return the delivered record of a format's folder, {} where it has none that can be read."""
-    try:
+    with suppress(OSError, ValueError):
         plain = json.loads((folder / DELIVERED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return plain if isinstance(plain, dict) and isinstance(plain.get("files"), dict) else {}
+        if isinstance(plain, dict) and isinstance(plain.get("files"), dict):
+            return plain
+    return {}
 
 
 def _variant_of(record: Json) -> str:

@@ -20,7 +20,6 @@ from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
 from nextlong.artifacts import record
-from nextlong.artifacts.record import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
@@ -33,7 +32,6 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card, data_folder, stats
 from nextlong.runs.card import Exported, fingerprints_of
-from nextlong.runs.data_folder import CARD
 from nextlong.runs.run import Run, check_mix
 from nextlong.sequences.tokenizer import special_id
 
@@ -45,7 +43,7 @@ def run(
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
     run_dir = recipe.run_path
-    if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
+    if recipe.export.push is not None and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
@@ -157,10 +155,7 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault.
-
-    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
-    """
+    """Return the run's recipe with other exports, without what it published. Raises RecipeError that names the options at fault."""
     for asked in overrides:
         key, equals, _ = asked.partition("=")
         if not equals:
@@ -256,11 +251,11 @@ def _place_data(written: Exported) -> None:
     for name in written.recipe.export.formats:
         files, text = written.files(name), card.of_format(written, name)
         content = text.encode()
-        own = ExportFile(folder / name / CARD, CARD, len(content), xxh3_128_hexdigest(content))
+        own = ExportFile(folder / name / data_folder.CARD, data_folder.CARD, len(content), xxh3_128_hexdigest(content))
         data_folder.place(
             folder / name, files, card=text, delivered=card.delivered_record(written, name, [own, *files])
         )
-    text, path = card.of_data(written), folder / CARD
+    text, path = card.of_data(written), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             store.write_file(path, text)
@@ -271,11 +266,11 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
     """Publish what is to be published, as it lies in `data/`, the card first and the record last. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            described, record = (
+            described, told = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-                for path in (written.folder / name / one for one in (CARD, DELIVERED))
+                for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
             )
-            publish([described, *written.files(name), record], _destination(written.recipe.export, name), others=stale)
+            publish([described, *written.files(name), told], _destination(written.recipe.export, name), others=stale)
 
 
 def _destination(export: Export, name: str) -> str:

@@ -67,10 +67,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Reuse:
-    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
-
-    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
-    """
+    """How often a chunk serves, but as a meta-chunk; `overused_share` of all uses goes to chunks used more than 16 times."""
 
     distinct_chunks: int
     mean: float | None
@@ -138,10 +135,7 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
 
 
 def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
-    """Return what is cut off where `tokens` tokens of documents are in sequences; None if the method counted no documents.
-
-    `taken` counts each document, by its id, once for every sequence that it is in.
-    """
+    """Return what is cut off where `tokens` tokens of the documents `taken` are in sequences; None if the method counted none."""
     doc_ids, uses = taken.counted()
     if "lengths" not in run.steps or not len(doc_ids):
         return None
@@ -213,9 +207,8 @@ def measure_random_similarity(run: Run) -> Spread | None:
 
 
 def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
-    """Return the document that most of some runs have a sequence about, and that sequence's number by place of the run.
+    """Return the document that most runs have a sequence about (or hold), and that sequence's number by place of the run.
 
-    Extended sequences are about their meta-document, others about the documents that they hold.
     None if they do not share their documents, or no two have a sequence about the same one.
     """
     corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]

@@ -12,12 +12,13 @@ Sequences are looked up as you ask for them; nothing of the corpus is held in me
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -150,11 +151,10 @@ class Run:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} does not exist: {self} has {len(self)}, counted from 0")
-        for part, take in enumerate(self.sequences_per_part):
-            if number < take:
-                return next(self._read(part, number, number + 1))
-            number -= take
-        raise AssertionError("unreachable: number < len(self)")
+        ends = list(accumulate(self.sequences_per_part))
+        part = bisect_right(ends, number)
+        first = number - ends[part] + self.sequences_per_part[part]
+        return next(self._read(part, first, first + 1))
 
     @property
     def data(self) -> Path:
@@ -247,11 +247,11 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                 "them again with the other's `tokenizer`, which keeps its vectors and candidates"
             )
         if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
-            lengths = " and ".join(
-                f"{one.recipe.sequence_tokens:,} tokens of {one} (for {', '.join(one.recipe.export.formats)})"
-                for one in (runs[0], run)
-            )
+            recipes = [(one.recipe, one) for one in (runs[0], run)]
+            lengths = [
+                f"{of.sequence_tokens:,} tokens of {one} (for {', '.join(of.export.formats)})" for of, one in recipes
+            ]
             raise RunError(
-                f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with "
-                "the formats of the other (--set export.formats=…), which keeps vectors and candidates"
+                f"sequences of {' and '.join(lengths)} do not mix: one of them has a token more than compose.target_tokens; run it "
+                "again with the formats of the other (--set export.formats=…), which keeps vectors and candidates"
             )

@@ -112,14 +112,10 @@ class Bin:
 
 
 class Tally:
-    """How often each integer occurred; exact, in any order.
-
-    Memory is that of the distinct values, and merging costs a sort of what is new against what is there, amortised.
-    """
+    """How often each integer occurred, in any order; memory is that of the distinct values."""
 
     def __init__(self) -> None:
-        self._values = np.empty(0, np.int64)
-        self._counts = np.empty(0, np.int64)
+        self._values, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
         self._pending: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._held = 0
 
@@ -164,9 +160,8 @@ class Tally:
     def _merge(self) -> None:
         values, counts = zip((self._values, self._counts), *self._pending, strict=True)
         self._values, back = np.unique(np.concatenate(values), return_inverse=True)
-        sums = np.zeros(len(self._values), np.int64)
-        np.add.at(sums, back, np.concatenate(counts))
-        self._counts = sums
+        self._counts = np.zeros(len(self._values), np.int64)
+        np.add.at(self._counts, back, np.concatenate(counts))
         self._pending, self._held = [], 0
 
 
@@ -182,21 +177,19 @@ class Counting:
         self.gaps, self.uses, self.documents, self.taken = Tally(), Tally(), Tally(), Tally()
         self.chunk_tokens, self.tokens_of_document, self.negative_tokens_of_document = Tally(), Tally(), Tally()
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
-        self.sequences = self.negatives = self.near_identical = self.most_near_identical = 0
-        self.most_near_identical_in: int | None = None
-        self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
+        self.near_identical: list[NDArray[np.int64]] = []  # of each block (sequences,) the negatives that are so
+        self.negatives = self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
 
     @property
     def nearly_identical(self) -> tuple[int, float, int | None, int]:
         """The negatives that are nearly identical to their meta-chunk, their share, and which sequence has the most."""
-        share = self.near_identical / self.negatives
-        return self.near_identical, share, self.most_near_identical_in, self.most_near_identical
+        near = np.concatenate(self.near_identical)
+        count, most = int(near.sum()), int(near.max())
+        return count, count / self.negatives, int(near.argmax()) if most else None, most
 
     def add(self, block: Block) -> None:
         """Count the sequences of a block."""
-        meta_spans, negatives, documents = (
-            block.of(role) for role in (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-        )
+        meta_spans, negatives, documents = map(block.of, (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT))
         chunks, sequences = block.of(*CHUNK_ROLES), int(block.sequence[-1]) + 1
         groups = documents.sequence << 32 | documents.groups  # the documents of a sequence are its groups
         # The first span of each part of a document: the documents of a sequence may alternate.
@@ -250,22 +243,16 @@ class Counting:
         self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
         np.add.at(self.role_tokens, block.roles, block.lengths)
 
-        # (sequences,) the negatives of each sequence that are nearly identical to their meta-chunk
-        near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=sequences)
-        if near.max() > self.most_near_identical:
-            self.most_near_identical = int(near.max())
-            self.most_near_identical_in = self.sequences + int(near.argmax())
+        near = negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE]
+        self.near_identical.append(np.bincount(near, minlength=sequences))
         self.negatives += len(negatives.roles)
-        self.near_identical += int(near.sum())
-        self.sequences += sequences
 
         # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
         # `document_starts` takes them. An extended sequence counts as one document.
         lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
         firsts = np.cumsum(lengths) - lengths
-        starts = document_starts(
-            lengths, roles=block.roles, groups=block.groups, starts=firsts[block.sequence] + block.starts
-        )
+        of_spans = firsts[block.sequence] + block.starts
+        starts = document_starts(lengths, roles=block.roles, groups=block.groups, starts=of_spans)
         self.document_lengths += np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:]))
 
 

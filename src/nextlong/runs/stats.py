@@ -226,10 +226,7 @@ def measure(run: Run) -> Stats:
 
 
 def compute(run: Run) -> Stats:
-    """Read all sequences of a run and return its statistics, without its path and the costs of its steps.
-
-    So the same sequences give the same bytes anywhere.
-    """
+    """Return the statistics of a run without its path and costs: the same sequences give the same bytes anywhere."""
     counting, tokens, whole_chars, whole_tokens = Counting(), finished.token_store(run.steps), 0, 0
     for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
@@ -352,11 +349,10 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
     doc_ids, counts = by_document.counted()
-    total: Counter[str] = Counter()
-    shards = schemas.shard_of(doc_ids)  # (documents,)
-    for shard in np.unique(shards).tolist():
-        of_shard = shards == shard
-        (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))
-        for source, count in zip(sources.tolist(), counts[of_shard].tolist(), strict=True):
+    total = Counter[str]()
+    borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
+    for ids, of_ids in zip(np.split(doc_ids, borders), np.split(counts, borders), strict=True) if len(doc_ids) else ():
+        (sources,) = lookup.document_columns(ids, run.corpus.documents, ("source",))
+        for source, count in zip(sources.tolist(), of_ids.tolist(), strict=True):
             total[source] += count
     return measures.largest_first(total)

@@ -10,11 +10,9 @@ of gigabytes write a recipe (`nextlong init`), which uses all cores.
 from __future__ import annotations
 
 import json
-import os
 import re
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +87,9 @@ def synthesize(
     of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
     chunk_chars = int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
     given = [settings] if isinstance(settings, str) else list(settings)
-    for one in given:
-        if not isinstance(one, str) or "=" not in one:
-            raise RecipeError(
-                f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_duplicates=0.9']"
-            )
+    if wrong := [one for one in given if not isinstance(one, str) or "=" not in one]:
+        example = "write settings=['mine.near_duplicates=0.9']"
+        raise RecipeError(f"settings has {wrong[0]!r}, which is not KEY=VALUE; {example}")
     overrides = [f"chunk.max_chars={chunk_chars}", *given]
     recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():
@@ -117,37 +113,25 @@ def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tup
     """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
     if isinstance(texts, str | bytes | Mapping):
         raise CorpusError(f"texts is one {type(texts).__name__}; give a list of texts, each a document")
-    parent.mkdir(parents=True, exist_ok=True)
-    content, chars, has_words = xxhash.xxh3_64(), [], False
-    with tempfile.NamedTemporaryFile("wb", dir=parent, prefix=".texts-", delete=False) as file:
-        try:
-            for number, given in enumerate(texts):
-                row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
-                if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
-                    found = (
-                        f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
-                    )
-                    raise CorpusError(
-                        f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names "
-                        "another key)"
-                    )
-                record = {"id": str(row.get(id, number)), "text": row[text]}
-                line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-                content.update(line)
-                chars.append(len(record["text"]))
-                has_words = has_words or bool(record["text"].strip())
-                file.write(line)
-            if not has_words:
-                what = f"every text is empty (there are {len(chars):,})" if chars else "texts is empty"
-                raise CorpusError(f"{what}; give a list of texts with words in them, each a document")
-            file.flush()
-            os.fsync(file.fileno())
-            path = parent / content.hexdigest()[:12] / "texts.jsonl"
-            path.parent.mkdir(exist_ok=True)
-            if not path.exists():  # else the run would take equal texts for a changed file
-                Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+    content, chars, has_words = bytearray(), [], False
+    for number, given in enumerate(texts):
+        row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
+        if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
+            found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
+            raise CorpusError(
+                f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
+            )
+        record = {"id": str(row.get(id, number)), "text": row[text]}
+        content += json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        chars.append(len(record["text"]))
+        has_words = has_words or bool(record["text"].strip())
+    if not has_words:
+        what = f"every text is empty (there are {len(chars):,})" if chars else "texts is empty"
+        raise CorpusError(f"{what}; give a list of texts with words in them, each a document")
+    path = parent / xxhash.xxh3_64_hexdigest(content)[:12] / "texts.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():  # else the run would take equal texts for a changed file
+        store.write_file(path, bytes(content))
     return path, chars
 
 

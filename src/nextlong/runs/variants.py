@@ -10,6 +10,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -79,11 +80,10 @@ def list_variants(run_dir: Path) -> list[Listed]:
 
 def manifest_of(folder: Path) -> Json:
     """Return a step's manifest, {} where it has none that can be read: it is not finished, or damaged."""
-    try:
-        manifest = store.read_json(folder / store.MANIFEST)
-    except RunError:
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
+    with suppress(RunError):
+        if isinstance(manifest := store.read_json(folder / store.MANIFEST), dict):
+            return manifest
+    return {}
 
 
 def bytes_of(folder: Path) -> int:

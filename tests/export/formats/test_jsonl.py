@@ -1,6 +1,7 @@
 """JSONL rows of hand-made sequences."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,9 +47,8 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    count = jsonl.FORMAT.write(
-        tmp_path / "x", [(block, span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2, options()
-    ).rows
+    texts = np.array(span_texts(block, text_of=texts_of, special_text=SPECIAL), object)
+    count = jsonl.FORMAT.write(tmp_path / "x", [replace(block, texts=texts)] * 2, options()).rows
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])

@@ -21,17 +21,16 @@ import numpy as np
 from annotated_types import Len
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import TEXT, DataFiles, record
+from nextlong.evaluate.data import HAYSTACK, TEXT, DataFiles, record
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.ruler import ESSAYS, essay_words
+from nextlong.evaluate.tasks.ruler import essay_words
 
-HAYSTACK: Final = "needle/haystack.txt"
 _MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
 
 
 def _haystack_text(data: DataFiles) -> str:
     # The essays of RULER stand in for a missing haystack.
-    text = data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(ESSAYS) else " ".join(essay_words(data))
+    text = data.text(HAYSTACK) if data.source(HAYSTACK) == HAYSTACK else " ".join(essay_words(data))
     if not text.strip():
         raise EvaluateError(f"{HAYSTACK} is empty; put a long text there")
     return text
@@ -100,14 +99,9 @@ _OWN: Final = (
     ("{CHAR} has eaten no meat since childhood.", "Which character would refuse a beef stew?"),
     ("For thirty years {CHAR} has repaired violins.", "Which character knows most about musical instruments?"),
 )
-_SHAPE: Final = record(
-    id=TEXT,
-    needle=TEXT,
-    questions=Annotated[dict[str, str], Len(1)],
-    tests=Annotated[dict[str, dict[str, Any]], Len(1)],
-    character_set=NotRequired[list[str]],
-    task_template=NotRequired[str],
-)
+_QUESTIONS, _TESTS = Annotated[dict[str, str], Len(1)], Annotated[dict[str, dict[str, Any]], Len(1)]
+_NEED_NOT: Final = {"character_set": NotRequired[list[str]], "task_template": NotRequired[str]}
+_SHAPE: Final = record(id=TEXT, needle=TEXT, questions=_QUESTIONS, tests=_TESTS, **_NEED_NOT)
 
 
 class _LatentNeedle(NamedTuple):

@@ -62,17 +62,12 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
     return {"accuracy": float(is_right), "parsed": float(match is not None)}
 
 
-_task = partial(
-    Task,
-    suite="longbench-v2",
-    metric="accuracy",
-    samples=503,
-    score=_score,
-    usual_length=131_072,
-    files=(_DATA,),
-    splits=tuple((value.capitalize(), name, value) for name, values in _PARTS.items() for value in values),
-    about="Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong.",
+_SPLITS: Final = tuple((value.capitalize(), name, value) for name, values in _PARTS.items() for value in values)
+_ABOUT: Final = (
+    "Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong."
 )
+_any = partial(Task, suite="longbench-v2", metric="accuracy", samples=503, score=_score, files=(_DATA,))
+_task = partial(_any, usual_length=131_072, splits=_SPLITS, about=_ABOUT)
 _plain, _reasoned, _recalled = (partial(_samples, variant=variant) for variant in ("", "_cot", "_no_context"))
 TASKS: Final = (
     _task("longbench_v2", category="LongBench v2", make=_plain),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
+from nextlong.evaluate.data import HAYSTACK
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.results import of_answers, weighted_interval
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, TaskRequest, all_tasks
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from nextlong.runs.run import Sequence as RunSequence
 
+_Ids = NDArray[np.int64]
 _SEQUENCES: Final = 20
 # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
 _BINS: Final = (0, *(2**power for power in range(6, 21)), 1 << 62)
@@ -112,7 +114,7 @@ def _summary(losses: Sequence[_ChunkLoss]) -> Json:
     return {**means, "interval": weighted_interval(replaced - whole, tokens, numbers)}
 
 
-def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray[np.int64]:
+def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> _Ids:
     """Return the tokens of the meta-chunks of the next sequence of another document; none where there is no such sequence."""
     own = {span.doc_id for span in sequence.spans if span.role == "meta"}
     for other in others:
@@ -122,9 +124,7 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray
     return np.empty(0, np.int64)
 
 
-def _chunk_losses(
-    model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]
-) -> Iterator[_ChunkLoss]:
+def _chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: _Ids) -> Iterator[_ChunkLoss]:
     """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, stands for the earlier ones."""
     ids = np.asarray(sequence.input_ids, np.int64)
     # Those that touch are one: between them there is no distance. The first token of a sequence has no loss.
@@ -173,10 +173,7 @@ def _read(
 
 
 def _behind_others(
-    model: HuggingFaceModel,
-    ids: NDArray[np.int64],
-    meta_spans: Sequence[tuple[int, int]],
-    stand_in: NDArray[np.int64] | None,
+    model: HuggingFaceModel, ids: _Ids, meta_spans: Sequence[tuple[int, int]], stand_in: _Ids | None
 ) -> Iterator[NDArray[np.float32]]:
     """Yield each meta-chunk's token losses behind all that stands before it, the earlier meta-chunks replaced or left out.
 
@@ -359,7 +356,7 @@ TASKS: Final = (
         samples=50,
         measure=_measure_attention,
         version=3,
-        optional=lambda _: (LONGBOOK_QA, LLAMA2, haystack.HAYSTACK),
+        optional=lambda _: (LONGBOOK_QA, LLAMA2, HAYSTACK),
         check_model=_check_plain,
         columns=_CONTEXT | _PROMPT | {"First, prompt, no sink": "first_third_whole_without_sink"},
         about="Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4).",

@@ -24,12 +24,10 @@ from annotated_types import Len
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.data import TEXT, DataFiles, origin, record, several
+from nextlong.evaluate.data import ESSAYS, TEXT, DataFiles, origin, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.text import Json
 
-ESSAYS: Final = "ruler/PaulGrahamEssays.json"
-_PLAIN_ESSAYS: Final = "ruler/essays.txt"
 _LEAST_TOKENS: Final = 1024  # below which a prompt is all instruction
 _LEAST_NEEDLE_TOKENS: Final = 256
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
@@ -37,8 +35,8 @@ _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 def essay_words(data: DataFiles) -> list[str]:
     """Return the words of the essays, in order."""
-    is_plain = not data.has(ESSAYS) and data.has(_PLAIN_ESSAYS)
-    text = data.text(_PLAIN_ESSAYS) if is_plain else data.json(ESSAYS, record(text=str))["text"]
+    source = data.source(ESSAYS)
+    text = data.json(ESSAYS, record(text=str))["text"] if source == ESSAYS else data.text(source)
     if not text.strip():
         raise data.error(ESSAYS, " holds no words")
     return re.sub(r"\s+", " ", text).split(" ")

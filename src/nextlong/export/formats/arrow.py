@@ -58,10 +58,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
 
 
 def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
-    """Write `dataset_info.json` (the columns) and `state.json` (the files, in order).
-
-    `_fingerprint` is a hash of the content: `datasets` keys its caches of `map` and `filter` by it.
-    """
+    """Write `dataset_info.json` (the columns) and `state.json` (the files), with the hash that keys the caches of `datasets`."""
     features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     fingerprint = xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode())

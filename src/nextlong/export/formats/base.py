@@ -28,7 +28,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
@@ -62,9 +62,8 @@ class Options:
 class LoadingCode(NamedTuple):
     """Python code that loads an export: an import, an expression for its rows, and an expression to print.
 
-    In each, {place} is the expression for the path of the files, {split} the name of the split in quotes, {tokens} the
-    length of a sequence, {vocabulary} one more than the highest id, {uint} the NumPy type that this needs, {eos} the
-    id of the EOS token.
+    {place} is the path of the files, {split} the name of the split in quotes, {tokens} the length of a sequence, {vocabulary} one
+    more than the highest id, {uint} the NumPy type that this needs, {eos} the id of the EOS token.
     """
 
     package: str
@@ -84,23 +83,22 @@ class RowSizes(NamedTuple):
 class Format:
     """A format.
 
-    Files: `suffixes` end the names of the files that hold rows. `write(stem, blocks, options)` writes those of one
-    shard and returns its `result`; `close(folder, results)` writes the files beside them. `read(folder, names)` yields
-    each row of these files in order, or each document where that is the `unit`, as a mapping: columns named as in
-    Parquet, besides `indices` and `text`; `spans` has one list per field. It raises one of UNREADABLE for files that
-    contradict each other. Files of a format without `read` are verified by their hashes alone.
+    Files: `suffixes` end the names of the files that hold rows. `write(stem, blocks, options)` writes those of one shard
+    and returns its `result`; `close(folder, results)` writes the files beside them. `read(folder, names)` yields each row
+    of these files in order, or each document where that is the `unit`, as a mapping: columns named as in Parquet, besides
+    `indices` and `text`; `spans` has one list per field. It raises one of UNREADABLE for files that contradict each other.
+    Files of a format without `read` are verified by their hashes alone.
 
     Rows: `wanted` is what the format needs besides token ids and boundaries: the source of each row, the spans, or the
-    spans with their texts (blocks are then pairs of rows and texts). `extra_tokens` are added to
-    `compose.target_tokens`; `eos` says whether each document must end in EOS; `no_packing` says why a row may hold
-    only one sequence, and is empty where it may hold several.
+    spans with their texts. `extra_tokens` are added to `compose.target_tokens`; `eos` says whether each document must end
+    in EOS; `no_packing` says why a row may hold only one sequence, and is empty where it may hold several.
 
     Keys: `keys` of `export` that it accepts, and the `compressions`, of which `auto` means the first. A file holds
-    `auto_shard_mb` MB of ids (None: depends on the total), never more than `most_shard_mb`; `shard_rows` divides rows
-    into files by the format's own rule.
+    `auto_shard_mb` MB of ids (None: depends on the total), never more than `most_shard_mb`; `shard_rows` divides rows into
+    files by the format's own rule.
 
-    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader
-    is given; `hub` says whether the Hugging Face hub loads it; `bytes_per_token(compression, characters per token)`.
+    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader is
+    given; `hub` says whether the Hugging Face hub loads it; `bytes_per_token(compression, characters per token)`.
     """
 
     name: str
@@ -111,7 +109,7 @@ class Format:
     close: Callable[[Path, Sequence[Any]], None] | None = None
     read: Callable[[Path, Sequence[str]], Iterator[Mapping[str, Any]]] | None = None
     unit: Literal["rows", "documents"] = "rows"
-    wanted: Literal["ids", "domains", "spans", "texts"] = "ids"
+    wanted: Wanted = "ids"
     extra_tokens: int = 0
     eos: Literal["free", "required"] = "free"
     no_packing: str = ""
@@ -174,15 +172,9 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
         places = block.token_offsets[row_of_span] + block.token_starts
         document = np.searchsorted(starts, places, side="right") - 1
-        moved = places + (new_starts - starts)[document] - token_offsets[row_of_span]
-        token_starts = moved.astype(np.int32)
-        block = replace(
-            block,
-            input_ids=ids,
-            token_offsets=token_offsets,
-            token_starts=token_starts,
-            token_ends=token_starts + (block.token_ends - block.token_starts),
-        )
+        firsts = (places + (new_starts - starts)[document] - token_offsets[row_of_span]).astype(np.int32)
+        ends = firsts + (block.token_ends - block.token_starts)
+        block = replace(block, input_ids=ids, token_offsets=token_offsets, token_starts=firsts, token_ends=ends)
         room = padded.astype(np.int32)
     return pa.table({name: _column(name, block, room) for name in columns})
 
@@ -193,9 +185,9 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     def plain(name: str, value: Any) -> Any:
         if name in _ARRAYS:
             return value.values.to_numpy()
-        return (
-            {key.name: value.values.field(key.name).to_pylist() for key in SPAN} if name == "spans" else value.as_py()
-        )
+        if name == "spans":
+            return {field.name: value.values.field(field.name).to_pylist() for field in SPAN}
+        return value.as_py()
 
     for row in range(batch.num_rows):
         yield {name: plain(name, batch.column(name)[row]) for name in batch.schema.names}
@@ -227,8 +219,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "seq_lengths": pa.list_(pa.int32()),
     "spans": pa.list_(SPAN),
     "attention_mask": pa.list_(pa.int8()),
-    "seq_lengths_padded": pa.list_(pa.int32()),
-    "labels": pa.list_(pa.int32()),
+    **dict.fromkeys(_PADDED_COLUMNS, pa.list_(pa.int32())),
 }
 COLUMNS: Final = tuple(_TYPES)[:7]  # of formats that keep everything
 

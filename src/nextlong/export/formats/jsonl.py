@@ -17,11 +17,11 @@ _KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "tex
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 
 
-def _write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
-    """Write blocks of rows, each with the text of its spans, to `{out}.jsonl`."""
+def _write(out: Path, blocks: Iterable[Resolved], _options: Options) -> ShardResult:
+    """Write blocks of rows to `{out}.jsonl`."""
     count = 0
     with Path(f"{out}.jsonl").open("wb") as file:
-        for block, texts in blocks:
+        for block in blocks:
             count += len(block)
             spans = [column.to_pylist() for column in span_columns(block)]
             spans[-1] = [round(score, 6) for score in spans[-1]]
@@ -34,7 +34,7 @@ def _write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options
                     "domain": block.domains[row],
                     "length": int(block.token_offsets[row + 1] - block.token_offsets[row]),
                     "seq_lengths": block.document_lengths[slice(*block.document_offsets[row : row + 2])],
-                    "text": "".join(texts[first:last]),
+                    "text": "".join(block.texts[first:last]),
                     "spans": [dict(zip(_SPAN_KEYS, values, strict=True)) for values in fields],
                 }
                 file.write(orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))

@@ -28,10 +28,7 @@ _UINT16_VOCABULARY = 1 << 16
 
 
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult:
-    """Write `{out}.npy` and `{out}.csv.gz`.
-
-    Raises ExportError for a document that does not end in EOS, or has one within.
-    """
+    """Write `{out}.npy` and `{out}.csv.gz`. Raises ExportError for a document that does not end in EOS, or has one within."""
     dtype = np.dtype("<u2" if options.vocab_size <= _UINT16_VOCABULARY else "<u4")
     count, ends = 0, [0]
     with Path(f"{out}.npy").open("wb") as file:

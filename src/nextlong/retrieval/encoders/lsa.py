@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.lookup import count_chunks, sample_texts
+from nextlong.artifacts.lookup import count_chunks, runs_within, sample_texts
 from nextlong.engine.step import TRIED, Amounts, Estimate, Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, unit_or_drawn
@@ -77,7 +77,7 @@ class Lsa:
         is_ascii = np.array([text.isascii() for text in texts], np.bool_)
         for rows in (np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)):
             alike = [texts[row] for row in rows.tolist()]
-            for first, last in _batches(alike, chars=_BATCH_CHARS):
+            for first, last in runs_within([*map(len, alike)], _BATCH_CHARS):
                 # float32 rows times float32 columns, each row on its own: the batch does not show in the bits.
                 vectors[rows[first:last]] = self.tfidf(alike[first:last]) @ self.components
         return unit_or_drawn(vectors, texts, least=_NEGLIGIBLE)
@@ -87,7 +87,7 @@ class Lsa:
         is_ascii = all(map(str.isascii, texts))
         cut, terms = (_cut_ascii_words, self._ascii_terms) if is_ascii else (_cut_words, self._terms)
         words, starts = [pa.array([], pa.large_binary())], [np.zeros(1, np.int64)]
-        for first, last in _batches(texts, chars=_CUT_CHARS):
+        for first, last in runs_within([*map(len, texts)], _CUT_CHARS):
             piece, bounds = cut(texts[first:last])
             words.append(piece)
             starts.append(starts[-1][-1] + bounds[1:])
@@ -160,18 +160,6 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
 
 
-def _batches(texts: Sequence[str], *, chars: int) -> Iterator[tuple[int, int]]:
-    """Yield [first, last) of runs of texts of about so many characters, so that memory stays flat."""
-    first = held = 0
-    for position, text in enumerate(texts):
-        if held and held + len(text) > chars:
-            yield first, position
-            first, held = position, 0
-        held += len(text)
-    if first < len(texts):
-        yield first, len(texts)
-
-
 def fit_on_chunks(
     out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], options: LsaOptions, seed: int
 ) -> FitResult:
@@ -189,7 +177,7 @@ def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int
     Those of at least 2 texts and at most half of them, the `max_terms` most frequent; all where this would leave too few.
     """
     encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
-    for first, last in _batches(texts, chars=_ENCODED_CHARS):
+    for first, last in runs_within([*map(len, texts)], _ENCODED_CHARS):
         words, bounds = _cut_words(texts[first:last])
         encoded.append(words.dictionary_encode())
         starts.append(starts[-1][-1] + bounds[1:])

@@ -71,7 +71,8 @@ class OpenAIEncoder:
             raise EncoderError(f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://")
         self._model, self._options = model, options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
-        self._client = Client(options, requests_per_minute=options.requests_per_minute)
+        how = (options.api_key_env, options.max_attempts, options.timeout_s)
+        self._client = Client(*how, requests_per_minute=options.requests_per_minute)
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
 

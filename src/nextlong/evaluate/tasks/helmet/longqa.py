@@ -20,7 +20,7 @@ import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, record, several
-from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 from nextlong.text import Json
 
@@ -67,7 +67,8 @@ def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
         raise data.error(LLAMA2, f" is not a tokenizer.json ({error})") from None
 
 
-# Each reader below yields records: the document, the examples before it, the question and its answers.
+# Each reader, of data and a seed, yields records: the document, the examples before it, the question and its answers.
+_Read = Callable[[DataFiles, int], Iterator[Json]]
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
@@ -137,14 +138,7 @@ def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
         yield {**about, "answers": [row["summary/short"]], "expert": row["summary/long"]}
 
 
-def _samples(
-    request: TaskRequest,
-    read: Callable[[DataFiles, int], Iterator[Json]],
-    prompt: str,
-    prefix: str,
-    budget: int,
-    points: str = "",
-) -> Iterator[Sample]:
+def _samples(request: TaskRequest, read: _Read, prompt: str, prefix: str, budget: int, points: str) -> Iterator[Sample]:
     """Yield a question per record, its document cut to what the length leaves; `points` is the file of a summary's key points."""
     # Counted by Llama 2 whatever the model, so that every model reads the same part of a story.
     counter, items = _llama2(request.data), read(request.data, request.seed)
@@ -157,8 +151,8 @@ def _samples(
         story, most = item["context"], request.length - budget - _MARGIN_TOKENS
         if len(offsets := counter.encode(story).offsets) > most:
             story = story[: offsets[max(most - remark_tokens, 0)][1]] + _OMITTED
-        about = {"references": item["answers"], "details": {"question": item["question"]}, "stop": None}
-        sample = published.prompted(request, prompt_of(prompt), prefix, budget, context=story, **about, **fields)
+        asked = Sample("", tuple(item["answers"]), budget, prefix, details={"question": item["question"]})
+        sample = published.prompted(request, prompt, asked, context=story, **fields)
         sample.details["context_cut"] |= story != item["context"]
         if points:
             sample.details.update(keypoints=points_of.get(str(item["id"]), []), expert=item["expert"])
@@ -186,27 +180,19 @@ def _score_summary(answer: str, sample: Sample) -> dict[str, float]:
 
 
 def _task(
-    name: str,
-    read: Callable[[DataFiles, int], Iterator[Json]],
-    files: tuple[str, ...],
-    budget: int,
-    *,
-    prefix: str = "\n\nAnswer:",
-    points: str = "",
-    metric: str = "rougeL_f1",
-    score: Scorer = _score_rouge,
+    name: str, read: _Read, files: tuple[str, ...], score: Scorer, prefix: str, budget: int, points: str = ""
 ) -> Task:
+    metric = "exact_match" if score is _score_choice else "rougeL_f1"
     make = partial(_samples, read=read, prompt=name, prefix=prefix, budget=budget, points=points)
     category, more, version = ("Summ", points, 1) if points else ("LongQA", LLAMA2, 2)
     return Task(name, "helmet", category, metric, QUESTIONS, make, score, files=(*files, more), version=version)
 
 
 _read = {file: partial(_infinite, file=file) for file in (LONGBOOK_QA, _CHOICE, _BOOKS)}
-_summary = partial(_task, prefix="\n\nSummary:", score=_score_summary)
 TASKS: Final = (
-    _task("narrativeqa", _narrative, (_NARRATIVE, _NARRATIVE_TRAIN), 100, prefix="\nAnswer:"),
-    _task("infbench_qa", _read[LONGBOOK_QA], (LONGBOOK_QA,), 10),
-    _task("infbench_mc", _read[_CHOICE], (_CHOICE,), 10, metric="exact_match", score=_score_choice),
-    _summary("infbench_sum", _read[_BOOKS], (_BOOKS,), 1200, points=_BOOK_POINTS),
-    _summary("multi_lexsum", _cases, (_CASES, _CASES_TRAIN), 400, points=_CASE_POINTS),
+    _task("narrativeqa", _narrative, (_NARRATIVE, _NARRATIVE_TRAIN), _score_rouge, "\nAnswer:", 100),
+    _task("infbench_qa", _read[LONGBOOK_QA], (LONGBOOK_QA,), _score_rouge, "\n\nAnswer:", 10),
+    _task("infbench_mc", _read[_CHOICE], (_CHOICE,), _score_choice, "\n\nAnswer:", 10),
+    _task("infbench_sum", _read[_BOOKS], (_BOOKS,), _score_summary, "\n\nSummary:", 1200, _BOOK_POINTS),
+    _task("multi_lexsum", _cases, (_CASES, _CASES_TRAIN), _score_summary, "\n\nSummary:", 400, _CASE_POINTS),
 )

@@ -21,7 +21,7 @@ from annotated_types import Gt
 
 import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
-from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, normalize_answer
 from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json
@@ -60,9 +60,10 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         # PopQA has one split only, so the question itself may be one of its examples.
         shots = published.sampled_examples(examples, key, group, {group} if is_popqa else set())
         shown = (f"{listed(one)}\n\nQuestion: {one['question']}\nAnswer: {one['answers'][0]}\n\n" for one in shots)
-        about: Json = {"references": row["answers"], "details": {"depth": row.get("depth"), "group": group}}
+        details = {"depth": row.get("depth"), "group": group}
+        asked = Sample("", tuple(row["answers"]), 20, "\nAnswer:", "\n", details)
         fields = {"context": listed(row), "demos": "".join(shown), "question": row["question"]}
-        yield published.prompted(request, prompt_of("helmet_rag"), "\nAnswer:", 20, **about, **fields)
+        yield published.prompted(request, "helmet_rag", asked, **fields)
 
 
 # Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
@@ -99,9 +100,9 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
         shots = published.sampled_examples(examples, "qid", query, every | {query})
         shown = (f"{show(one)}\n\nQuery: {one['query']}\nRanking: {ranking(one)}\n\n" for one in shots)
         relevance = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
-        about: Json = {"references": [ranking(row)], "details": {"judged": relevance, "group": query}}
+        asked = Sample("", (ranking(row),), 200, "\nRanking:", "\n", {"judged": relevance, "group": query})
         fields = {"context": show(row), "demos": "".join(shown), "question": row["query"]}
-        yield published.prompted(request, prompt_of("helmet_rerank"), "\nRanking:", 200, **about, **fields)
+        yield published.prompted(request, "helmet_rerank", asked, **fields)
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
@@ -163,10 +164,8 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     for row, shots in published.shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
         about = {"instruction": prompt["instruction"]}
         demos = (prompt["demo_prompt"].format(**{**shot, **about, "context": listed(shot["docs"])}) for shot in shots)
-        shown, context = (
-            "".join(f"{demo}\n\n\n" for demo in demos),
-            listed(row["docs"][: _ALCE_PASSAGES[request.length]]),
-        )
+        shown = "".join(f"{demo}\n\n\n" for demo in demos)
+        context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
         # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
         text = f"{shown}{prompt['instruction']}\n\nQuestion: {row['question']}\n\n{context}"

@@ -11,11 +11,12 @@ import random
 import re
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.task import Sample, Scorer, TaskRequest
+from nextlong.evaluate.task import Sample, Scorer, TaskRequest, prompt_of
 from nextlong.text import Json
 
 SHOTS: Final = 2
@@ -27,30 +28,20 @@ _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
-def prompted(
-    request: TaskRequest,
-    template: str,
-    prefix: str,
-    budget: int,
-    *,
-    context: str,
-    references: Sequence[str],
-    details: Json,
-    stop: str | None = "\n",
-    **fields: str,
-) -> Sample:
-    """Return the sample of a template, its context cut to what the length leaves.
+def prompted(request: TaskRequest, template: str, sample: Sample, *, context: str, **fields: str) -> Sample:
+    """Return a sample with the prompt of a template, its context cut to what the length leaves.
 
     As in HELMET's `tokenize`, a prompt that is too long loses as many tokens at the end of its context; BOS is counted.
     """
-    before, behind = (part.format(**fields) for part in template.split("{context}"))
-    room, kept = request.room - budget - len(request.tokenizer.prefix), context
+    before, behind = (part.format(**fields) for part in prompt_of(template).split("{context}"))
+    room, kept = request.room - sample.max_new_tokens - len(request.tokenizer.prefix), context
     # Cutting may merge tokens at the edge, so the count is taken again until it fits.
-    while kept and (over := request.tokenizer.count(before + kept + behind + prefix) - room) > 0:
+    while kept and (over := request.tokenizer.count(before + kept + behind + sample.answer_prefix) - room) > 0:
         bounds = request.tokenizer.boundaries(kept)
         kept = kept[: bounds[-over][0]] if over <= len(bounds) else ""
-    about = {"context_cut": kept != context, "chars_before": len(before), "chars_behind": len(behind + prefix)}
-    return Sample(before + kept + behind, tuple(references), budget, prefix, stop, {**about, **details})
+    about = {"context_cut": kept != context, "chars_before": len(before)}
+    about["chars_behind"] = len(behind + sample.answer_prefix)
+    return replace(sample, prompt=before + kept + behind, details={**about, **sample.details})
 
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:

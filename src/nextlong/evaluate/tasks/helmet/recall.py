@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, NotRequired
 
 import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.evaluate.data import NAME, TEXT, DataFiles, record, several
-from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, prompted, shuffled
 from nextlong.text import Json
@@ -48,8 +48,8 @@ def _json_kv(request: TaskRequest) -> Iterator[Sample]:
 
     def sample(context: str, key: str, value: str, shown: Sequence[Sequence[str]], details: Json) -> Sample:
         demos = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown)
-        fields: Json = {"references": [value], "details": details, "stop": None, "demos": demos, "question": key}
-        return prompted(request, prompt_of("helmet_json_kv"), "\nCorresponding value:", 100, context=context, **fields)
+        asked = Sample("", (value,), 100, "\nCorresponding value:", details=details)
+        return prompted(request, "helmet_json_kv", asked, context=context, demos=demos, question=key)
 
     def made(number: int, keys: int) -> Sample:
         draw = random.Random(f"{request.seed} json_kv {number}")
@@ -190,8 +190,8 @@ def _icl_samples(
         number_of = dict(zip(labels, numbers, strict=True))
         demos = _balanced(train, shots, seed=seed if form == "2025" else request.seed)
         context = "\n\n".join(f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos)
-        fields: Json = {"references": [str(number_of[one.label])], "details": {"shots": shots}, "question": one.text}
-        yield prompted(request, prompt_of("helmet_icl"), "\nlabel:", 20, context=context, **fields)
+        asked = Sample("", (str(number_of[one.label]),), 20, "\nlabel:", "\n", {"shots": shots})
+        yield prompted(request, "helmet_icl", asked, context=context, question=one.text)
 
 
 def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelled]:
