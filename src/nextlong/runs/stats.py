@@ -258,6 +258,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
+    near = _NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical) if counting.negatives else None
     cosine_sums = _by_source(run, counting.cosines_of_document)  # by source of the meta-document, in units
     cosine_counts = _by_source(run, counting.scores_of_document)
     return Stats(
@@ -306,9 +307,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         tokens_by_source=_by_source(run, counting.tokens_of_document),
         corpus_by_source=source_chars,
         negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
-        near_identical=_NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical)
-        if counting.negatives
-        else None,
+        near_identical=near,
         chars_per_token=chars_per_token,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(counting.tokens_of_document.counted()[0]),
