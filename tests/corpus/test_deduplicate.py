@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from nextlong.corpus.deduplicate import (
     _PERMUTATIONS,
-    MinhashResult,
     NearDuplicatesResult,
     _band_width,
     _keep_longest,
     _minhash_shard,
+    _MinhashResult,
     _passes_for,
     _similar_pairs,
     _write_bands,
@@ -244,7 +244,7 @@ def test_signatures_estimate_the_jaccard_similarity_of_word_runs(tmp_path):
     words = [f"w{number}" for number in range(1004)]
     texts = [" ".join(words), " ".join(words[:804]), " ".join(f"x{number}" for number in range(1004))]
     counts, signatures = signatures_of(tmp_path, texts)
-    assert counts == MinhashResult(documents=3)
+    assert counts == _MinhashResult(documents=3)
     assert (signatures[0] == signatures[1]).mean() == pytest.approx(0.8, abs=0.11)  # three standard errors
     assert (signatures[0] == signatures[2]).mean() < 0.05
 

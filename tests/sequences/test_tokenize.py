@@ -24,7 +24,7 @@ from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import TokensResult, _list_referenced_chunks, _tokenize_shards, _Wanted, tokens_step
+from nextlong.sequences.tokenize import _list_referenced_chunks, _tokenize_shards, _TokensResult, _Wanted, tokens_step
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
@@ -73,7 +73,7 @@ def test_wanted_rows_in_order(shard, tmp_path):
     expected = [tokenizer.encode(texts[row]).ids for row in rows]
     assert [ids[start:end].tolist() for start, end in pairwise(offsets)] == expected
     assert (ids.dtype, offsets.dtype, offsets.shape) == (np.uint32, np.int64, (6,))
-    assert counts == TokensResult(
+    assert counts == _TokensResult(
         chunks=5,
         tokens=sum(map(len, expected)),
         chars=sum(len(texts[row]) for row in rows),
@@ -92,7 +92,7 @@ def test_all_rows_decode_to_the_documents(shard, tmp_path):
 def test_no_rows(shard, tmp_path):
     counts, ids, offsets = run(shard, tmp_path / "out", [])
     assert (len(ids), offsets.tolist()) == (0, [0])
-    assert counts == TokensResult(chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0)
+    assert counts == _TokensResult(chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0)
 
 
 def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
@@ -246,7 +246,7 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
 def test_differences_stop_the_run_and_name_the_tasks(tmp_path):
     inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "referenced_chunks")]
     step = tokens_step(*inputs, engine="auto")
-    encoded = TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
+    encoded = _TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Artifact("tokens", tmp_path, {"parts": parts[:1]}))
     with pytest.raises(RunError, match=r"\(3 of task 1, 1 of task 3\); .* --set tokenizer\.engine=reference"):

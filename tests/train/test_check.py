@@ -67,7 +67,7 @@ def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
     from nextlong.train import exact
 
     assert checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
-    monkeypatch.setattr(exact, "logit_scale", lambda _: 1.0)
+    monkeypatch.setattr(exact, "_logit_scale", lambda _: 1.0)
     with pytest.raises(errors.RecipeError, match="by the model's own forward pass, which scales"):
         checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
 

@@ -50,7 +50,7 @@ def test_losses_are_drawn_by_step_and_by_role(tmp_path, metrics):
 
 
 def test_distances_have_a_picture_of_their_own_and_the_first_and_last_measurement_a_name(tmp_path, metrics):
-    first, *_, last = metrics.DISTANCES
+    first, *_, last = metrics._DISTANCES
     write_metrics(tmp_path, distances={last: [3.0, 5], first: [2.0, 5]})
     metrics.draw(tmp_path)
     shown = texts(tmp_path)

@@ -68,7 +68,7 @@ def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatc
 
     from nextlong.train import model
 
-    monkeypatch.setattr(model, "COMPILER", "aot_eager")
+    monkeypatch.setattr(model, "_COMPILER", "aot_eager")
     changes = {"data.pack": 4096, "training.steps": 2, "training.warmup_steps": 0}
     plain = losses(train(train_recipe(changes, out="plain"), quiet))
     torch._dynamo.utils.counters.clear()

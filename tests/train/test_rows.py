@@ -62,11 +62,15 @@ def test_packed_rows_by_sequence_and_whole(shared_run):
     steps=st.integers(1, 30),
 )
 def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(rows, per_step, at_once, seed, steps):
-    from nextlong.train.rows import BatchPlan
+    from types import SimpleNamespace
+
+    from nextlong.train.prepare import Prepared
+    from nextlong.train.recipe import Training
 
     def read(step, micro_batch_rows=1):
-        plan = BatchPlan(rows=rows, rows_per_step=per_step, micro_batch_rows=micro_batch_rows, seed=seed)
-        return plan.micro_batches(step).flatten().tolist()
+        recipe = SimpleNamespace(seed=seed, training=Training(micro_batch_rows=micro_batch_rows))
+        ready = SimpleNamespace(recipe=recipe, rows=range(rows), rows_per_step=per_step)
+        return Prepared.micro_batches(ready, step).flatten().tolist()
 
     assert all(read(step, at_once) == read(step) for step in range(steps))
     epoch = [row for step in range(rows // per_step) for row in read(step)]
@@ -88,10 +92,10 @@ def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
 
 def test_train_and_validation_of_parquet_share_nothing(shared_run):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import ParquetRows
+    from nextlong.train.rows import source_of
 
     data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
-    train, validation = (ParquetRows(data, split=split) for split in ("train", "validation"))
+    train, validation = (source_of(data, split=split, tokenizer=None) for split in ("train", "validation"))
     first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
     assert not first & second
     assert len(first | second) == 12
@@ -174,9 +178,9 @@ def conversation(*turns):
 
 def chat_rows(path, tokenizer, **keys):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import ChatRows
+    from nextlong.train.rows import source_of
 
-    return ChatRows(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+    return source_of(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
 
 
 def test_only_answers_are_predicted(tmp_path, chat_tokenizer):

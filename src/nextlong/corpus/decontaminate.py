@@ -252,9 +252,7 @@ class _Wanted:
         self.lengths = np.unique(runs["words"]).tolist()
 
 
-def _matches(
-    words: Words, text_starts: NDArray[np.int64], wanted: _Wanted
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
+def _matches(words: Words, text_starts: NDArray[np.int64], wanted: _Wanted) -> tuple[NDArray[Any], ...]:
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
     # Of each match found: first character, end of the last character, number of the evaluation file.
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]

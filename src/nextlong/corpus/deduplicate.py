@@ -34,7 +34,7 @@ _COMPARED_PAIRS: Final = 16_384
 _EXAMPLES: Final = 5
 
 
-class MinhashResult(TaskResult):
+class _MinhashResult(TaskResult):
     """Documents that were given a signature."""
 
     documents: int
@@ -45,9 +45,7 @@ class NearDuplicatesResult(TaskResult):
 
     near_duplicates: int
     clusters: int
-    examples: tuple[
-        tuple[int, int], ...
-    ] = ()  # rows of the corpus: a document that goes, and the one that stays instead
+    examples: tuple[tuple[int, int], ...] = ()  # rows of the corpus: one that goes, and the one that stays instead
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
@@ -57,11 +55,11 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
     tasks = each_shard(partial(_minhash_shard, width=width), **files)
     estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard)
-    minhash = Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
+    minhash = Step("minhash", 2, {"width": width}, (ingest, select), tasks, _MinhashResult, estimate=estimate)
 
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
-        passes = _passes_for(sum(part.documents for part in own.results(MinhashResult)))
+        passes = _passes_for(sum(part.documents for part in own.results(_MinhashResult)))
         files: dict[str, Any] = {"hashes": done["ingest"].files(".hashes.npy")}
         files |= {name: own.files(f".{name}.npy") for name in ("signatures", "band_hashes", "band_rows")}
         task = partial(_similar_pairs, **files, passes=passes, threshold=threshold)
@@ -90,13 +88,11 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     return [minhash, pairs, clusters]
 
 
-def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
+def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> _MinhashResult:
     """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values."""
-    minhash = minhash_class()
-    kept = np.load(keep)
-    signatures = np.lib.format.open_memmap(
-        f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), _PERMUTATIONS)
-    )
+    minhash, kept = minhash_class(), np.load(keep)
+    path, shape = f"{out}.signatures.npy", (len(kept), _PERMUTATIONS)
+    signatures = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=shape)
     first = 0  # rows that are not kept stay 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
@@ -109,7 +105,7 @@ def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> Min
                 signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
             first += batch.num_rows
     _write_bands(out, signatures, kept, width=width)
-    return MinhashResult(documents=int(kept.sum()))
+    return _MinhashResult(documents=int(kept.sum()))
 
 
 def _write_bands(out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int) -> None:

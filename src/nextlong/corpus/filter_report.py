@@ -37,7 +37,6 @@ _Paths = Sequence[Path]
 _SUFFIX: Final = ".filter_report.json"
 # Why a filter left something out; behind the first stands what is wrong with the records.
 REJECTED = "rejected: "
-FILTERED = "removed by the source filter"
 EXCLUDED = "excluded by ingest.exclude"
 EXACT = "exact duplicate of another document"
 NORMALIZED = "normalized duplicate of another document"
@@ -104,9 +103,21 @@ def _write_filter_report(
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     ingested = done["ingest"].results(IngestResult)
     documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
-    reasons = _rejects(done)
+    found: Counter[str] = Counter()
+    for part in ingested:
+        found.update(part.reject_reasons)
+    examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
+    for path in done["ingest"].files(".rejects.arrow") if found else ():
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            for row in reader.get_batch(0).to_pylist():
+                kind, _, detail = row["reason"].partition(": ")
+                if len(examples_of[kind]) < _EXAMPLES:
+                    examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
+        if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
+            break
+    reasons = [LeftOut(f"{REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind])) for kind in sorted(found)]
     for reason, removed, examples in (
-        (FILTERED, "filtered_out", "filter_examples"),
+        ("removed by the source filter", "filtered_out", "filter_examples"),
         (EXCLUDED, "excluded", "excluded_examples"),
     ):
         named = [
@@ -141,22 +152,6 @@ def _write_filter_report(
     out.with_name(out.name + _SUFFIX).write_text(told, encoding="utf-8")
     count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), stay)
     return LeftOutResult(left_out={one.reason: one.count for one in reasons}, same_ids=count, same_id_example=example)
-
-
-def _rejects(done: Artifacts) -> list[LeftOut]:
-    found: Counter[str] = Counter()
-    for part in done["ingest"].results(IngestResult):
-        found.update(part.reject_reasons)
-    examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
-    for path in done["ingest"].files(".rejects.arrow") if found else ():
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for row in reader.get_batch(0).to_pylist():
-                kind, _, detail = row["reason"].partition(": ")
-                if len(examples_of[kind]) < _EXAMPLES:
-                    examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
-        if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
-            break
-    return [LeftOut(f"{REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind])) for kind in sorted(found)]
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:

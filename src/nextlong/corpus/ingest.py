@@ -116,14 +116,13 @@ def ingest_step(
 def _ingest_split(
     out: Path, *, parts: Parts, source: Source, settings: Ingest, shard_bytes: int, exclusion: Exclusion, is_first: bool
 ) -> IngestResult:
-    """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
+    """Write one task's documents as `{out}.{k:04d}.documents.arrow`, with `.hashes.npy` (uint64), `.chars.npy` (int64) and more.
 
-    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids. Under
-    `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its text
-    reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
-    hashed; the page cache still holds a small one. The first task of a source writes what is excluded of it to
-    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the
-    task. Raises CorpusError for a file that cannot be read to its end.
+    `.id_hashes.npy` (uint64) are of source and id; `.normalized.npy` (uint64), under `dedup: normalized`, is each
+    `normalized_hash`. A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to
+    `{out}.rejects.arrow`. The first task of a source writes what is excluded of it to `{out}.excluded.json`;
+    `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task. Raises CorpusError
+    for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
@@ -174,6 +173,7 @@ def _ingest_split(
         reject_reasons={kind.value: count for kind, count in sorted(kinds.items())},
         example=example,
         shards=documents.shards,
+        # The page cache still holds a small file.
         input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file),
         filtered_out=removed["filtered_out"],
         filter_examples=tuple(examples["filtered_out"]),

@@ -24,8 +24,7 @@ from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
 from nextlong.reading.records import (
-    FilteredItems,
-    FilteredOut,
+    FilteredItem,
     ReadRequest,
     Record,
     Reject,
@@ -170,7 +169,7 @@ class _Reading:
         self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random
     ) -> tuple[list[bytes], float]:
         """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
-        kept: list[Record | Reject | FilteredOut] = []
+        kept: list[FilteredItem] = []
         read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self._records(file):
             text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
@@ -184,10 +183,10 @@ class _Reading:
             total = read
         return list(self._texts(kept)), kept_bytes / max(1, total) if read else share
 
-    def _records(self, file: InputFile) -> FilteredItems:
+    def _records(self, file: InputFile) -> Iterator[FilteredItem]:
         return read_records(FilePart(file), self._source, max_document_chars=self._max_chars)
 
-    def _texts(self, items: Iterable[Record | Reject | FilteredOut]) -> Iterator[bytes]:
+    def _texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
         """Yield the texts of those items that are documents, as ingest judges it; count the others by kind."""
         for item in items:
             if isinstance(item, Reject):

@@ -161,9 +161,7 @@ def _select_documents(
                 "no earlier source has, so its share cannot be met; remove the source or its weight"
             )
     scale = min((capped[i].chars / weight for i, weight in weights.items()), default=Fraction(0))
-    final = capped | {
-        i: _prefix(shards, i, seed, sources[i].max_documents, int(scale * weight)) for i, weight in weights.items()
-    }
+    final = capped | {i: _prefix(shards, i, seed, sources[i].max_documents, int(scale * weights[i])) for i in weights}
     for i in sampled:
         for shard_hashes, _, keep in shards.of(i):
             keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(final[i].last_key)

@@ -89,9 +89,8 @@ class _Delimited(InputFormat):
         first_row, _, _ = head.partition(b"\n")
         if encoding is None and (nul := first_row.find(b"\0")) >= 0:
             if first_row.count(b"\0") < len(first_row) // 3:
-                raise CorpusError(
-                    f"{file.path}:1: byte {nul + 1} is NUL, which CSV and TSV files cannot hold; correct or replace the file"
-                )
+                problem = f"byte {nul + 1} is NUL, which CSV and TSV files cannot hold"
+                raise CorpusError(f"{file.path}:1: {problem}; correct or replace the file")
             encoding = "UTF-16LE" if nul % 2 else "UTF-16BE"
         if encoding is not None:
             raise CorpusError(

@@ -43,18 +43,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of a source.
+    """One file of a source."""
 
-    `path` is a full URL or an absolute local path; `name` the path below the source's folder, the same on every machine;
-    `version` a string that changes with the file, if only with its modification time; `known_as` the version under which
-    a run directory has read the same bytes before, if that was another.
-    """
-
-    path: str
+    path: str  # a full URL or an absolute local path
     bytes: int
-    version: str
-    name: str
-    known_as: str | None = None
+    version: str  # changes with the file, if only with its modification time
+    name: str  # the path below the source's folder, the same on every machine
+    known_as: str | None = None  # the version under which a run directory has read the same bytes before, if another
 
     @property
     def identity(self) -> str:
@@ -69,18 +64,17 @@ SourceFiles = Sequence[Sequence[InputFile]]  # of each source
 class FilePart:
     """What a task reads of a file: all of it, the JSON lines that begin in bytes [start, stop), or the Parquet `row_groups`.
 
-    `lines_before` is the number of lines or rows above the part. Bytes of a file of several zstd frames are those of whole
-    frames; `inside_bytes` is then their decompressed size and `begins_line` says whether a line begins with the first of
-    them. Bytes of any other compressed file (`skips`) are decompressed ones: a reader skips what is above, counting lines.
+    Bytes of a file of several zstd frames are those of whole frames. Bytes of any other compressed file (`skips`) are
+    decompressed ones: a reader skips what is above, counting lines.
     """
 
     file: InputFile
     start: int = 0
     stop: int | None = None
-    lines_before: int = 0
+    lines_before: int = 0  # lines or rows above the part
     row_groups: tuple[int, int] | None = None
-    inside_bytes: int | None = None
-    begins_line: bool = True
+    inside_bytes: int | None = None  # of whole zstd frames, decompressed …
+    begins_line: bool = True  # … and whether a line begins with the first of them
     skips: bool = False
     share: float = 1.0  # of the bytes on disk, of row groups and of decompressed bytes
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import FilteredItems, FilteredOut, Items, Record, Reject
+from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record, Reject
 from nextlong.recipe import Source
 from nextlong.text import Json, first_sentence
 
@@ -78,7 +78,7 @@ class _RowFilter:
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
-    def apply(self, items: Items, *, first_value: int, file: InputFile) -> FilteredItems:
+    def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[FilteredItem]:
         """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
         held: list[Record | Reject] = []
         chars = 0
@@ -90,7 +90,9 @@ class _RowFilter:
                 held, chars = [], 0
         yield from self._apply_batch(held, first_value, file)
 
-    def _apply_batch(self, items: Sequence[Record | Reject], first_value: int, file: InputFile) -> FilteredItems:
+    def _apply_batch(
+        self, items: Sequence[Record | Reject], first_value: int, file: InputFile
+    ) -> Iterator[FilteredItem]:
         import duckdb
 
         records = [item for item in items if isinstance(item, Record)]
@@ -144,9 +146,8 @@ class _RowFilter:
         paths: dict[_Path, None] = {}
         for node in _expressions(nodes[0]["where_clause"]):
             if (kind := node["class"]) in _REFUSED:
-                raise RecipeError(
-                    f"{self._key} contains {_REFUSED[kind]}; a condition can use only the columns of one document"
-                )
+                problem = f"contains {_REFUSED[kind]}; a condition can use only the columns of one document"
+                raise RecipeError(f"{self._key} {problem}")
             if name := self._varying(node):
                 raise RecipeError(
                     f"{self._key}: {name} changes with every call, so the same files would give other documents; replace it "
@@ -155,9 +156,8 @@ class _RowFilter:
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
-            raise RecipeError(
-                f"{self._key} names no column, so it is the same for every document; name one, such as language = 'en'"
-            )
+            problem = "names no column, so it is the same for every document"
+            raise RecipeError(f"{self._key} {problem}; name one, such as language = 'en'")
         known: dict[str, str] = {}
         for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
             if (other := known.setdefault(name.lower(), name)) != name:
@@ -205,7 +205,7 @@ def named_columns(source: Source) -> tuple[str, ...]:
     return (*source.metadata, *(row_filter.columns if row_filter else ()))
 
 
-def apply_filter(items: Items, source: Source, file: InputFile) -> FilteredItems:
+def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[FilteredItem]:
     """Return the items of a file that were read with `named_columns`, after the source's filter."""
     row_filter = filter_of(source)
     return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)

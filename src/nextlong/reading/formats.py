@@ -8,7 +8,7 @@ to its end stops the run: half a file must never pass for a whole one.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache, lru_cache
 from itertools import islice
@@ -20,7 +20,7 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.records import FilteredItems, InputFormat, ReadRequest, explained
+from nextlong.reading.records import FilteredItem, InputFormat, ReadRequest, explained
 from nextlong.recipe import Source
 from nextlong.text import Json
 
@@ -71,7 +71,7 @@ def format_of(name: str, source: Source) -> InputFormat:
     return known
 
 
-def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> FilteredItems:
+def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> Iterator[FilteredItem]:
     """Stream the records, rejects and filtered documents of a file in its order; memory holds one line, or one batch.
 
     Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.

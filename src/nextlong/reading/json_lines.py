@@ -65,10 +65,7 @@ class _JsonLines(InputFormat):
             request.refuse_column(source.text, keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
-        """Yield the objects of the first lines; other lines are skipped.
-
-        Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
-        """
+        """Yield the objects of the first lines. Raises CorpusError for one JSON array, ValueError if no line is an object."""
         problem, lines, has_objects = "", 0, False
         for number, line in _lines(stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES):
             lines += 1

@@ -71,7 +71,7 @@ class FilteredOut(NamedTuple):
 
 Items = Iterator[Record | Reject]
 Sample = tuple[Items, float]  # and its share of the file
-FilteredItems = Iterator[Record | Reject | FilteredOut]
+FilteredItem = Record | Reject | FilteredOut
 
 
 @dataclass(frozen=True, slots=True)

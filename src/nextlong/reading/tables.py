@@ -41,7 +41,7 @@ class _Parquet(InputFormat):
         size = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
         groups = None if part.row_groups is None else range(*part.row_groups)
         batches = parquet.iter_batches(size, row_groups=groups, columns=_dotted(paths), use_threads=False)
-        yield from _read_batches(batches, request, paths, rows_before=part.lines_before)
+        yield from _read_batches(batches, request, paths)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         batches = _open_parquet(stream).iter_batches(_HEAD_ROWS, use_threads=False)
@@ -142,12 +142,10 @@ def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]
     return iter(reader) if count is None else map(reader.get_batch, range(count))
 
 
-def _read_batches(
-    batches: Iterable[pa.RecordBatch], request: ReadRequest, paths: Sequence[_Path], *, rows_before: int = 0
-) -> Items:
+def _read_batches(batches: Iterable[pa.RecordBatch], request: ReadRequest, paths: Sequence[_Path]) -> Items:
     """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
     text_path, id_path, *others = paths
-    name, line = request.part.file.name, rows_before
+    name, line = request.part.file.name, request.part.lines_before
     for batch in batches:
         # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):

@@ -64,9 +64,8 @@ def _compose_drafts(
 ) -> ComposeResult:
     """Compose the first `take[i]` drafts of each file, and count what was dropped.
 
-    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` where there are several files. With `max_uses`, a
-    chunk is a negative in at most this many sequences, so one task must compose all files, in order; it remembers a number
-    for each chunk that served.
+    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` of several files. With `max_uses`, a chunk is a negative
+    in at most this many sequences, so one task must compose all files, in order.
     """
     uses, dropped = Counter[int](), Counter[str]()
     blocked: set[int] = set()  # the chunks that have served `max_uses` times
@@ -131,11 +130,10 @@ def _drafts_and_pieces(
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
 
-    None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
-    are put together as they are, except for passages that decontamination removed. Lookups are made for blocks of drafts, to
-    bound memory.
+    None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft, as whole documents
+    do but for passages that decontamination removed.
     """
-    block: list[pa.RecordBatch] = []
+    block: list[pa.RecordBatch] = []  # of which chunks are looked up together
     ends = [0]  # of the drafts of the block, in pieces
     for number in range(take):
         block.append(reader.get_batch(number))

@@ -4,12 +4,12 @@ In:  a `tokenizers.Tokenizer` (the reference) and texts.
 Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
 `encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
 
-fastokens is some forty times as fast, but takes long to load a large vocabulary: a process turns to it once enough text is known
-to come, or the reference has spent as much time. A wrong id is silent damage in a training set, hence:
+fastokens is some forty times as fast, but takes long to load a large vocabulary: a process turns to it once enough text is
+known to come, or the reference has spent as much time. A wrong id is silent damage in a training set, hence:
 
-1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`.
-2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
-3.  The first texts and then every 256th are encoded both ways; no ids are kept of a process that has seen a difference.
+1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`. 2.
+Texts with one of the three characters that the two class differently go to the reference; a test tries all others. 3.  The
+first texts and then every 256th are encoded both ways; no ids are kept of a process that has seen a difference.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
 Engine = Literal["auto", "reference"]
+_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, and the number of each text
 
 _TRIED_ADDED_TOKENS: Final = 200
 # By hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it.
@@ -69,18 +70,14 @@ def is_known_to_be_fast(tokenizer: Tokenizer) -> bool:
 
 
 class TextEncoder:
-    """Encodes texts as the reference does.
-
-    `engine="auto"` takes fastokens where its ids are the same and the texts are worth loading it. `mismatches` counts the
-    checked texts on which it differed. Sets `encode_special_tokens` of the tokenizer that it is given. Single-threaded.
-    """
+    """Encodes texts as the reference does, by fastokens where its ids are the same and enough text comes. Single-threaded."""
 
     def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
         self._reference, self._is_settled = tokenizer, engine == "reference"
         self._fast: fastokens.Tokenizer | None = None
         self._chars_before_loading = chars_before_loading(tokenizer)
-        self.mismatches = 0
+        self.mismatches = 0  # checked texts on which fastokens differed
         self.checkable_texts = 0  # the first ones are encoded both ways, and some of the others
 
     def expect(self, chars: int) -> None:
@@ -105,7 +102,7 @@ class TextEncoder:
                 pass
         return "reference" if self._fast is None else "fastokens"
 
-    def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode_batch(self, texts: Sequence[str]) -> _Encoded:
         """Return all ids, flat, and the number of ids of each text, shape (len(texts),)."""
         self.expect(0)
         if self._fast is None:
@@ -152,9 +149,7 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
         yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
 
 
-def _encode_fast(
-    fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]) -> _Encoded:
     doubtful = [place for place, text in enumerate(texts) if any(char in text for char in _DOUBTFUL)]
     given = list(texts)
     for place in doubtful:
@@ -175,6 +170,6 @@ def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
 
 
-def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> _Encoded:
     parts = [np.empty(0, np.uint32), *all_ids]
     return np.concatenate(parts), np.array([len(part) for part in parts[1:]], np.int64)

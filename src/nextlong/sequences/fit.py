@@ -3,13 +3,11 @@
 In:  for each meta-chunk its candidates, or a list of documents; only their lengths in tokens matter.
 Out: spans that tile [0, T), or the reason why there are none.
 
-`fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap between two
-meta-chunks is empty; then the rest of the token budget is shared evenly, and what one meta-chunk leaves over goes to the
-next. Negatives are whole, and only the last one of the sequence is cut, so every meta-chunk is present and the length is T.
-`fit="paper"`: concatenate, cut at T, drop what is shorter (paper §3.1.2). The other methods do the same with documents.
-
-A separator follows each chunk that does not end in a newline, so that no two texts run into each other. A `Cutter` decides
-where a chunk may be cut: by lengths alone here, by the text in `compose.py`.
+`fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap is empty; then the rest
+of the token budget is shared evenly, and what one meta-chunk leaves over goes to the next. Only the last negative of the
+sequence is cut. `fit="paper"`: concatenate, cut at T, drop what is shorter (paper §3.1.2). The other methods do the same with
+documents. A separator follows each chunk that does not end in a newline. A `Cutter` decides where a chunk may be cut: by
+lengths alone here, by the text in `compose.py`.
 """
 
 from __future__ import annotations
@@ -151,9 +149,8 @@ def compose(
     if min_gap_tokens < 1:
         raise ValueError(f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more")
     if target_tokens <= len(bos) + len(eos):
-        raise ValueError(
-            f"target_tokens={target_tokens} leaves no room beside {len(bos)} tokens of bos and {len(eos)} of eos; raise it"
-        )
+        specials = f"{len(bos)} tokens of bos and {len(eos)} of eos"
+        raise ValueError(f"target_tokens={target_tokens} leaves no room beside {specials}; raise it")
     tokens: list[Sequence[int]] = list(meta_chunks)
     numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
     groups = [Group(SizedChunk(number, len(meta)), []) for number, meta in enumerate(meta_chunks)]
@@ -229,22 +226,18 @@ def concatenate_spans(
 
 @dataclass
 class _Walker:
-    """Walks a group's candidates in order, past those that any group has used; `taken` are its negatives so far.
-
-    `used` is shared by the groups of a sequence: the chunks taken so far, and their near-duplicates (None: all may serve
-    again). `tokens` and `cost` count the negatives taken, without and with their separators.
-    """
+    """Walks a group's candidates in order, past those that any group has used; `taken` are its negatives so far."""
 
     candidates: Sequence[SizedChunk]
-    used: set[int] | None
+    used: set[int] | None  # by all groups of a sequence: chunks, and their near-duplicates (None: all may serve again)
     blocked: Container[int]
     near_duplicates: Mapping[int, Sequence[int]]
     cutter: Cutter
     taken: list[SizedChunk] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # of `taken` among the candidates
     place: int = 0  # of the next candidate
-    tokens: int = 0
-    cost: int = 0
+    tokens: int = 0  # of the negatives taken …
+    cost: int = 0  # … and with their separators
 
     def free(self) -> SizedChunk | None:
         """Return the next candidate that may serve, None if there is none."""

@@ -35,7 +35,7 @@ _COPIED_ROWS = 4096  # at a time
 _CHARS_OF_A_TASK: Final = 40_000_000
 
 
-class TokensResult(TaskResult):
+class _TokensResult(TaskResult):
     """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
 
     chunks: int
@@ -97,7 +97,7 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
             with suppress(RunError, ValueError):  # unfinished, harmed or half removed: these rows are tokenized anew
                 tokens = open_done("tokens", folder)
                 told = tokens.manifest
-                is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
+                is_right = not any(shard.mismatches for shard in tokens.results(_TokensResult))
                 if (
                     is_right
                     and [told["version"], told["config"]] == [version, config]
@@ -123,7 +123,7 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
         return [partial(_tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
 
     def check(done: Artifact) -> None:
-        counts = [task.mismatches for task in done.results(TokensResult)]
+        counts = [task.mismatches for task in done.results(_TokensResult)]
         if wrong := ", ".join(f"{count:,} of task {number}" for number, count in enumerate(counts) if count):
             raise RunError(
                 f"fastokens gave other ids than the reference for some of the chunks that are checked ({wrong}); "
@@ -140,7 +140,7 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
         rate="tokens",
     )
     inputs = (ingest, chunk, tokenizer, referenced)
-    return Step("tokens", version, config, inputs, tasks, TokensResult, check=check, estimate=estimate)
+    return Step("tokens", version, config, inputs, tasks, _TokensResult, check=check, estimate=estimate)
 
 
 class _Wanted(NamedTuple):
@@ -153,7 +153,7 @@ class _Wanted(NamedTuple):
     known: Sequence[_Known] = ()
 
 
-def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> _TokensResult:
     """Encode, or copy, what is wanted of shards into `{out}.{shard}.ids.npy` and `.offsets.npy`; wrong if there is a mismatch."""
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
@@ -193,4 +193,4 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
         np.save(f"{stem}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
         tokens += int(lengths.sum())
     # Its mismatches in earlier tasks count too, whose ids it would have to doubt.
-    return TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)
+    return _TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)

@@ -1,9 +1,8 @@
 """Tokenizer: load it or train it once, find the tokens that begin and end a document, and measure the characters per token.
 
 In:  the recipe's `tokenizer` section, the files beside a tokenizer.json; DOCUMENTS and CHUNKS of the corpus.
-Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2): measured
-on a random sample of chunks rather than assumed, since it differs between corpora as much as between tokenizers.
-Samples are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
+Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2), measured on
+chunks that are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
 """
 
 from __future__ import annotations
@@ -358,10 +357,9 @@ def lossy_tokenizer(share: float) -> str:
 
 
 # which token begins a document, and which ends one
-#
+
 # Models that were tuned to chat name the end of a turn as their EOS (<|eot_id|>, <|im_end|>); in text for continued pretraining
 # the token that ended documents in pretraining has to stand, which these vocabularies hold, too.
-
 # As pretraining used them, the more telling first: Llama 3, GPT-2 and most byte-level ones, OLMo and MPT, Llama 2, Gemma, …
 _DOCUMENT_ENDS: Final = (
     "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "<|eos|>", "</s>", "<eos>", "<EOS>",

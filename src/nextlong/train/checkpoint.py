@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from nextlong.engine import store
@@ -82,11 +83,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 
 def write_model(
-    folder: Path,
-    *,
-    model: PreTrainedModel,
-    weights: Mapping[str, torch.Tensor],
-    tokenizer: PreTrainedTokenizerBase | None,
+    folder: Path, *, model: PreTrainedModel, weights: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
 ) -> None:
     """Write weights, config and tokenizer as transformers does."""
     # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
@@ -100,7 +97,7 @@ def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Opt
     """Restore weights and optimizer states."""
     from safetensors.torch import load_file
 
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in sorted(checkpoint.glob("*model*.safetensors")):
         weights |= load_file(path)
     if hasattr(model, "peft_config"):  # PEFT saves adapters without the name that they have in the model

@@ -292,10 +292,8 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
             f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
         )
-    other = (
-        {key: scaling.get(key) for key, own in _MEGATRON_SCALING.items() if scaling.get(key) != own} if scaling else {}
-    )
-    if other:
+    scaled = scaling or _MEGATRON_SCALING
+    if other := {key: scaled.get(key) for key, own in _MEGATRON_SCALING.items() if scaled.get(key) != own}:
         raise RecipeError(
             f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
             "model.rope_scaling=replace, or use axolotl"

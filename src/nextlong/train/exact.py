@@ -134,12 +134,12 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = _BLOCK_TOKENS) -
         given.pop("return_dict", None)
         given["use_cache"] = False  # not in the config, which is saved
         hidden = self.get_decoder()(*arguments, **given).last_hidden_state
-        head, scale = self.get_output_embeddings(), logit_scale(self)
-        losses = token_losses(hidden, labels, head=head, scale=scale, block_tokens=block_tokens)
-        if per_token:
-            return CausalLMOutputWithPast(loss=losses)
-        items = count_labels(labels) if num_items_in_batch is None else num_items_in_batch
-        return CausalLMOutputWithPast(loss=losses.sum() / items)
+        head, scale = self.get_output_embeddings(), _logit_scale(self)
+        losses = _token_losses(hidden, labels, head=head, scale=scale, block_tokens=block_tokens)
+        if not per_token:
+            items = int((labels[:, 1:] != IGNORED).sum()) if num_items_in_batch is None else num_items_in_batch
+            losses = losses.sum() / items
+        return CausalLMOutputWithPast(loss=losses)
 
     model.own_forward, model.forward = stock, MethodType(forward, model)
 
@@ -149,12 +149,7 @@ def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
     return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
 
 
-def count_labels(labels: Tensor) -> int:
-    """Return how many tokens of the rows (B, T) are predicted: every label but the first of a row, and those of −100."""
-    return int((labels[:, 1:] != IGNORED).sum())
-
-
-def logit_scale(model: PreTrainedModel) -> float:
+def _logit_scale(model: PreTrainedModel) -> float:
     """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError for soft-capped ones (Gemma 2)."""
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
@@ -166,7 +161,7 @@ def logit_scale(model: PreTrainedModel) -> float:
     return float(getattr(config, "logit_scale", None) or 1.0)
 
 
-def token_losses(
+def _token_losses(
     hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float = 1.0, block_tokens: int = _BLOCK_TOKENS
 ) -> Tensor:
     """Return the loss of predicting each token, float32 (B, T), 0 where it has no label."""

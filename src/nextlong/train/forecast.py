@@ -54,7 +54,7 @@ _MEASURED_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True)
-class Sizes:
+class _Sizes:
     """Sizes of a model: parameters in all, those that multiply each token, those of one layer, and the widths."""
 
     parameters: int
@@ -86,7 +86,7 @@ class _PeakMemory:
 class _Cost:
     """What a training takes: memory of each device, operations and seconds in all, and what the seconds are based on."""
 
-    sizes: Sizes
+    sizes: _Sizes
     memory: _PeakMemory
     flops: float
     seconds: float
@@ -106,7 +106,7 @@ class _Case:
     hours: float
 
 
-class Forecast(NamedTuple):
+class _Forecast(NamedTuple):
     """The prepared data of a recipe, what its training takes, and the table of machines and row lengths."""
 
     ready: Prepared
@@ -132,11 +132,11 @@ class Forecast(NamedTuple):
         return {**plain, "machines": [asdict(case) for case in self.cases], "notes": notes}
 
 
-def forecast(recipe: TrainRecipe) -> Forecast:
+def forecast(recipe: TrainRecipe) -> _Forecast:
     """Return the forecast of a recipe, without its weights. Raises NextlongError for what training would refuse before these."""
     ready = prepare(recipe)
     documents = [ready.rows[row].bounds.diff().tolist() for row in range(min(len(ready.rows), _SAMPLED_ROWS))]
-    return Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
+    return _Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
 
 
 def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> _Cost:
@@ -225,7 +225,7 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     return peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
-def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
+def _sharded(whole: _PeakMemory, sizes: _Sizes, devices: int) -> _PeakMemory:
     """Return the memory of each of `devices` GPUs under FSDP2: float32 shards, and the layers gathered in bfloat16."""
     gathered = 2.0 * (_GATHERED_LAYERS * sizes.layer_parameters + sizes.width * sizes.vocabulary)
     shard = 4.0 * sizes.parameters / devices
@@ -233,7 +233,7 @@ def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
     return _PeakMemory(parts | {"activations": whole.parts["activations"]}, whole.layer_kinds)
 
 
-def show(made: Forecast, console: Console) -> None:
+def show(made: _Forecast, console: Console) -> None:
     """Print a forecast: facts, the table of machines, and what the table assumes."""
     recipe, found, tokens = made.ready.recipe, made.cost, made.ready.recipe.training.tokens
     memory, hardware, hours = found.memory, recipe.hardware, found.seconds / 3600
@@ -284,7 +284,7 @@ def _gigabytes(memory: _PeakMemory) -> list[str]:
     return [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
 
 
-def sizes_of(config: PretrainedConfig) -> Sizes:
+def sizes_of(config: PretrainedConfig) -> _Sizes:
     """Return the sizes of the model that a config describes; nothing is allocated."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -293,7 +293,7 @@ def sizes_of(config: PretrainedConfig) -> Sizes:
     embedding = model.get_input_embeddings().weight
     is_tied = model.get_output_embeddings().weight is embedding
     heads = config.num_attention_heads
-    return Sizes(
+    return _Sizes(
         parameters=parameters,
         multiplied=parameters - (0 if is_tied else embedding.numel()),
         layer_parameters=(parameters - embedding.numel() * (1 if is_tied else 2)) // config.num_hidden_layers,
@@ -304,7 +304,7 @@ def sizes_of(config: PretrainedConfig) -> Sizes:
     )
 
 
-def flops(sizes: Sizes, document_lengths: Sequence[int]) -> float:
+def flops(sizes: _Sizes, document_lengths: Sequence[int]) -> float:
     """Return the operations of training on one row: 6 per parameter and token, and causal attention within each document."""
     attention_flops = sum(6.0 * length * length * sizes.attention_width * sizes.layers for length in document_lengths)
     return 6.0 * sizes.multiplied * sum(document_lengths) + attention_flops

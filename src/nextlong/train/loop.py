@@ -129,10 +129,12 @@ class _Training:
 
     def _prefetched(self, first_step: int) -> Iterator[tuple[int, list[_Batch]]]:
         """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
-        rows, plan, steps = self.ready.rows, self.ready.plan, self.ready.recipe.training.steps
+        rows, steps = self.ready.rows, self.ready.recipe.training.steps
 
         def read(number: int) -> list[_Batch]:
-            batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
+            batches = [
+                flat([rows[row] for row in numbers.tolist()]) for numbers in self.ready.micro_batches(number - 1)
+            ]
             if self.device.type == "cuda":
                 for batch in batches:
                     batch |= {name: one.pin_memory() for name, one in batch.items() if isinstance(one, torch.Tensor)}

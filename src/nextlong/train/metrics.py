@@ -178,7 +178,7 @@ def draw(out: Path) -> Path | None:
             role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
         },
         _BY_DISTANCE: {  # before training, and after it
-            f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
+            f"step {row['step']}": [(name, row["distance"][name][0]) for name in _DISTANCES if name in row["distance"]]
             for row in by_distance[:: max(1, len(by_distance) - 1)]
         },
     }
@@ -201,7 +201,7 @@ def draw(out: Path) -> Path | None:
 _POSITION_BINS: Final = 8
 _NEAREST: Final = 512  # tokens; each distance bin is twice as far as the one before
 _DISTANCE_BINS: Final = 12
-DISTANCES: Final = (
+_DISTANCES: Final = (
     "first",
     f"<{_NEAREST}",
     *(f"{_NEAREST << place}–{_NEAREST << (place + 1)}" for place in range(_DISTANCE_BINS - 2)),
@@ -210,7 +210,7 @@ DISTANCES: Final = (
 _FIRST_ROLE: Final = 1
 _FIRST_POSITION: Final = _FIRST_ROLE + len(ROLES)
 _FIRST_DISTANCE: Final = _FIRST_POSITION + _POSITION_BINS
-_GROUPS: Final = _FIRST_DISTANCE + len(DISTANCES)
+_GROUPS: Final = _FIRST_DISTANCE + len(_DISTANCES)
 
 
 def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device) -> Json:
@@ -241,7 +241,7 @@ def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDA
         distances = meta_spans["first"][1:] - meta_spans["last"][:-1]
         places = np.zeros(len(meta_spans), np.int64)
         far = np.floor(np.log2(np.maximum(distances, 1) / _NEAREST)).astype(np.int64) + 2
-        places[1:] = np.clip(far, 1, len(DISTANCES) - 1) * (np.diff(meta_spans["sequence"]) == 0)
+        places[1:] = np.clip(far, 1, len(_DISTANCES) - 1) * (np.diff(meta_spans["sequence"]) == 0)
         bins[meta_places] = _FIRST_DISTANCE + places
         of_spans = (_FIRST_ROLE + spans["role"].astype(np.int64), bins)
         grouped += [np.repeat(groups, spans["last"] - spans["first"]) for groups in of_spans]
@@ -261,6 +261,6 @@ def means(totals: NDArray[np.float64], *, longest: int) -> Json:
     with np.errstate(invalid="ignore"):  # groups without tokens are left out below
         groups = zip((totals[0] / totals[1]).tolist(), totals[1].astype(int).tolist(), strict=True)
     measured: Json = {"loss": next(groups)[0]}
-    for kind, names in (("role", ROLES), ("position", positions), ("distance", DISTANCES)):
+    for kind, names in (("role", ROLES), ("position", positions), ("distance", _DISTANCES)):
         measured[kind] = {name: group for name, group in zip(names, groups, strict=False) if group[1]}
     return measured

@@ -34,7 +34,7 @@ from nextlong.train import exact
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import on_device, packed_batch
 
-COMPILER: Final = "inductor"
+_COMPILER: Final = "inductor"
 
 
 def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfig:
@@ -110,7 +110,7 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     model = load_weights(recipe, config)
     if recipe.compile == "on":
         for layer in exact.layers_of(model):
-            layer.compile(backend=COMPILER)
+            layer.compile(backend=_COMPILER)
     return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
 
 
@@ -120,15 +120,11 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     `offload`: the inputs of layers, which activation checkpointing keeps for the backward pass, are kept in main memory.
     Raises RecipeError where PEFT is missing.
     """
-    is_checkpointed, rank, alpha = (
-        recipe.memory.checkpointing != "none",
-        recipe.model.lora_rank,
-        recipe.model.lora_alpha,
-    )
+    is_checkpointed, keys = recipe.memory.checkpointing != "none", recipe.model
     exact.install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     if is_checkpointed:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
-    if rank is None:
+    if keys.lora_rank is None:
         return model
     try:
         from peft import LoraConfig, get_peft_model
@@ -137,7 +133,7 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     torch.manual_seed(recipe.seed)
     if is_checkpointed:
         model.enable_input_require_grads()
-    lora = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    lora = LoraConfig(r=keys.lora_rank, lora_alpha=keys.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(model, lora)
 
 

@@ -1,6 +1,7 @@
 """Prepare: what every engine needs before a model is loaded: rows, tokenizer, config, and which rows each step reads.
 
-All errors in the data are found here, before a device is touched.
+All errors in the data are found here, before a device is touched. The rows of a step are a function of the seed and the step
+alone, so an interrupted training resumes at the very next row, and nothing about the data is saved but a fingerprint.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from nextlong.artifacts.record import flattened
+from nextlong.artifacts.rows import epoch_order
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.runs.run import Run
 from nextlong.train import model
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import BatchPlan, TrainingRows, plan_batches, source_of
+from nextlong.train.rows import TrainingRows, source_of, step_rows
 
 RECORD: Final = "trainer.json"
 
@@ -36,7 +40,7 @@ class Prepared:
     rows: TrainingRows
     held_out_rows: TrainingRows | None
     row_tokens: int
-    plan: BatchPlan
+    rows_per_step: int
     data: str
 
     @property
@@ -47,12 +51,19 @@ class Prepared:
     @property
     def epochs(self) -> float:
         """How many times the training reads the data, rounded up to hundredths."""
-        return math.ceil(self.recipe.training.steps / (self.plan.rows // self.plan.rows_per_step) * 100) / 100
+        return math.ceil(self.recipe.training.steps / (len(self.rows) // self.rows_per_step) * 100) / 100
+
+    def micro_batches(self, step: int) -> NDArray[np.int64]:
+        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that fill no step are skipped."""
+        epoch, place = divmod(step, len(self.rows) // self.rows_per_step)
+        order = epoch_order(len(self.rows), order="shuffled", seed=self.recipe.seed, epoch=epoch)
+        numbers: NDArray[np.int64] = order[place * self.rows_per_step :][: self.rows_per_step]
+        return numbers.reshape(-1, self.recipe.training.micro_batch_rows)
 
     def notes(self) -> list[str]:
         """Return the changes and the data in words."""
         rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
-        notes = [*self.changes, f"data: {rows}, {self.plan.rows_per_step} a step, read {self.epochs:g} times"]
+        notes = [*self.changes, f"data: {rows}, {self.rows_per_step} a step, read {self.epochs:g} times"]
         notes += [f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)"]
         if dropped := getattr(self.rows.source, "dropped", 0):
             notes.append(f"{dropped:,} conversations are longer than data.pack, and left out")
@@ -105,8 +116,8 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         held_out = TrainingRows(held_out_source, attention=recipe.attention, vocabulary=config.vocab_size)
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
-    plan = plan_batches(recipe, rows=len(rows), row_tokens=row_tokens)
+    rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
     changes = model.set_rope_base(config, recipe, max_tokens=rows.longest_document)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
-    return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, plan, fingerprint)
+    return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)

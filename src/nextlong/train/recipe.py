@@ -23,7 +23,7 @@ from nextlong.recipe.template import commented_sections
 from nextlong.recipe.text import explain, merge, read_file
 from nextlong.text import Json
 
-Share = Annotated[float, Field(ge=0, lt=1)]
+_Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
 
 
@@ -44,7 +44,7 @@ class Data(Section):
     pack: PositiveLength | None = Field(
         None, description="sequence packing: tokens of a row that holds several whole sequences; for chat: of each row"
     )
-    validation: Share = Field(0.01, description="share of the sequences held out, by meta-document")
+    validation: _Share = Field(0.01, description="share of the sequences held out, by meta-document")
     shared_chunks: Literal["keep", "leave-out"] = Field(
         "keep", description="leave-out: do not train on sequences that share a chunk with the held-out ones"
     )
@@ -76,7 +76,7 @@ class _Scratch(Section):
     vocabulary: Positive | None = Field(None, description="null: the run's tokenizer's")
 
 
-class Model(Section):
+class _Model(Section):
     """The model, and its context extension."""
 
     path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
@@ -107,8 +107,8 @@ class Training(Section):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of lr at the end of the schedule")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    beta1: Share = 0.9
-    beta2: Share = 0.95
+    beta1: _Share = 0.9
+    beta2: _Share = 0.95
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; norms and biases never decay")
     clip: PositiveFloat | None = Field(1.0, description="maximum norm of the gradient; null: no clipping")
@@ -138,7 +138,7 @@ class Training(Section):
         return self.lr_at(min(done + 1, self.steps)) / self.lr
 
 
-class Memory(Section):
+class _Memory(Section):
     """Settings that reduce peak memory."""
 
     checkpointing: Literal["none", "layers", "offload"] = Field(
@@ -213,7 +213,7 @@ class TrainRecipe(RecipeFile):
     out: Annotated[str, Field(min_length=1)] = Field(description="folder of checkpoints, logs and figures")
     seed: int = Field(0, description="of initial weights and row order")
     data: Data
-    model: Model
+    model: _Model
     attention: Attention = Field(
         "sequence",
         description="document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
@@ -224,7 +224,7 @@ class TrainRecipe(RecipeFile):
     )
     compile: _Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
     training: Training = Training()
-    memory: Memory = Memory()
+    memory: _Memory = _Memory()
     checkpoints: _Checkpoints = _Checkpoints()
     held_out: _HeldOut = _HeldOut()
     watch: Watch = Watch()
@@ -291,16 +291,11 @@ def preset(name: str) -> Mapping[str, _Sourced]:
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
     if name not in presets:
         raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
-    keys: dict[str, _Sourced] = {}
-    for source, sections in presets[name].items():
-        for section, values in sections.items():
-            below = (
-                {f"{section}.{key}": value for key, value in values.items()}
-                if isinstance(values, dict)
-                else {section: values}
-            )
-            keys |= {key: _Sourced(tuple(one) if isinstance(one, list) else one, source) for key, one in below.items()}
-    return keys
+    return {
+        key: _Sourced(tuple(value) if isinstance(value, list) else value, source)
+        for source, keys in presets[name].items()
+        for key, value in keys.items()
+    }
 
 
 def recipe_from(

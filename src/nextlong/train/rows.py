@@ -1,10 +1,7 @@
-"""Rows: what a training step reads, with the boundaries of its documents, and which rows each step reads.
+"""Rows: what a training step reads, with the boundaries of its documents.
 
 In:  finished runs (nothing is exported), exported Parquet, or conversations; which tokens see each other.
 Out: `TrainingRow`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
-
-The rows of a step are a function of the seed and the step alone. So an interrupted training resumes at the very next row, and
-nothing about the data is saved but a fingerprint.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import SPANS, epoch_order, original_lengths
+from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
@@ -46,7 +43,7 @@ class TrainingRow:
     spans: NDArray[np.void] | None
 
 
-class SourceRow(NamedTuple):
+class _SourceRow(NamedTuple):
     """A row as stored: ids (T,), lengths of its sequences, spans and predicted tokens (T,) if they are known (None: all)."""
 
     ids: NDArray[np.int64]
@@ -58,11 +55,11 @@ class SourceRow(NamedTuple):
 _PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
 
 
-def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
+def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> _Source:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
         return _RunRows(data, split=split)
-    return ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else ParquetRows(data, split=split)
+    return _ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else _ParquetRows(data, split=split)
 
 
 def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
@@ -94,13 +91,13 @@ class _RunRows:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row with its spans."""
         tensors = self._dataset[row]
-        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
+        return _SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
 
 
-class ParquetRows:
+class _ParquetRows:
     """Rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
 
     They are in the order of the files' names. A row group is read when one of its rows is requested, and kept for the next row.
@@ -134,7 +131,7 @@ class ParquetRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row, with spans if the file has them."""
         group, place, lengths = self._rows[row]
         if self._open is None or self._open[0] != group:
@@ -144,7 +141,7 @@ class ParquetRows:
         table = self._open[1]
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
         if "spans" not in table.column_names:
-            return SourceRow(ids, lengths)
+            return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             raise RecipeError(
@@ -161,7 +158,7 @@ class ParquetRows:
         is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
         is_meta = spans["role"] == META
         spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
-        return SourceRow(ids, lengths, spans)
+        return _SourceRow(ids, lengths, spans)
 
 
 def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int64]]]:
@@ -187,7 +184,7 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
             yield (path, number), place, lengths.astype(np.int64)
 
 
-class ChatRows:
+class _ChatRows:
     """Conversations in rows of at most `data.pack` tokens, in order, with a loss on the answers alone; longer ones are dropped.
 
     They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
@@ -223,11 +220,11 @@ class ChatRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def read(self, row: int) -> SourceRow:
+    def read(self, row: int) -> _SourceRow:
         """Return a row; its answers are to be predicted."""
         ids, is_answer = zip(*self._rows[row], strict=True)
         lengths = np.array([len(one) for one in ids])
-        return SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
+        return _SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
 
 
 def _render(
@@ -272,13 +269,13 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
 
 
 # Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
-Source: TypeAlias = _RunRows | ChatRows | ParquetRows
+_Source: TypeAlias = _RunRows | _ChatRows | _ParquetRows
 
 
 class TrainingRows:
     """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not checked)."""
 
-    def __init__(self, source: Source, *, attention: Attention, vocabulary: int | None = None) -> None:
+    def __init__(self, source: _Source, *, attention: Attention, vocabulary: int | None = None) -> None:
         self.source, self._attention, self._vocabulary = source, attention, vocabulary
 
     def __len__(self) -> int:
@@ -341,27 +338,8 @@ def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchPlan:
-    """Which of `rows` rows each step reads: `rows_per_step` of them, `micro_batch_rows` at once."""
-
-    rows: int
-    rows_per_step: int
-    micro_batch_rows: int
-    seed: int
-
-    def micro_batches(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that do not fill one are skipped."""
-        epoch, place = divmod(step, self.rows // self.rows_per_step)
-        # All row numbers, int64 (rows,), shuffled by seed and epoch.
-        order = epoch_order(self.rows, order="shuffled", seed=self.seed, epoch=epoch)
-        first = place * self.rows_per_step
-        numbers: NDArray[np.int64] = order[first : first + self.rows_per_step]
-        return numbers.reshape(-1, self.micro_batch_rows)
-
-
-def plan_batches(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> BatchPlan:
-    """Return the plan for `rows` rows. Raises RecipeError or CorpusError if a step cannot be made of whole rows."""
+def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
+    """Return how many of `rows` rows a step reads. Raises RecipeError or CorpusError if it cannot be made of whole rows."""
     tokens_per_step, at_once = recipe.training.tokens_per_step, recipe.training.micro_batch_rows
     rows_per_step, rest = divmod(tokens_per_step, row_tokens)
     if rest or not rows_per_step:
@@ -379,4 +357,4 @@ def plan_batches(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> BatchPla
             f"there are {rows} rows to train on and a step needs {rows_per_step}; make more sequences, or lower "
             "training.tokens_per_step"
         )
-    return BatchPlan(rows=rows, rows_per_step=rows_per_step, micro_batch_rows=at_once, seed=recipe.seed)
+    return rows_per_step

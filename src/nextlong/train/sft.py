@@ -58,7 +58,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             for line in ready.notes():
                 tables.say(line, console)
         # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
-        numbers = np.concatenate([ready.plan.micro_batches(step).ravel() for step in range(recipe.training.steps)])
+        numbers = np.concatenate([ready.micro_batches(step).ravel() for step in range(recipe.training.steps)])
 
         class RowsTrainer(SFTTrainer):  # type: ignore[misc]
             def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
@@ -67,7 +67,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
                 return self.lr_scheduler
 
         processes = int(os.environ.get("WORLD_SIZE", "1"))
-        accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
+        accumulation = micro_batches(recipe, rows_per_step=ready.rows_per_step, devices=processes, ranks_per_row=1)
         arguments = SFTConfig(
             output_dir=str(out),
             per_device_train_batch_size=recipe.training.micro_batch_rows,

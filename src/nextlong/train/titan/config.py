@@ -51,7 +51,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         )
     as_json, path, training = recipe.model_dump_json(), str(recipe.model.path), recipe.training
     ready = parts.prepared(as_json)
-    rows_per_step, at_once = ready.plan.rows_per_step, training.micro_batch_rows
+    rows_per_step, at_once = ready.rows_per_step, training.micro_batch_rows
     row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=recipe.hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")

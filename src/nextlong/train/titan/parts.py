@@ -79,16 +79,16 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
         self._row_tokens, self._ranks, self._rank = config.row_tokens, dp_world_size, dp_rank
-        self._rows, self._plan = prepared(config.recipe).rows, prepared(config.recipe).plan
-        self._calls_a_step = self._plan.rows_per_step // self._plan.micro_batch_rows // dp_world_size
+        self._ready = ready = prepared(config.recipe)
+        self._calls_a_step = ready.rows_per_step // ready.recipe.training.micro_batch_rows // dp_world_size
         self._read = 0  # calls of the model of this rank since the first step
 
     def __iter__(self) -> Iterator[_Batch]:
         while True:
             step, call = divmod(self._read, self._calls_a_step)
             # Micro-batches of a step, shape (micro-batches, rows at once), go to the ranks in turn.
-            numbers = self._plan.micro_batches(step)[self._rank :: self._ranks][call]
-            rows = [self._rows[number] for number in numbers.tolist()]
+            numbers = self._ready.micro_batches(step)[self._rank :: self._ranks][call]
+            rows = [self._ready.rows[number] for number in numbers.tolist()]
             batch = batch_of(rows, row_tokens=self._row_tokens, targets=[row.labels for row in rows])
             self._read += 1
             yield batch
