@@ -303,12 +303,11 @@ def public_recipe(recipe: Recipe) -> str:
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
-    plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
-    if plain["tokenizer"]["source"] is not None:
-        plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
     _hide_places(plain, recipe)
-    if plain["export"]["push"] is not None:
-        plain["export"]["push"] = public_name(plain["export"]["push"])
+    of_keys = (("encoder", "model", _model_name), ("tokenizer", "source", _hub_name), ("export", "push", public_name))
+    for section, key, public in of_keys:
+        if plain[section][key] is not None:
+            plain[section][key] = public(plain[section][key])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
 
 
