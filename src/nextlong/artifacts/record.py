@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import xxhash
-import yaml
 
 from nextlong.artifacts.finished import sequences_per_part
 from nextlong.engine import store
@@ -26,6 +25,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
+from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
@@ -173,8 +173,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             if before.steps.get("compose") == steps["compose"]:
                 made, steps = before.made, before.steps | steps
         per_part, plain = sequences_per_part(recipe.compose.sequences, done["compose"]), recipe.model_dump(mode="json")
-        text = yaml.safe_dump(plain | {"name": None}, sort_keys=False, allow_unicode=True, width=120)
-        store.write_file(path.with_suffix(".yaml"), text)
+        store.write_file(path.with_suffix(".yaml"), as_yaml(plain | {"name": None}))
         store.write_json(path, {"made": made, "steps": steps, "sequences_per_part": per_part, "recipe": plain})
     if not recipe.overridden:
         with store.explained(run_dir):

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
 import nextlong.recipe.keys as keys
@@ -15,7 +14,7 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
 from nextlong.recipe.export import Export, terms_of
 from nextlong.recipe.keys import Named, Operational, Section, options_class
-from nextlong.recipe.text import check_plain, explain, lay_over_base, merge, read_file
+from nextlong.recipe.text import as_yaml, check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
 _SectionT = TypeVar("_SectionT", bound=Section)
@@ -228,7 +227,7 @@ class Recipe(Section):
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.as_data(), sort_keys=False, allow_unicode=True, width=120)
+        return as_yaml(self.as_data())
 
     def as_data(self) -> Json:
         """Return the resolved recipe as plain data that `from_dict` takes."""

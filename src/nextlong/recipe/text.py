@@ -6,6 +6,7 @@ Sections are merged key by key, lists and values replaced. A mistake is one line
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -46,6 +47,13 @@ class _UniqueKeys(yaml.SafeLoader):
             return value.encode("utf-16", "surrogatepass").decode("utf-16") if isinstance(value, str) else value
         except UnicodeDecodeError:
             return value  # half a pair: `check_plain` names the key that holds it
+
+
+def as_yaml(plain: Any) -> str:
+    """Return plain data as YAML that reads back to the same."""
+    # PyYAML loses characters such as U+0085 where it may write them unescaped.
+    printable = json.dumps(plain, ensure_ascii=False).isprintable()
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120))
 
 
 def preset_path(name: str) -> Path:

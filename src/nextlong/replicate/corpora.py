@@ -273,9 +273,8 @@ class RealDocuments(Section):
         for source in self.sources:
             for key in ("weight", "max_documents", "max_chars"):
                 if getattr(source, key) is not None:
-                    raise ValueError(
-                        f"sources: {source.label} has {key}, but all its documents are taken; leave it out"
-                    )
+                    taken = f"sources: {source.label} has {key}, but all its documents are taken"
+                    raise ValueError(f"{taken}; leave it out")
         return self
 
     @property

@@ -124,9 +124,8 @@ class Replication(RecipeFile):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
         for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
             if phase.tokens_per_step % row:
-                raise ValueError(
-                    f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
-                )
+                uneven = f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}"
+                raise ValueError(f"{uneven}; make it one")
         return self
 
 

@@ -76,9 +76,8 @@ def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]
     """Yield what is wrong with the CHUNKS of a shard apart from the texts: which are in use, their order and length."""
     # The chunks in use are some of those that documents were split into, in their order.
     used, known = (zip(*(of[name].tolist() for name in table), strict=True) for of in (run.chunks(shard), table))
-    for row, start, end, _ in islice(
-        (chunk for chunk in used if chunk not in known), 1
-    ):  # `known` goes on behind a match
+    strange = (chunk for chunk in used if chunk not in known)  # `known` goes on where the last was found
+    for row, start, end, _ in islice(strange, 1):
         of = f"chunk [{start}, {end}) of document {document_name(row, shard)}"
         yield f"shard {shard}: the {of} is in use, but is not one of its chunks, or is out of order"
     if np.any(np.diff(table["doc_row"]) < 0):
@@ -114,9 +113,8 @@ def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome
                 document, names = f"document {document_name(row, shard)}", names_of.get(source_kept)
                 if not is_told and names != columns_of.get(source, []):
                     is_told = True
-                    documents.breach(
-                        f"{document} keeps {names} of {source}, the recipe asks for {columns_of.get(source)}"
-                    )
+                    of = f"{document} keeps {names} of {source}"
+                    documents.breach(f"{of}, the recipe asks for {columns_of.get(source)}")
                 if (source, name) in excluded or (source, None) in excluded:
                     outcome.breach(f"{document}, {name} of {source}, is in the corpus, but was to be excluded")
     outcome.checked *= bool(lists)

@@ -180,9 +180,8 @@ class _Expected:
         chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
         truncated = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
         self._sources = run.names_of(docs, "source")
-        self._source_ids, self._metadata = (
-            run.names_of(docs, name) if "spans" in parts else {} for name in ("source_id", "metadata")
-        )
+        of_spans = docs if "spans" in parts else docs[:0]
+        self._source_ids, self._metadata = (run.names_of(of_spans, name) for name in ("source_id", "metadata"))
         self._texts = run.texts_of(chunks if "text" in parts else truncated if "spans" in parts else truncated[:0])
         decode = partial(run.tokenizer.decode, skip_special_tokens=False)
         self._special_texts = {role: decode(ids) for role, ids in run.special_ids.items()}

@@ -175,9 +175,8 @@ def verify_delivered(
     records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == _RECORD and name.count("/") < 2)
     folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))
     if not folders:
-        raise RunError(
-            f"{fs.unstrip_protocol(root)} holds no {_RECORD} of a delivered export; name one that `nextlong export --into` filled"
-        )
+        place, cure = fs.unstrip_protocol(root), "name one that `nextlong export --into` filled"
+        raise RunError(f"{place} holds no {_RECORD} of a delivered export; {cure}")
     for folder in [""] if "" in folders else folders:
         below = f"{folder}/" if folder else ""
         own = {name.removeprefix(below): size for name, size in sizes.items() if name.startswith(below)}

@@ -192,11 +192,8 @@ class StoredRun:
     def earlier_exports(self) -> list[StepFiles]:
         """The steps that wrote exports of the same sequences but are not in the record."""
         named = {step.folder for step in self.steps.values()}
-        return [
-            step
-            for step in self.all_steps
-            if step.folder not in named and step.is_export and step.manifest["inputs"].get("rows") in self.rows
-        ]
+        exports = (step for step in self.all_steps if step.is_export and step.folder not in named)
+        return [step for step in exports if step.manifest["inputs"].get("rows") in self.rows]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """Return a key of the recipe, the default where it is null or not in this recipe."""
