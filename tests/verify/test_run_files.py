@@ -38,7 +38,7 @@ def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
     assert artefacts.takes[:4] == [1, 1, 1, 1]
     for path in [paths[0], *paths[3:]]:
         path.write_bytes(b"not an Arrow file")
-    assert [sequence.number for sequence in artefacts.bare_sequences(range(1, 3))] == [1, 2]
+    assert [sequence.number for block in artefacts.blocks(range(1, 3)) for sequence in block] == [1, 2]
 
 
 def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):

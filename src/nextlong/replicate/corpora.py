@@ -6,14 +6,12 @@ In:  sizes and a seed, or any input files. Out: `train.jsonl` and `held-out.json
 
 An invented document has a topic and four facts. A fact is `name value .`; its name is drawn from all names, its value from those
 of the topic. The first paragraph states every fact once; each later paragraph restates facts drawn with replacement, among words
-of the topic. Documents of one topic are hard negatives of each other: their facts have the same possible values, and only the
-name tells which one is meant. In text of other topics the possible values alone tell a document's own facts apart.
+of the topic. Documents of one topic are hard negatives of each other: only the name tells which fact is meant.
 
 Real documents seldom restate facts, so small models learn no retrieval from them. Here short documents of 3 to 6 paragraphs are
 cut from each input document and state facts in the same way among its own words: a fact is `NAME value.`, its name an invented
-word, its value a word that is typical of the input document. Short documents cut from one input document share its values and
-not its names: they are hard negatives of each other. An input document goes to one part by its content alone, so copies stay
-together, and files may come in any order.
+word, its value a word that is typical of the input document. Short documents of one input document are hard negatives of each
+other. An input document goes to one part by its content alone, so copies stay together, and files may come in any order.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from math import log
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
@@ -90,8 +89,7 @@ def _write(folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer) -> d
     return {part: len(found) for part, found in texts.items()}
 
 
-# The invented corpus.
-
+# of the invented corpus
 TOPICS: Final = 12
 NAMES: Final = 640
 _PARAGRAPH_TOKENS: Final = 24  # on average
@@ -128,7 +126,6 @@ class _Document(NamedTuple):
 
 def _invented_document(
     rng: np.random.Generator,
-    *,
     topic: int | None = None,
     avoid: Collection[str] = (),
     paragraphs: tuple[int, int] = _PARAGRAPHS,
@@ -152,7 +149,6 @@ def _stated(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str
 
 
 def _joined_lines(paragraphs: Iterable[Sequence[str]]) -> str:
-    """Return paragraphs of words as lines."""
     return "".join(" ".join(words) + "\n" for words in paragraphs)
 
 
@@ -182,15 +178,12 @@ class Invented(Section):
 
     @property
     def about(self) -> str:
-        """What the documents are, in a few words."""
         return f"{self.documents:,} invented documents"
 
     def identity(self) -> Json:
-        """Return what determines the corpus."""
         return self.model_dump(mode="json", exclude={"kind"})
 
     def write(self, folder: Path) -> Json:
-        """Write the corpus and its tokenizer; return the number of documents."""
         texts: dict[str, list[str]] = {}
         for part, count in (("train", self.documents), ("held-out", self.held_out), ("long", self.long)):
             paragraphs = _LONG_PARAGRAPHS if part == "long" else _PARAGRAPHS
@@ -201,7 +194,6 @@ class Invented(Section):
         return {"documents": self.documents}
 
     def probe(self, folder: Path) -> Probe:  # noqa: ARG002 (its tokenizer is the same for every corpus)
-        """Return the maker of probes."""
         tokenizer = _word_tokenizer()
 
         def probe(kind: Negatives, count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
@@ -212,16 +204,14 @@ class Invented(Section):
             paragraphs = [asked.paragraphs[0]]
             others = [topic for topic in range(TOPICS) if topic != asked.topic]
             for _ in range(count):
-                topic = asked.topic if kind == "hard" else int(rng.choice(others))
-                made = _invented_document(rng, topic=topic, avoid=names)
+                made = _invented_document(rng, asked.topic if kind == "hard" else int(rng.choice(others)), names)
                 paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
             return _asked(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
 
         return probe
 
 
-# The user's documents.
-
+# of the user's documents
 REAL_NAMES: Final = tuple(name.upper() for name in _WORDS[:320])  # each is one token
 _MOST_CHARS: Final = 10_000_000  # of an input document, as ingest.max_document_chars
 _REAL_PARAGRAPHS: Final = (3, 7)  # of a document, from 3 to 6
@@ -270,11 +260,9 @@ class RealDocuments(Section):
 
     @model_validator(mode="after")
     def _whole_sources(self) -> Self:
-        for source in self.sources:
-            for key in ("weight", "max_documents", "max_chars"):
-                if getattr(source, key) is not None:
-                    taken = f"sources: {source.label} has {key}, but all its documents are taken"
-                    raise ValueError(f"{taken}; leave it out")
+        for source, key in product(self.sources, ("weight", "max_documents", "max_chars")):
+            if getattr(source, key) is not None:
+                raise ValueError(f"sources: {source.label} has {key}, but all its documents are taken; leave it out")
         return self
 
     @property
@@ -310,11 +298,11 @@ class RealDocuments(Section):
         bound = threshold_for(self.held_out)
         for source, file in ((source, file) for source, listed in self._files() for file in listed):
             for item in read_records(FilePart(file), source, max_document_chars=_MOST_CHARS):
+                if isinstance(item, FilteredOut):
+                    continue
                 if isinstance(item, Reject):
                     rejected[item.kind.value] += 1
-                elif isinstance(item, FilteredOut):
-                    continue
-                elif (reason := text_problem(item.text, _MOST_CHARS)) is not None:
+                elif reason := text_problem(item.text, _MOST_CHARS):
                     rejected[reason[0].value] += 1
                 else:
                     # The part depends on a hash of the text alone, so copies of a document are never on both sides.
@@ -323,11 +311,9 @@ class RealDocuments(Section):
                     texts["held-out" if is_held_out else "train"].append(item.text)
         if empty := [part for part, found in texts.items() if not found]:
             reasons = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(rejected.items()))
-            raise CorpusError(
-                f"corpus: of {sum(map(len, texts.values()))} documents none is in the {empty[0]} part "
-                f"(corpus.held_out={self.held_out:g}){f'; rejected: {reasons}' if reasons else ''}; add documents, correct "
-                "corpus.sources, or change the share"
-            )
+            none = f"corpus: of {sum(map(len, texts.values()))} documents none is in the {empty[0]} part"
+            share = f"(corpus.held_out={self.held_out:g}){f'; rejected: {reasons}' if reasons else ''}"
+            raise CorpusError(f"{none} {share}; add documents, correct corpus.sources, or change the share")
         order = rng_for(self.seed, "document-tokenizer", 0).permutation(len(texts["train"]))
         chars = np.cumsum([len(texts["train"][place]) for place in order])
         sample = [texts["train"][place] for place in order[: np.searchsorted(chars, TRAINING_CHARS, side="right")]]
@@ -346,11 +332,11 @@ class RealDocuments(Section):
                 if document is None:
                     continue
                 if part == "train" and len(text) >= self.long_chars:
-                    made["long"].append("".join(self._paragraphs(rng, document, most=len(text))[0]))
+                    made["long"].append("".join(self._paragraphs(rng, document, len(text))[0]))
                 first = 0
                 while first < len(document.words):
                     most = int(rng.integers(*_REAL_PARAGRAPHS))
-                    paragraphs, first = self._paragraphs(rng, document, first=first, most=most)
+                    paragraphs, first = self._paragraphs(rng, document, most, first)
                     if len(paragraphs) >= _REAL_PARAGRAPHS[0]:
                         made[part].append("".join(paragraphs))
         rngs = (rng_for(self.seed, "document-echo", place) for place in range(self.echoes))
@@ -359,9 +345,7 @@ class RealDocuments(Section):
         store.write_json(folder / "words.json", words)
         return {**written, "rejected": dict(rejected)}
 
-    def _paragraphs(
-        self, rng: np.random.Generator, source: _Text, *, first: int = 0, most: int
-    ) -> tuple[list[str], int]:
+    def _paragraphs(self, rng: np.random.Generator, source: _Text, most: int, first: int = 0) -> tuple[list[str], int]:
         """Return up to `most` paragraphs that state facts among the words from `first` on, and where the next words begin."""
         facts, paragraphs = source.facts(rng), list[str]()
         while len(paragraphs) < most:
@@ -380,13 +364,11 @@ class RealDocuments(Section):
         return [int(rng.integers(self.fact_every_words - half, self.fact_every_words + half + 1)) for _ in range(FACTS)]
 
     def probe(self, folder: Path) -> Probe:
-        """Return the maker of probes from held-out text."""
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         words = store.read_json(folder / "words.json")
         rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8").splitlines()
         found = (_Text.of(json.loads(row)["text"], words) for row in rows)
-        long = FACTS * 2 * self.fact_every_words
-        sources = [source for source in found if source and len(source.words) >= long]
+        sources = [source for source in found if source and len(source.words) >= FACTS * 2 * self.fact_every_words]
         if len(sources) < 2:
             raise CorpusError("corpus: fewer than two held-out documents can be made into probes; add documents")
 

@@ -60,9 +60,7 @@ class _Pretrain(Section):
     steps: Positive = Field(600, description="of a leg")
     constant_legs: Annotated[int, Field(ge=0)] = Field(2, description="of constant lr; those after them end at a tenth")
     most_legs: Positive = 12
-    recall: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
-    )
+    recall: float = Field(0.95, ge=0, le=1, description=f"of values across {CRITERION_NEGATIVES} hard negatives")
     lr: Annotated[float, Field(gt=0)] = 5e-3
 
 
@@ -83,7 +81,6 @@ class _Extend(Section):
 
     @property
     def trained_tokens(self) -> int:
-        """Tokens of all steps."""
         return self.steps * self.tokens_per_step
 
 
@@ -123,9 +120,8 @@ class Replication(RecipeFile):
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
         for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
-            if phase.tokens_per_step % row:
-                uneven = f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}"
-                raise ValueError(f"{uneven}; make it one")
+            if (tokens := phase.tokens_per_step) % row:
+                raise ValueError(f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one")
         return self
 
 

@@ -50,7 +50,6 @@ class _SeedMean(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> _SeedMean:
-        """Return the mean of some seeds' values and half of its interval."""
         from scipy.stats import t
 
         if len(values) < 2:
@@ -67,8 +66,7 @@ class Results:
     """The finished models of an experiment, those seeds only for which every arm is finished.
 
     `many`: the numbers of negatives that a short row cannot hold, those that the hypotheses are about; `few`: those that it holds,
-    without those that ended the training of the base model. `leg_tokens`: millions of a leg of that training; `base_tokens`: of
-    each base model, fewest first.
+    without those of the base model's criterion. In millions: `leg_tokens` of a leg, `base_tokens` of each base model, sorted.
     """
 
     def __init__(self, results: Json, *, origin: str) -> None:
@@ -124,13 +122,10 @@ class Results:
 
     def spreads(self, *path: str) -> dict[str, _SeedMean]:
         """Return a measurement of each arm, named by the keys of its JSON."""
-        return {
-            arm: _SeedMean.of([reduce(getitem, path, model["measured"]) for model in self.models(arm)])
-            for arm in self.arms
-        }
+        values = {arm: [reduce(getitem, path, model["measured"]) for model in self.models(arm)] for arm in self.arms}
+        return {arm: _SeedMean.of(of_arm) for arm, of_arm in values.items()}
 
     def tables(self) -> str:
-        """Return the tables as Markdown."""
         made: list[ScoreTable] = []
 
         def add(title: str, about: str, columns: dict[str, dict[str, _SeedMean]]) -> None:
@@ -199,7 +194,6 @@ def page(results: Sequence[Results]) -> str:
 
 
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
-    """Yield the name of each figure, and itself as SVG."""
 
     def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, _SeedMean]]], apart: float = 0.0) -> Axes:
         axes = figure.subplots()

@@ -4,8 +4,7 @@ In:  a recipe. Out: `OUT/results.json`, which `nextlong replicate report` draws,
 
 One base model learns retrieval on short rows; from it, one model an arm is extended on that arm's sequences, made by ordinary
 runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`small_llama.py`). A killed
-experiment resumes at the first model that is not finished. Seeds are the outer loop, so the seeds that are finished compare all
-arms.
+experiment resumes at the first model that is not finished. Seeds are the outer loop, so finished seeds compare all arms.
 """
 
 from __future__ import annotations
@@ -63,13 +62,11 @@ class _Stage:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The hash of `depends_on`."""
         depends_on = json.dumps(self.depends_on, sort_keys=True, default=str)
         return hashlib.blake2b(depends_on.encode(), digest_size=6).hexdigest()
 
     @property
     def folder(self) -> Path:
-        """The folder of the stage."""
         return self.above / f"{self.name}-{self.fingerprint}"
 
     @property
@@ -79,17 +76,14 @@ class _Stage:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the stage is complete."""
         return (self.folder / _RECORD).is_file()
 
     @property
     def record(self) -> Json:
         """What `finish` recorded. Raises RunError if the stage is not finished, or the file is damaged."""
-        made: Json = store.read_json(self.folder / _RECORD)["made"]
-        return made
+        return dict(store.read_json(self.folder / _RECORD)["made"])
 
     def finish(self, made: Mapping[str, Any]) -> None:
-        """Record that the stage is complete, and its results."""
         with store.explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             plain = json.loads(json.dumps(self.depends_on, default=str))
@@ -106,12 +100,10 @@ class _Experiment:
 
     @cached_property
     def out(self) -> Path:
-        """Where everything goes."""
         return Path(self.recipe.out).expanduser().absolute()
 
     @cached_property
     def corpus(self) -> _Stage:
-        """The documents and the tokenizer."""
         corpus = self.recipe.corpus
         stage = _Stage(self.out / "corpus", corpus.kind, corpus.identity())
         if not stage.is_finished:
@@ -129,10 +121,7 @@ class _Experiment:
         if named not in self.composed:
             if not self.corpus.record.get(source, 1):
                 raise RecipeError(f"corpus: no document for arms of {source!r} documents; lower corpus.long_chars")
-            keys = {
-                "run_dir": str(run_dir),
-                "name": name,
-                "executor": "serial",
+            keys = {"run_dir": str(run_dir), "name": name, "executor": "serial"} | {
                 "ingest": {"sources": [{"path": str(folder / f"{source}.jsonl"), "name": source}]},
                 "tokenizer": {"source": str(folder / "tokenizer.json")},
                 "chunk": {"max_chars": max_chars},
@@ -161,10 +150,9 @@ class _Experiment:
         extend = self.recipe.extend
         lengths = arm.lengths or extend.lengths
         replay = extend.replay if arm.replay is None else arm.replay
-        # Sequences of each length, so that all lengths have the same number of tokens.
-        wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
         runs = []
-        for length, count in zip(lengths, wanted, strict=True) if replay < 1 else ():
+        for length in lengths if replay < 1 else ():
+            count = -(-extend.data_tokens // (len(lengths) * length))  # all lengths have the same number of tokens
             compose = {**arm.compose, "target_tokens": length, "sequences": count}
             runs.append(self.run(arm.source, compose, chunks=arm.chunks))
         # Shares of the runs in tokens: equal ones for the lengths, and the replay in halves for documents and echoes.
@@ -174,7 +162,6 @@ class _Experiment:
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
     def base_seed(self, seed: int) -> int:
-        """Return the seed of the base model that a seed's models are extended from."""
         return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
 
     def base(self, seed: int, *, trains: bool = True) -> list[_Stage]:
@@ -209,7 +196,6 @@ class _Experiment:
         return []
 
     def initial(self, seed: int) -> Path:
-        """Return the folder of a seed's model before any training."""
         keys = self.recipe.model.model_dump()
         stage = _Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
         if not stage.is_finished:
@@ -231,7 +217,6 @@ class _Experiment:
         return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
 
     def _trained(self, name: str, keys: Json, before: _Stage | None) -> _Stage:
-        """Return a training, known by what it is trained on and from, and not by where these lie."""
         # A model is named by what it depends on, not by paths, so that the folder may be moved.
         data = {**keys["data"], "runs": [self.composed[run] for run in keys["data"]["runs"]]}
         origin = before.fingerprint if before else self.recipe.model.model_dump()
@@ -244,7 +229,8 @@ class _Experiment:
         # Seeds are trained in parallel, a core each; and one thread adds its sums in the same order every time.
         torch.set_num_threads(1)
         keys, trained = training.keys, training.keys["training"]
-        recipe = keys | {
+        recipe = {
+            **keys,
             "data": {**keys["data"], "validation": 0.0},
             "out": str(training.folder),
             "watch": {"spike": None},
@@ -281,12 +267,10 @@ class _Experiment:
         return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in sequences])
 
     def measured(self, model: _Stage) -> _Stage:
-        """Return the stage of what is measured of a model."""
         about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
         return _Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
 
     def measure(self, model: _Stage) -> None:
-        """Measure a trained model if that is not done."""
         stage = self.measured(model)
         if stage.is_finished:
             return
@@ -295,12 +279,8 @@ class _Experiment:
         # Losses of shape (T - 1,), averaged between these positions.
         losses = small_llama.losses(loaded, self.held_out_rows)
         edges = [1, *(length for length in (256, 512, 1024, 2048) if length < row_tokens), row_tokens]
-        parts = {str(last): losses[first - 1 : last - 1].mean() for first, last in pairwise(edges)}
-        made: Json = {
-            "recall": {},
-            "loss": {part: round(float(loss), 5) for part, loss in parts.items()},
-            "attention": {},
-        }
+        parts = {str(last): round(float(losses[first - 1 : last - 1].mean()), 5) for first, last in pairwise(edges)}
+        made: Json = {"recall": {}, "loss": parts, "attention": {}}
         eager = _loaded(model, attention="eager")  # only this attention returns its weights
         for kind in small_llama.KINDS:
             recalled = {n: small_llama.recalled(loaded, self.probes(kind, n, seed)).mean() for n in counts}
@@ -311,16 +291,8 @@ class _Experiment:
 
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
-    return {
-        "steps": steps,
-        "tokens_per_step": tokens,
-        "micro_batch_rows": tokens // row,
-        "lr": lr,
-        "min_lr_ratio": 0.1,
-        "schedule": "cosine",
-        "warmup_steps": steps // 20,
-        "precision": "fp32",
-    }
+    usual = {"min_lr_ratio": 0.1, "schedule": "cosine", "warmup_steps": steps // 20, "precision": "fp32"}
+    return usual | {"steps": steps, "tokens_per_step": tokens, "micro_batch_rows": tokens // row, "lr": lr}
 
 
 def _loaded(model: _Stage, *, attention: str = "sdpa") -> PreTrainedModel:
@@ -343,10 +315,8 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
     sizes = recipe.model.model_dump()
     config = small_llama.config(vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **sizes)
-    timed = TrainRecipe.from_dict(
-        {"out": "none", "data": {"runs": ["none"]}, "model": {"path": "none"}}
-        | {"training": {"precision": "fp32"}, "memory": {"checkpointing": "none"}}
-    )
+    keys = {"out": "none", "data": {"runs": ["none"]}, "model": {"path": "none"}, "training": {"precision": "fp32"}}
+    timed = TrainRecipe.from_dict({**keys, "memory": {"checkpointing": "none"}})
     # Of a base model, three legs are counted.
     rows = {pretrain.tokens: bases * 3 * leg, extend.row_tokens: models * extend.trained_tokens}
     seconds = sum(tokens / row * forecast.measure_row(timed, config, [row]) for row, tokens in rows.items())
@@ -408,11 +378,9 @@ def _collect(experiment: _Experiment) -> Json:
             continue
         arms = {name: experiment.extended(seed, name, legs[-1]) for name in experiment.recipe.arms}
         for name, model in {"base": legs[-1], **arms}.items():
-            measured = experiment.measured(model)
+            measured, of_base = experiment.measured(model), {"legs": len(legs)} if name == "base" else {}
             if measured.is_finished:
-                models.append({"arm": name, "seed": seed, **model.record, "measured": measured.record})
-                if name == "base":
-                    models[-1]["legs"] = len(legs)
+                models.append({"arm": name, "seed": seed, **model.record, "measured": measured.record, **of_base})
     recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
     about = {"version": nextlong.__version__, "recipe": recipe, "corpus": experiment.corpus.fingerprint}
     return {**about, "models": models}

@@ -6,9 +6,7 @@ head of the first layer start at values that make it look one token back. All ot
 
 Recall is how often a model knows the value of a fact across negatives, in a form that no method trains on. A probe is one row: a
 text that states facts; `negatives` texts of other documents, with facts of the same form (hard) or without (random); then each
-fact again. Each value there is a question: it is recalled if it is the likeliest of all tokens. No other fact of a probe has
-its name, so every question has one answer, which stands only once, before the negatives. (Sequences of NExtLong put negatives
-between all paragraphs.) The corpus makes the probes.
+fact again. Each value there is a question with one answer, before the negatives: it is recalled if it is the likeliest token.
 """
 
 from __future__ import annotations
@@ -49,19 +47,11 @@ def config(
     *, vocabulary: int, row_tokens: int, hidden_size: int, intermediate_size: int, layers: int, heads: int
 ) -> LlamaConfig:
     """Return the configuration of a Llama with biases of queries and keys; `row_tokens` are those of the longest row."""
-    return LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        tie_word_embeddings=True,
-        attention_bias=True,
-        initializer_range=hidden_size**-0.5,
-        max_position_embeddings=row_tokens,
-        rope_parameters={"rope_type": "default", "rope_theta": _ROPE_BASE},
-    )
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden_size, "intermediate_size": intermediate_size}
+    sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
+    rope = {"rope_type": "default", "rope_theta": _ROPE_BASE}
+    width = {"initializer_range": hidden_size**-0.5, "max_position_embeddings": row_tokens}
+    return LlamaConfig(**sizes, **width, rope_parameters=rope, tie_word_embeddings=True, attention_bias=True)
 
 
 class Probes(NamedTuple):
@@ -93,9 +83,8 @@ def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
     rows = max(1, _BATCH_TOKENS // asked.ids.shape[1])
     parts = []
     for first in range(0, len(asked.ids), rows):
-        ids, places = (
-            torch.from_numpy(part[first : first + rows]).to(model.device) for part in (asked.ids, asked.places)
-        )
+        some = (part[first : first + rows] for part in (asked.ids, asked.places))
+        ids, places = (torch.from_numpy(part).to(model.device) for part in some)
         # Hidden states, shape (rows, T, size); logits are computed only where a value is asked for.
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         before = hidden.gather(1, (places - 1)[..., None].expand(-1, -1, hidden.shape[-1]))

@@ -38,7 +38,6 @@ CHECKS: Final[dict[str, Callable[[StoredRun], list[CheckOutcome]]]] = {
     "exports": check_exports,
     "mixes": check_mixes,
 }
-_LONGEST: Final = ("tokens", _COPIES, "exports", "search")  # begin first where several processes share the checks
 
 
 def verify(
@@ -67,14 +66,11 @@ def verify(
         for name, check in CHECKS.items():
             starting(name)
             yield from _guarded(run, name, check)
-
-    def check_other(variant: StoredRun) -> list[CheckOutcome]:
-        """Check the files that are not this run's too, and the exports; its sequences are for `verify RUN@NAME`."""
-        return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
-
+    known = {step.folder for step in run.steps.values()}
     for name, variant in other_variants(run) if whole else ():
         starting(f"exports of {name}")
-        for outcome in _guarded(variant, "exports", check_other):
+        # The files that are not this run's too, and the exports; its sequences are for `verify RUN@NAME`.
+        for outcome in _guarded(variant, "exports", lambda of: [*check_files(of, known=known), *check_exports(of)]):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
@@ -91,17 +87,17 @@ def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckO
 def _side_by_side(
     run: StoredRun, run_dir: Path, *, workers: int, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
-    """Yield the outcomes of all checks in their order."""
     # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
-    tasks = [(name, part) for name in dict.fromkeys((*_LONGEST, *CHECKS)) for part in parts.get(name, [range(0)])]
+    longest = ("tokens", _COPIES, "exports", "search")  # which begin first
+    tasks = [(name, part) for name in dict.fromkeys((*longest, *CHECKS)) for part in parts.get(name, [range(0)])]
     ended: dict[int, list[CheckOutcome]] = {}
     # Forked from a server that has imported what all of them need, processes start at once.
     with LocalExecutor(workers, preload=[__name__, "tokenizers", "fastokens"]) as processes:
         for key, (name, part) in enumerate(tasks):
-            call = partial(_check, run_dir, run.sample, run.seed, name, part)
-            processes.submit(key, call, resources=Resources(), label=name)
+            check = partial(_check, run_dir, run.sample, run.seed, name, part)
+            processes.submit(key, check, resources=Resources(), label=name)
         # Files are hashed in this process while the others check.
         starting("hashes")
         yield from check_files(run)
@@ -126,5 +122,5 @@ _opened = lru_cache(maxsize=1)(StoredRun)  # in a process that checks: checks sh
 
 def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
     """Return the outcomes of a check, in a process of its own; of near-duplicates those of the sequences of some numbers."""
-    run = _opened(run_dir, sample=sample, seed=seed)
-    return _guarded(run, name, (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name])
+    check = (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name]
+    return _guarded(_opened(run_dir, sample=sample, seed=seed), name, check)

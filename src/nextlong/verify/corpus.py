@@ -1,9 +1,7 @@
 """Corpus: documents, the chunks that tile them, and the token ids of the chunks that sequences use.
 
-In:  DOCUMENTS, CHUNKS, TOKENS, tokenizer.json. Each document's hashes are computed again, and kept documents must differ. The
-reference of token ids is `Tokenizer.encode(text, add_special_tokens=False)` of the `tokenizers` library on the chunk's slice of
-its document. Sequences refer to these ids, and `exports` compares files with them, so each chunk is tokenized once here, however
-many sequences contain it.
+In:  DOCUMENTS, CHUNKS, TOKENS, tokenizer.json. The reference of token ids is `Tokenizer.encode(text, add_special_tokens=False)` of
+the `tokenizers` library on the chunk's slice of its document; each chunk is tokenized once, however many sequences contain it.
 
 The reference encodes all chunks of a small run. Of a large run fastokens encodes all of them, about fifteen times as fast, and
 the reference a seeded sample and every chunk for which fastokens disagrees with the stored ids (docs/decisions/0015).
@@ -18,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -36,10 +34,11 @@ _SAMPLE_CHARS = 8_000_000  # which the reference encodes in about a second
 _DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the reference alone is asked
 
 _Bools = NDArray[np.bool_]
+# Some chunks of a shard: rows, shape (n,), their texts, and the ids that are stored for each.
+_Tokenized = tuple[Ids, list[str], list[NDArray[np.uint32]]]
 
 
 def check_corpus(run: StoredRun) -> list[CheckOutcome]:
-    """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
     # Which documents the chunks were made from is settled by one step or another: the last that says so counts.
@@ -156,17 +155,6 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
     return "" if at == len(text) else f"its chunks end at {at} of {len(text)} characters"
 
 
-# token ids
-
-
-class _TokenizedChunks(NamedTuple):
-    """Some chunks of a shard by row, shape (n,), their texts, and the ids that are stored for each."""
-
-    rows: Ids
-    texts: list[str]
-    ids: list[NDArray[np.uint32]]
-
-
 def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
     ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
@@ -190,25 +178,25 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
             ids.breach(f"{chunk_name(row, shard)} is in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
-            judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
-            checks = [(ids, _id_problems(run, chunks, judged))]
-            checks += [] if texts.skipped else [(texts, _text_problems(run, chunks))]
+            rows = chunks[0]
+            judged = np.flatnonzero(by_reference[rows]).tolist()
             judged_by_reference += len(judged)
-            for outcome, problems in checks:
-                outcome.checked += len(chunks.rows)
-                outcome.breach_each(f"{chunk_name(chunks.rows[place], shard)}{problem}" for place, problem in problems)
+            problems_of = ((ids, _id_problems(run, chunks, judged)), (texts, _text_problems(run, chunks)))
+            for outcome, problems in problems_of[: 1 if texts.skipped else 2]:
+                outcome.checked += len(rows)
+                outcome.breach_each(f"{chunk_name(rows[place], shard)}{problem}" for place, problem in problems)
     ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
 
-def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks]:
+def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
     """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
     for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
         for start in range(0, len(texts), _BATCH_CHUNKS):
             rows = part[start : start + _BATCH_CHUNKS]
             ids = [stored[offsets[at] : offsets[at + 1]] for at in np.searchsorted(named, rows).tolist()]
-            yield _TokenizedChunks(rows, texts[start : start + _BATCH_CHUNKS], ids)
+            yield rows, texts[start : start + _BATCH_CHUNKS], ids
 
 
 def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
@@ -226,36 +214,37 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
         return None
     suspects = [np.zeros(len(is_used), np.bool_) for is_used in used]
     for shard, is_used in enumerate(used):
-        for chunks in _chunks(run, shard, np.flatnonzero(is_used)):
-            suspects[shard][chunks.rows] = _differs(fast, chunks)
+        for rows, texts, ids in _chunks(run, shard, np.flatnonzero(is_used)):
+            suspects[shard][rows] = _differs(fast, texts, ids)
     return suspects
 
 
-def _differs(fast: Any, chunks: _TokenizedChunks) -> list[bool]:
+def _differs(fast: Any, texts: list[str], ids: list[NDArray[np.uint32]]) -> list[bool]:
     """Return of which chunks a tokenizer of fastokens does not give the stored ids, or would not be believed."""
     try:
-        flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
+        flat, stops = fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
     except ValueError:  # a limit of its regular expressions, say
-        return [True] * len(chunks.texts)
+        return [True] * len(texts)
     encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
-    compared = zip(chunks.texts, encoded, chunks.ids, strict=True)
-    return [not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL) for text, true, ids in compared]
+    compared = zip(texts, encoded, ids, strict=True)
+    return [not np.array_equal(true, of) or any(char in text for char in _DOUBTFUL) for text, true, of in compared]
 
 
-def _id_problems(run: StoredRun, chunks: _TokenizedChunks, places: list[int]) -> Iterator[tuple[int, str]]:
-    encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
+def _id_problems(run: StoredRun, chunks: _Tokenized, places: list[int]) -> Iterator[tuple[int, str]]:
+    _, texts, ids = chunks
+    encodings = run.tokenizer.encode_batch_fast([texts[place] for place in places], add_special_tokens=False)
     for place, encoding in zip(places, encodings, strict=True):
-        stored, true = chunks.ids[place], np.array(encoding.ids, np.int64)
+        stored, true = ids[place], np.array(encoding.ids, np.int64)
         if len(stored) != len(true):
             yield place, f": {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
         for token in np.flatnonzero(stored != true)[:1].tolist() if len(stored) == len(true) else ():
             yield place, f": token {token} is {stored[token]}, the reference tokenizer gives {true[token]}"
 
 
-def _text_problems(run: StoredRun, chunks: _TokenizedChunks) -> Iterator[tuple[int, str]]:
-    normalizer = run.tokenizer.normalizer
-    decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
-    for place, (text, said) in enumerate(zip(chunks.texts, decoded, strict=True)):
+def _text_problems(run: StoredRun, chunks: _Tokenized) -> Iterator[tuple[int, str]]:
+    normalizer, (_, texts, ids) = run.tokenizer.normalizer, chunks
+    decoded = run.tokenizer.decode_batch([stored.tolist() for stored in ids], skip_special_tokens=False)
+    for place, (text, said) in enumerate(zip(texts, decoded, strict=True)):
         true = text if normalizer is None else normalizer.normalize_str(text)
         if said != true:
             at, decoded_text, document = first_difference(said, true)

@@ -1,12 +1,10 @@
 """Exports: which sequences make up which row, and every row of every format against what it should hold, composed again.
 
-In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; the export steps of the record, and earlier ones of the
-same sequences; SEQUENCES, TOKENS, CHUNKS and DOCUMENTS. Out: one `Outcome` per step, and two of the rows: whether they hold each
-sequence once, and whether the splits share nothing.
+In:  the SEQUENCE_INDEX and offsets of each split; the export steps of the record, and earlier ones of the same sequences;
+SEQUENCES, TOKENS, CHUNKS and DOCUMENTS. Out: one `Outcome` per step, and two of the rows.
 
-Files are read by their format's own reader, which CI holds against the official libraries; what a row should hold is composed
-here without the code of the export. Exports of the same rows are read together, so that each expected row is composed once.
-Memory holds some forty bytes a sequence, and where shared chunks are left out one byte a chunk.
+Files are read by their format's own reader (docs/decisions/0019); what a row should hold is composed here without the code of the
+export. Memory holds some forty bytes a sequence, and where shared chunks are left out one byte a chunk.
 """
 
 from __future__ import annotations
@@ -41,12 +39,9 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: defaultdict[tuple[str, str], list[Comparison]] = defaultdict(list)
     rows, formats = run.rows, run.setting("export", "formats", ())
-    exports: dict[str, StepFiles] = {}
-    for name, step in run.steps.items():
-        layout = name.removesuffix(_VALIDATION)
-        # Where a manifest cannot be read, the step's name tells whether it wrote an export.
-        if step.is_export or (step.damage and (layout in FORMATS or layout in formats)):
-            exports[name] = step
+    # Where a manifest cannot be read, the step's name tells whether it wrote an export.
+    known = {f"{name}{kind}" for name in (*FORMATS.names(), *formats) for kind in ("", _VALIDATION)}
+    exports = {name: of for name, of in run.steps.items() if of.is_export or (of.damage and name in known)}
     for name, step in (exports | {step.folder.name: step for step in run.earlier_exports}).items():
         layout, made_from = name.removesuffix(_VALIDATION), step.manifest["inputs"].get("rows")
         outcome = outcomes[name] = CheckOutcome(f"{name} rows", "rows")
@@ -56,15 +51,13 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
         elif made is not None and (made_from not in rows or rows[made_from].damage):
             outcome.breach(f"{step.folder.name} was made from rows {made_from}, which are missing")
         elif made is not None:
-            split = step.manifest["config"]["split"]
-            comparisons[made_from, split].append(Comparison(run, step, made, outcome))
+            comparisons[made_from, step.manifest["config"]["split"]].append(Comparison(run, step, made, outcome))
         train = run.steps.get(layout) if layout != name and name in run.steps and not outcome.skipped else None
         if train is not None and train.manifest["inputs"].get("rows") != made_from:
             outcome.breach(f"was not held out of {train.name}, which was exported from other rows")
-    for name in formats:
-        if name not in outcomes:
-            outcomes[name] = CheckOutcome(f"{name} rows", "rows")
-            outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
+    for name in (name for name in formats if name not in outcomes):
+        outcomes[name] = CheckOutcome(f"{name} rows", "rows")
+        outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
     # Exports of the same rows are read in step, so that each expected row is composed once.
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
@@ -88,7 +81,6 @@ class Comparison:
     """The rows of one export, each compared with what it should hold."""
 
     def __init__(self, run: StoredRun, step: StepFiles, made: Format, outcome: CheckOutcome) -> None:
-        """Start to read; the token that should end each document is looked up in the reference tokenizer."""
         config = step.manifest["config"]
         self.step, self.made, self.outcome, self.number = step, made, outcome, 0
         self.layout: tuple[str, int] = (config.get("boundaries", "sequence"), config.get("pad_documents_to", 1))
@@ -112,7 +104,6 @@ class Comparison:
             self._compare({"input_ids": ids})
 
     def close(self) -> None:
-        """Look for rows after the last expected one."""
         if extra := sum(1 for _ in iter(self._next, None)):
             self.outcome.breach(f"{extra} {self.outcome.unit} more than there should be")
 
@@ -125,7 +116,6 @@ class Comparison:
         self.number += 1
 
     def _next(self) -> _Row | None:
-        """Return the next row, None at the end; nothing is read after a file that cannot be read."""
         try:
             return None if self._rows is None else next(self._rows, None)
         except UNREADABLE as error:
@@ -168,14 +158,10 @@ def compare(run: StoredRun, rows: StepFiles, split: str, comparisons: Sequence[C
             comparison.close()
 
 
-# what a row should hold
-
-
 class _Expected:
     """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
 
     def __init__(self, run: StoredRun, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
-        """Look up what the block refers to."""
         self._run, self._parts = run, parts
         chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
         truncated = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
@@ -192,9 +178,7 @@ class _Expected:
             firsts = offsets[np.searchsorted(named, rows)]
             self._first.update(zip(pack_ids(shard, rows).tolist(), firsts.tolist(), strict=True))
 
-    def row(
-        self, sequences: Sequence[ResolvedSequence], boundaries: str = "sequence", multiple: int = 1
-    ) -> dict[str, Any]:
+    def row(self, sequences: Sequence[ResolvedSequence], boundaries: str, multiple: int) -> dict[str, Any]:
         """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
         pieces = [self._input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
@@ -240,7 +224,6 @@ class _Expected:
         return self._sources.get(int(sequence.doc[first]), "")
 
     def _input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
-        """Return the ids of a sequence, shape (T,)."""
         pieces: list[Any] = []
         columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.lengths))
         for chunk, role, length in zip(*columns, strict=True):
@@ -252,7 +235,6 @@ class _Expected:
         return np.concatenate(pieces).astype(np.int32)
 
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
-        """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
             tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
@@ -276,15 +258,11 @@ class _Expected:
         }
 
     def _text(self, sequence: ResolvedSequence) -> str:
-        """Return the text of a sequence, cut from the documents."""
         sizes = (np.array(self._char_ends(sequence)) - sequence.char_start).tolist()
         return "".join(
             self._special_texts[role] if chunk == NO_CHUNK else self._texts[chunk][:size]
             for chunk, role, size in zip(sequence.chunk.tolist(), sequence.role.tolist(), sizes, strict=True)
         )
-
-
-# how a row differs from that
 
 
 def _problems(row: _Row, true: _Row) -> Iterator[str]:
@@ -323,9 +301,6 @@ def _is_same(value: Any, true: Any) -> bool:
     return (math.isnan(said) and math.isnan(true)) or abs(said - true) <= 1e-6
 
 
-# which sequences make up which row, and the splits
-
-
 @dataclass(frozen=True)
 class _SplitRows:
     """Row i of a split is the sequences index[offsets[i]:offsets[i + 1]], in this order."""
@@ -342,6 +317,9 @@ class _SplitRows:
         """Yield the SEQUENCES file and the place there of each sequence of a row, row by row."""
         named = self.index[["part", "place"]]
         yield from (named[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist()))
+
+
+_Splits = dict[str, _SplitRows]  # by name
 
 
 def _read_split(step: StepFiles, split: str) -> _SplitRows:
@@ -403,7 +381,7 @@ class _Truth:
         return np.where(known, (np.cumsum(self._takes) - self._takes)[np.where(known, part, 0)] + place, -1)
 
 
-def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
+def _check_once(step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
     times = np.zeros(len(truth.lengths), np.int64)  # how often each sequence is in a row, over all splits
     for name, split in splits.items():
@@ -458,9 +436,7 @@ def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator
         yield f"row {row + 1} begins with sequence {heads[row + 1]}, the row before with {heads[row]}"
 
 
-def _check_apart(
-    run: StoredRun, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
-) -> None:
+def _check_apart(run: StoredRun, step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     every = np.arange(len(truth.lengths))
     train, validation = (np.isin(every, truth.numbers(splits[name].index)) for name in ("train", "validation"))

@@ -3,11 +3,11 @@
 In:  a run directory; or a folder that `nextlong export … --into` filled, on any file system, and the run if it is at hand. Out:
 `Outcome`s.
 
-Of a run this includes exports that a later one of the same format replaced, the finished rows in `data/`, and mixes of several
-runs. What the rows of a mix should hold is known only to all of its runs together, so of a mix the hashes alone are checked.
+Of a run this includes replaced exports, the finished rows in `data/`, and mixes of several runs, of which the hashes alone are
+checked: what their rows should hold is known only to all of their runs together.
 
 Of a delivered export: whether the record is intact, every file by its hash, the rows and tokens of every split, and with the run
-each row by its content. Remote files are streamed and only hashed: where all hashes hold, the rows are those that were delivered.
+each row by its content. Remote files are streamed and only hashed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,10 @@ from nextlong.verify.exports import Comparison, compare, open_format, rows_in
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StepFiles, StoredRun
 
-_READ_BYTES: Final = 1 << 22
 _MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
 _RECORD: Final = "manifest.json"
 _ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
 _STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
-_THREADS: Final = 8
-_SPLIT_KEYS: Final = {"step", "config", "rows", "sequences", "tokens"}
-_RECORD_KEYS: Final = {"format", "rows", "runs", "splits", "files", "xxh3"}
 _UNPARSED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of JSON that is damaged, or another's
 
 
@@ -84,15 +80,13 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
 
 
 def _check_step(step: StepFiles, outcome: CheckOutcome) -> None:
-    for name, entry in step.entries.items():
-        outcome.checked += 1
-        if problem := _problem_of(step.folder / name, entry):
-            outcome.breach(f"{step.folder.name}/{name} {problem}")
+    outcome.checked += len(step.entries)
+    problems = ((name, _problem_of(step.folder / name, entry)) for name, entry in step.entries.items())
+    outcome.breach_each(f"{step.folder.name}/{name} {problem}" for name, problem in problems if problem)
 
 
 def _inode(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_dev, stat.st_ino
+    return (stat := path.stat()).st_dev, stat.st_ino
 
 
 def _problem_of(path: Path, entry: Json) -> str:
@@ -107,7 +101,7 @@ def _content_problem(file: Any, size: int, entry: Json) -> str:
     if size != entry["bytes"]:
         return f"has {size:,} bytes, {entry['bytes']:,} were recorded"
     state = xxhash.xxh3_128()
-    while piece := file.read(_READ_BYTES):
+    while piece := file.read(1 << 22):
         state.update(piece)
     found = state.hexdigest()
     return "" if found == entry["xxh3"] else f"has the hash {found}, {entry['xxh3']} was recorded"
@@ -150,10 +144,9 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
 def is_delivered(folder: Path) -> bool:
     """Return whether a local folder is a delivered export, or holds one per format; a run is neither. A damaged record counts."""
     folder = folder.expanduser()
-    if not folder.is_dir() or (folder / "variants").exists():
-        return False
-    records = folder.glob(f"*/{_RECORD}")
-    return (folder / _RECORD).is_file() or any(not _STEP_FOLDER.match(path.parent.name) for path in records)
+    names = [path.parent.name for path in folder.glob(f"*/{_RECORD}")]
+    is_record = (folder / _RECORD).is_file() or not all(map(_STEP_FOLDER.match, names))
+    return is_record and not (folder / "variants").exists()
 
 
 def verify_delivered(
@@ -200,8 +193,9 @@ def _verify_one(
         if read["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
             outcome.breach(f"{_RECORD} has been altered: it records the hash {read['xxh3']}, its content has {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in read["files"].values())
-        splits = all(split.keys() >= _SPLIT_KEYS for split in read["splits"].values())
-        if not files or not splits or not read.keys() >= _RECORD_KEYS:
+        split_keys = {"step", "config", "rows", "sequences", "tokens"}
+        splits = all(split_keys <= split.keys() for split in read["splits"].values())
+        if not files or not splits or not read.keys() >= {"format", "rows", "runs", "splits", "files", "xxh3"}:
             raise ValueError("keys are missing")
         record = read
     except _UNPARSED as error:
@@ -209,7 +203,7 @@ def _verify_one(
     yield outcome
     if record is None:
         return
-    run = _run_of(record, run_dir) if run_dir is not None else None
+    run = None if run_dir is None else _run_of(record, run_dir)
     starting("hashes")
     yield _check_hashes(fs, place, sizes, record)
     is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
@@ -226,10 +220,8 @@ def _verify_one(
 def _run_of(record: Json, run_dir: Path) -> StoredRun:
     """Return the run that an export was made of. Raises RunError if it is of another one, or a mix."""
     if len(record["runs"]) != 1:
-        names = ", ".join(run["name"] for run in record["runs"])
-        raise RunError(
-            f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
-        )
+        mix = f"this export is a mix of several runs ({', '.join(run['name'] for run in record['runs'])})"
+        raise RunError(f"{mix}; verify it without --run, and each run by itself")
     run, (of,) = StoredRun(run_dir), record["runs"]
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
@@ -254,7 +246,7 @@ def _check_hashes(fs: Any, place: str, sizes: dict[str, int], record: Json) -> C
         except Exception as error:  # every file system has errors of its own
             return f"cannot be read ({in_words(error)})"
 
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(8) as pool:
         problems = zip(record["files"], pool.map(problem_of, record["files"]), strict=True)
         outcome.breach_each(f"{name} {problem}" for name, problem in problems if problem)
     for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):

@@ -1,16 +1,14 @@
 """Near-duplicates: find negatives that repeat their meta-document or another negative of their sequence.
 
-In:  the texts of a sequence, and the run's table of weights. The rule is docs/decisions/0005-near-duplicates.md. Every negative is
-compared with the whole meta-document and with every other negative, and there is no margin. This is a second implementation of
-the rule: it shares no code with `nextlong.retrieval`. A word is a 64-bit number, equal for equal words whatever their case.
-
-The weights are counted again, from the texts of all documents that the run says it counted.
+In:  the texts of a sequence, and the run's table of weights, which are counted again. Every negative is compared with the whole
+meta-document and with every other negative. This is a second implementation of the rule of docs/decisions/0005-near-duplicates.md:
+it shares no code with `nextlong.retrieval`. A word is a 64-bit number, equal for equal words whatever their case.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, groupby
 from typing import Any, Final
@@ -25,35 +23,27 @@ from nextlong.verify.sequences import texts_of_cuts
 
 _Numbers = NDArray[np.uint64]
 
-_THRESHOLD: Final = 0.8  # of a count where the recipe asked for none
 _LEAST_WORDS: Final = 10  # fewer are a copy of the same words only
 _PASSAGE_WORDS: Final = 100
 _FULL_WEIGHT: Final = 1024
-_MILLION: Final = 1_000_000
-# of the table of weights
-_SLOTS: Final = 1 << 22
-_COMMON_LEAST: Final = 16
-_COMMON_SHARE: Final = 1000
+_SLOTS: Final = 1 << 22  # of the table of weights
 _ALL_COUNTED_CHARS: Final = 48_000_000  # a corpus of no more than these is counted whole
-# of words and runs
 _RUN_WORDS: Final = 3
 _BASE: Final = 0xD1342543DE82EF95
 # Thai and Lao, Burmese, Khmer, kana, Han: written without blanks, so that each letter is a word.
-_ALONE: Final = (
-    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF)),
-    *((0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
-)
+_ALONE: Final = "0E00-0EFF 1000-109F 1780-17FF 3040-30FF 3400-9FFF F900-FAFF 20000-3FFFF"
 _CODES: Final = 1 << 18  # no code point from here on is a letter
 _BATCH_CHARS: Final = 1 << 16
 
 
-def check_near_duplicates(run: StoredRun, found: Iterable[CheckOutcome] | None = None) -> list[CheckOutcome]:
+def check_near_duplicates(run: StoredRun, found: list[CheckOutcome] | None = None) -> list[CheckOutcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
     outcome = _outcome(run)
     if outcome.not_needed:
         return [outcome]
-    for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
-        outcome.add(part)
+    parts = [find_copies(run, range(sum(run.takes)))] if found is None else list(found)
+    outcome.breach_each(example for part in parts for example in part.examples)
+    outcome.checked, outcome.breaches = (sum(getattr(part, of) for part in parts) for of in ("checked", "breaches"))
     if run.setting("mine", "near_duplicates") is None:
         count = f"{outcome.breaches:,} found, stock passages included"
         outcome.note = f"{count}; mine.near_duplicates is not set, so they are only counted"
@@ -72,15 +62,14 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
             negatives = [of_chunk[int(sequence.chunk[span])] for span in spans]
             # The negative that is cut is judged by its whole chunk, and by what the sequence holds of it.
-            is_cut = sequence.is_truncated
-            cut = [span for span in spans if is_cut[span] and int(sequence.chunk[span]) in cuts]
+            cut = [span for span in spans if sequence.is_truncated[span] and int(sequence.chunk[span]) in cuts]
             for span in cut:
                 negatives += _words_in([cuts[int(sequence.chunk[span])].visible(int(sequence.lengths[span]))])
             # The meta-document and its short chunks, then a text for each of `spans`.
             texts, first, whole = [*document, *negatives], len(document), len(spans)
             spans += cut
             problems: dict[int, str] = {}  # by span
-            for a, b, how in _repeats(texts, range(first, len(texts)), range(len(texts)), **_rule_of(run)):
+            for a, b, how in _repeats(texts, first, **_rule_of(run)):
                 span = spans[a - first]
                 if b >= first and span == spans[b - first]:
                     continue  # a chunk and its own beginning
@@ -92,10 +81,7 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
 
 
 def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
-    """Return which of the chunks that sequences, by number, passed over repeat neither meta-document nor negative of theirs.
-
-    Nor does a negative of theirs repeat them.
-    """
+    """Return which of the chunks that sequences, by number, passed over neither repeat nor are repeated in their sequence."""
     unexplained = {}
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]
@@ -106,10 +92,9 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             # The meta-document and its short chunks, the negatives, then the chunks that were passed over.
             texts = [*of_document[sequence.number], *words]
             first = len(texts) - len(candidates)
-            repeating = set()
-            for a, b, _ in _repeats(texts, range(first - len(placed), len(texts)), range(len(texts)), **_rule_of(run)):
-                if (a >= first) != (b >= first):
-                    repeating.add(max(a, b))  # the one that was passed over, whichever repeats the other
+            pairs = ((a, b) for a, b, _ in _repeats(texts, first - len(placed), **_rule_of(run)))
+            # Of a pair the one that was passed over, whichever repeats the other.
+            repeating = {max(a, b) for a, b in pairs if (a >= first) != (b >= first)}
             unexplained[sequence.number] = candidates[[text not in repeating for text in range(first, len(texts))]]
     return unexplained
 
@@ -127,17 +112,19 @@ def _outcome(run: StoredRun) -> CheckOutcome:
 def _rule_of(run: StoredRun) -> dict[str, Any]:
     is_set = run.setting("mine", "near_duplicates") is not None
     weights = np.load(run.files("weights", ".weights.npy")[0], mmap_mode="r") if is_set else None
-    return {"weights": weights, "threshold": float(run.setting("mine", "near_duplicates", _THRESHOLD))}
+    return {
+        "weights": weights,
+        "threshold": float(run.setting("mine", "near_duplicates", 0.8)),
+    }  # 0.8 where they are only counted
 
 
 def _words_of(
     run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids
 ) -> tuple[dict[int, _Numbers], dict[int, list[_Numbers]]]:
     """Return the words of each negative and further chunk, and those of each sequence's meta-document and its short chunks."""
-    own_chunks: dict[int, Ids] = {}  # all chunks of the meta-document, whether the sequence has them or not
-    for sequence in block:
-        metas = sequence.known(META)[:1]
-        own_chunks[sequence.number] = np.arange(sequence.doc_first[metas].sum(), sequence.doc_stop[metas].sum())
+    # All chunks of the meta-document, whether the sequence has them or not.
+    metas = [(sequence, sequence.known(META)[:1]) for sequence in block]
+    own_chunks = {of.number: np.arange(of.doc_first[meta].sum(), of.doc_stop[meta].sum()) for of, meta in metas}
     negatives = (sequence.chunk[sequence.known(NEGATIVE)] for sequence in block)
     texts = run.texts_of(np.concatenate([np.empty(0, np.int64), *negatives, *own_chunks.values(), *further]))
     of_chunk = dict(zip(texts, _words_in([*texts.values()]), strict=True))
@@ -169,8 +156,8 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
             of_documents = np.sort(owners[chunk].astype(np.uint64) << np.uint64(SHARD_BITS) | runs % _SLOTS)
             np.add.at(counts, of_documents[_begins(of_documents)] % _SLOTS, 1)
     # A run of words in up to 1 of 1,000 documents (at least 16) has full weight; beyond, its weight falls as 1 / count.
-    limit = max(_COMMON_LEAST * _COMMON_SHARE, len(counted))
-    by_count = _FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(np.arange(counts.max() + 1), 1))
+    limit = max(16 * 1000, len(counted))
+    by_count = _FULL_WEIGHT * limit // (1000 * np.maximum(np.arange(counts.max() + 1), 1))
     weights = np.clip(by_count, 1, _FULL_WEIGHT)[counts]
     if stored.shape != weights.shape:
         outcome.breach(f"the table of weights has the shape {stored.shape}, should have {weights.shape}")
@@ -181,22 +168,13 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     return [outcome]
 
 
-# the rule
-
-
 def _repeats(
-    words: Sequence[_Numbers],
-    those: Collection[int],
-    others: Collection[int],
-    *,
-    weights: NDArray[np.uint16] | None,
-    threshold: float,
+    words: Sequence[_Numbers], first: int, *, weights: NDArray[np.uint16] | None, threshold: float
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield (a, b, how) for each text a of `those` that repeats a text b of `others`, not itself.
+    """Yield (a, b, how) for each text a from `first` on that repeats another text b.
 
     Without `weights`, a table by slot, all words weigh the same.
     """
-    is_of_those, is_of_others = (np.isin(np.arange(len(words)), list(texts)) for texts in (those, others))
     holders: defaultdict[bytes, set[int]] = defaultdict(set)  # by the words of a short text, or of a passage
     for text, numbers in enumerate(words):
         if 0 < len(numbers) < _LEAST_WORDS:
@@ -218,12 +196,12 @@ def _repeats(
     begins = np.arange(max(0, len(runs) - length + 1))
     begins = begins[(unmet[begins + length] == unmet[begins]) & (text_of[begins + length - 1] == text_of[begins])]
     for run, text in zip(begins.tolist(), text_of[begins].tolist(), strict=True):
-        first = run - bounds[text]
-        holders[words[text][first : first + _PASSAGE_WORDS].tobytes()].add(text)
+        word = run - bounds[text]
+        holders[words[text][word : word + _PASSAGE_WORDS].tobytes()].add(text)
     for texts in sorted(map(sorted, {frozenset(texts) for texts in holders.values() if len(texts) > 1})):
         for a in texts:
             how = "is the same as" if len(words[a]) < _LEAST_WORDS else "has the same 100 words in a row as"
-            yield from ((a, b, how) for b in texts if is_of_those[a] and is_of_others[b] and a != b)
+            yield from ((a, b, how) for b in texts if a >= first and a != b)
 
     # A word weighs what the rarest of its three runs does, and is shared if any of them is; (r,) by the first of the three.
     rarity = np.full(len(runs), _FULL_WEIGHT) if weights is None else weights[runs % len(weights)].astype(np.int64)
@@ -231,8 +209,10 @@ def _repeats(
     weight = np.where(has_three, _of_three(rarity, np.maximum), 0)
     shared_at_most = weight * _of_three(is_met, np.logical_or)
     whole, most = (np.bincount(text_of, one, len(words)).astype(np.int64) for one in (weight, shared_at_most))
-    millionths = round(threshold * _MILLION)
-    for a in np.flatnonzero(is_of_those & (whole > 0) & (most * _MILLION >= millionths * whole)).tolist():
+    millionths = round(threshold * 1_000_000)
+    for a in np.flatnonzero((whole > 0) & (most * 1_000_000 >= millionths * whole)).tolist():
+        if a < first:
+            continue
         own = slice(bounds[a], bounds[a + 1])
         holds = np.zeros((bounds[a + 1] - bounds[a], len(words)), np.bool_)  # which texts have each run of `a`
         rows = np.flatnonzero(is_met[own])
@@ -240,7 +220,7 @@ def _repeats(
         places = np.arange(sizes.sum()) + np.repeat(firsts[group[own][rows]] - np.cumsum(sizes) + sizes, sizes)
         holds[np.repeat(rows, sizes), pair_texts[places]] = True
         shared = weight[own] @ _of_three(holds, np.logical_or)  # (n,)
-        for b in np.flatnonzero(is_of_others & (shared * _MILLION >= millionths * whole[a])).tolist():
+        for b in np.flatnonzero(shared * 1_000_000 >= millionths * whole[a]).tolist():
             if a != b:
                 yield a, b, f"has {shared[b] / whole[a]:.0%} of its words, by weight, in common with"
 
@@ -306,8 +286,8 @@ def _letters() -> tuple[_Numbers, NDArray[np.uint8]]:
         if len(small := chr(code).lower()) == 1:
             lower[code] = ord(small)
     kinds = is_letter.astype(np.uint8)
-    for first, last in _ALONE:
-        kinds[first : last + 1] *= 2
+    for first, last in (block.split("-") for block in _ALONE.split()):
+        kinds[int(first, 16) : int(last, 16) + 1] *= 2
     return _mixed(lower * np.uint64(_BASE)) * is_letter, kinds
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,8 +15,6 @@ from rich.console import Console
 from nextlong.report import tables
 from nextlong.schemas import SHARD_BITS
 from nextlong.text import counted
-
-_KEPT_EXAMPLES = 5
 
 
 def in_words(error: BaseException) -> str:
@@ -27,8 +26,8 @@ def in_words(error: BaseException) -> str:
 
 def first_difference(said: str, true: str) -> tuple[int, str, str]:
     """Return the first character at which two texts differ, which may be the end of one, and a few of either from there on."""
-    pairs = enumerate(zip(said, true, strict=False))
-    at = next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+    pairs = enumerate(zip_longest(said, true))
+    at = next((place for place, (one, other) in pairs if one != other), len(true))
     return at, said[at : at + 20], true[at : at + 20]
 
 
@@ -48,23 +47,15 @@ class CheckOutcome:
     def breach(self, example: str) -> None:
         """Count one breach, and keep its description if it is among the first."""
         self.breaches += 1
-        if len(self.examples) < _KEPT_EXAMPLES:
+        if len(self.examples) < 5:
             self.examples.append(example)
 
     def breach_each(self, examples: Iterable[str]) -> None:
-        """Count each description as one breach."""
         for example in examples:
             self.breach(example)
 
-    def add(self, part: CheckOutcome) -> None:
-        """Add what another check of the same kind looked at and found."""
-        self.checked += part.checked
-        self.breaches += part.breaches
-        self.examples = [*self.examples, *part.examples][:_KEPT_EXAMPLES]
-
     @property
     def result(self) -> Literal["pass", "breach", "skipped", "not needed"]:
-        """What the table says."""
         if self.breaches:
             return "breach"
         return "not needed" if self.not_needed else "skipped" if self.skipped else "pass"
@@ -83,11 +74,7 @@ def document_name(row: int, shard: int = 0) -> str:
     return f"⟦document {shard << SHARD_BITS | int(row)}⟧"
 
 
-_STYLES = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}
-
-
 def passed(outcomes: Sequence[CheckOutcome]) -> bool:
-    """Say whether no check found a breach."""
     return not any(outcome.breaches for outcome in outcomes)
 
 
@@ -102,7 +89,8 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
     for outcome in outcomes:
         breaches = counted(outcome.breaches, "breach") if outcome.breaches else ""
         said = breaches or outcome.skipped or outcome.not_needed or outcome.note
-        result = f"[{_STYLES[outcome.result]}]{outcome.result}[/]"
+        style = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}[outcome.result]
+        result = f"[{style}]{outcome.result}[/]"
         table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(said))
     tables.show(table, console)
     for outcome in outcomes:
@@ -114,6 +102,5 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
 
 
 def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:
-    """Return what was found as one JSON object."""
     checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
     return json.dumps({"run": str(run_dir), "passed": passed(outcomes), "checks": checks}, indent=1, ensure_ascii=False)

@@ -1,11 +1,9 @@
 """Run files: a finished run as its files have it.
 
-In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences. Which
-variant is meant, CHUNKS, and texts and columns of DOCUMENTS are read by the code that reads them everywhere; SEQUENCES and TOKENS
-here, because what they refer to may be missing (docs/decisions/0019).
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences. SEQUENCES
+and TOKENS are read here, because what they refer to may be missing (docs/decisions/0019).
 
-Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences, however large
-the corpus is. A chunk id is `shard << SHARD_BITS | row`.
+Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -41,13 +39,12 @@ UNKNOWN: Final = NO_CHUNK  # in place of what cannot be found
 _BLOCK_TOKENS: Final = 1 << 22
 # Shards whose CHUNKS, about 2 MB each, stay in memory: each block of sequences refers to nearly all shards.
 _KEPT_SHARDS: Final = 64
-_MIN_GAP_CHUNKS: Final = 0.5
 _NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
 class StepFiles:
-    """The folder of a step and its manifest; `damage` says why the manifest could not be read, and is empty otherwise."""
+    """The folder of a step and its manifest; `damage` says why the manifest could not be read."""
 
     name: str
     folder: Path
@@ -61,7 +58,6 @@ class StepFiles:
 
     @property
     def is_export(self) -> bool:
-        """Whether the step wrote an export."""
         return {"format", "split"} <= set(self.manifest.get("config", {}))
 
     def files(self, suffix: str) -> list[Path]:
@@ -71,7 +67,6 @@ class StepFiles:
 
 
 def _open_step(name: str, folder: Path) -> StepFiles:
-    """Return the step in a folder, with `damage` where its manifest cannot be read."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"]):
@@ -112,17 +107,15 @@ class ResolvedSequence(_StoredSequence):
     doc_stop: Ids
     char_start: Ids
     char_end: Ids
-    open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
     tokens: Ids  # of the whole chunk
+    open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """The tokens of each span."""
         return self.end - self.start
 
     @cached_property
     def is_chunk(self) -> NDArray[np.bool_]:
-        """Which spans are chunks, not separators or special tokens."""
         return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
 
     @cached_property
@@ -135,7 +128,6 @@ class ResolvedSequence(_StoredSequence):
         return np.flatnonzero((self.role == role) & (self.doc != UNKNOWN))
 
     def where(self, span: int) -> str:
-        """Name a span for a person."""
         role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
         chunk = f" {chunk_name(self.chunk[span])}" if self.chunk[span] != NO_CHUNK else ""
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
@@ -156,7 +148,6 @@ class StoredRun:
         self.sample, self.seed = sample, seed
 
     def files(self, step: str, suffix: str) -> list[Path]:
-        """Return a step's files, none if the run has no such step."""
         return self.steps[step].files(suffix) if step in self.steps else []
 
     @cached_property
@@ -191,9 +182,10 @@ class StoredRun:
     @cached_property
     def earlier_exports(self) -> list[StepFiles]:
         """The steps that wrote exports of the same sequences but are not in the record."""
-        named = {step.folder for step in self.steps.values()}
-        exports = (step for step in self.all_steps if step.is_export and step.folder not in named)
-        return [step for step in exports if step.manifest["inputs"].get("rows") in self.rows]
+        exports = (
+            step for step in self.all_steps if step.is_export and step.manifest["inputs"].get("rows") in self.rows
+        )
+        return [step for step in exports if step.folder not in {of.folder for of in self.steps.values()}]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """Return a key of the recipe, the default where it is null or not in this recipe."""
@@ -207,7 +199,6 @@ class StoredRun:
 
     @property
     def negatives(self) -> NegativeChoice:
-        """What the recipe's `compose.negatives` means."""
         return NEGATIVES[self.setting("compose", "negatives", "top")]
 
     @cached_property
@@ -224,8 +215,7 @@ class StoredRun:
         sizes = [table["end"] - table["start"] for table in map(self.chunks, range(len(self.shards)))]
         chars, chunks = sum(int(of_shard.sum()) for of_shard in sizes), sum(map(len, sizes))
         (part,) = self.steps["tokenizer"].manifest["parts"]
-        chunk_tokens = chars / max(1, chunks) / float(part["counts"]["chars_per_token"])
-        return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
+        return max(1, math.ceil(0.5 * (chars / max(1, chunks) / float(part["counts"]["chars_per_token"]))))
 
     @property
     def is_exact(self) -> bool:
@@ -236,8 +226,7 @@ class StoredRun:
         """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
         if "shortlist" not in self.steps:
             return np.ones(len(self.chunks(shard)["start"]), np.bool_)
-        marked: NDArray[np.bool_] = np.load(self.files("shortlist", ".shortlist.npy")[shard]) > 0
-        return marked
+        return np.asarray(np.load(self.files("shortlist", ".shortlist.npy")[shard]) > 0)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -266,8 +255,6 @@ class StoredRun:
             ids_of[role] = [] if known is None else [known]
         return ids_of
 
-    # documents and chunks
-
     @cached_property
     def shards(self) -> list[tuple[Path, Path]]:
         """DOCUMENTS and the CHUNKS in use of each shard."""
@@ -293,7 +280,6 @@ class StoredRun:
         return lookup.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
-        """Return the text of each chunk id that is there."""
         text_of: dict[int, str] = {}
         for shard, rows in self.by_shard(ids):
             for part, _, texts in self.chunk_texts(shard, rows):
@@ -301,13 +287,10 @@ class StoredRun:
         return text_of
 
     def names_of(self, doc_ids: Ids, column: Literal["source", "source_id", "metadata"]) -> dict[int, str]:
-        """Return one column of each document id that is there."""
         known = np.unique(doc_ids[(doc_ids >= 0) & (doc_ids >> SHARD_BITS < len(self.shards))])
-        if not len(known):
-            return {}
         documents = [path for path, _ in self.shards]
-        (values,) = lookup.document_columns(known, documents, (column,))
-        return dict(zip(known.tolist(), values.tolist(), strict=True))
+        columns = lookup.document_columns(known, documents, (column,)) if len(known) else [known]
+        return dict(zip(known.tolist(), columns[0].tolist(), strict=True))
 
     def by_shard(self, ids: Ids) -> list[tuple[int, Ids]]:
         """Return (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
@@ -317,55 +300,44 @@ class StoredRun:
         """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
         return lookup.vectors(ids, self.files("embed", ".vectors.npy")) if len(ids) else np.empty((0, 0), np.float32)
 
-    # tokens
-
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
-        rows, offsets = self._token_index(shard)
-        ids = np.load(self.files("tokens", ".ids.npy")[shard], mmap_mode="r")
-        return rows, offsets, np.asarray(ids)  # slices of a plain array take a third of the time of those of a memmap
+        rows, offsets, ids = map(lookup.opened, self._token_files[shard])
+        return rows, offsets, ids
 
     @cached_property
-    def _token_index(self) -> Callable[[int], list[Ids]]:
-        rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "referenced_chunks")
-        paths = list(zip(self.files(rows_step, ".rows.npy"), self.files("tokens", ".offsets.npy"), strict=True))
-        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: [np.load(path, mmap_mode="r") for path in paths[shard]])
-
-    # sequences
+    def _token_files(self) -> list[tuple[Path, Path, Path]]:
+        rows = next((found for name in self.steps if (found := self.files(name, ".rows.npy"))), [])
+        offsets, ids = (self.files("tokens", f".{kind}.npy") for kind in ("offsets", "ids"))
+        return list(zip(rows, offsets, ids, strict=True))
 
     def sequences(self) -> Iterator[ResolvedSequence]:
-        """Yield the sequences in order, chunks looked up."""
         return chain.from_iterable(self.blocks())
 
     def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
         """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
-        for block in self._blocks_of([sequence] for sequence in self.bare_sequences(numbers)):
+        places = self._places() if numbers is None else islice(self._places(), numbers.start, numbers.stop)
+        for block in self.blocks_of_rows([place] for place in places):
             yield [sequence for (sequence,) in block]
 
     def blocks_of_rows(self, rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[list[list[ResolvedSequence]]]:
         """Yield the sequences of each row, named by their SEQUENCES file and their place there, in blocks as `blocks` does."""
-        return self._blocks_of([self._stored(*at) for at in row] for row in rows)
-
-    def _blocks_of(self, rows: Iterable[list[_StoredSequence]]) -> Iterator[list[list[ResolvedSequence]]]:
         block: list[list[_StoredSequence]] = []
         held = 0
         for row in rows:
-            block.append(row)
-            held += sum(int(sequence.end[-1]) for sequence in row if len(sequence.end))
+            block.append([self._stored(*place) for place in row])
+            held += sum(int(sequence.end[-1]) for sequence in block[-1] if len(sequence.end))
             if held >= _BLOCK_TOKENS:
                 yield self._looked_up(block)
                 block, held = [], 0
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self, numbers: range | None = None) -> Iterator[_StoredSequence]:
-        """Yield the sequences of the data set, or those of some numbers, in order, without looking anything up."""
-        chosen = range(sum(self.takes)) if numbers is None else numbers
-        first = 0
-        for part, take in enumerate(self.takes):
-            for number in range(max(chosen.start, first), min(chosen.stop, first + take)):
-                yield self._stored(part, number - first)
-            first += take
+    def bare_sequences(self) -> Iterator[_StoredSequence]:
+        return (self._stored(*place) for place in self._places())
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        return ((part, place) for part, take in enumerate(self.takes) for place in range(take))
 
     def _stored(self, part: int, place: int) -> _StoredSequence:
         """Return the sequence at a place of a SEQUENCES file, whose batches hold one each."""
@@ -387,10 +359,10 @@ class StoredRun:
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
     def _looked_up(self, rows: Sequence[Sequence[_StoredSequence]]) -> list[list[ResolvedSequence]]:
-        """Add what CHUNKS and TOKENS say of each chunk."""
         block = list(chain.from_iterable(rows))
         ids = np.concatenate([sequence.chunk for sequence in block])
-        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
+        # In the order of the fields of ResolvedSequence.
+        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "tokens")
         columns: _Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
         columns["open_ended"] = np.zeros(len(ids), np.bool_)
         for shard, _ in self.by_shard(ids):
@@ -405,7 +377,7 @@ class StoredRun:
             for name, of_chunks in (("char_start", "start"), ("char_end", "end"), ("open_ended", "separator")):
                 columns[name][places] = table[of_chunks][chunk_rows]
             # `named` are the chunk rows that were tokenized, sorted; a row that is missing there stays UNKNOWN.
-            named, offsets = self._token_index(shard)
+            named, offsets = map(lookup.opened, self._token_files[shard][:2])
             at = np.searchsorted(named, chunk_rows)
             is_named = at < len(named)
             is_named[is_named] = named[at[is_named]] == chunk_rows[is_named]
@@ -414,8 +386,7 @@ class StoredRun:
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
         found = (
-            ResolvedSequence(**vars(sequence), **dict(zip(names, known, strict=True)))
-            for sequence, known in zip(block, divided, strict=True)
+            ResolvedSequence(*vars(sequence).values(), *known) for sequence, known in zip(block, divided, strict=True)
         )
         return [[next(found) for _ in row] for row in rows]
 
@@ -429,14 +400,11 @@ class StoredRun:
                 used[shard][rows[rows < len(used[shard])]] = True
         return used
 
-    # examples
-
-    def name_marks(self, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
+    def name_marks(self, outcomes: list[CheckOutcome]) -> list[CheckOutcome]:
         """Replace the marks of chunks and documents in the few examples of outcomes by names, in place."""
-        named = list(outcomes)
-        for outcome in named:
+        for outcome in outcomes:
             outcome.examples = [MARK.sub(self._name, example) for example in outcome.examples]
-        return named
+        return outcomes
 
     def _name(self, mark: re.Match[str]) -> str:
         """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""

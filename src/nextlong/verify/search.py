@@ -1,12 +1,11 @@
 """Search: encode a sample of vectors again, recompute the scores from the stored ones, and search again by brute force.
 
-In:  VECTORS, CANDIDATES, SEQUENCES. NumPy's float32 product of each sampled query with every stored vector, a block at a
-time, is the reference; equal cosines may come in any order. An approximate index is held to the recall that its manifest
-promises: the mean over the sample may lie below it by no more than three of its standard errors.
+In:  VECTORS, CANDIDATES, SEQUENCES. The reference is NumPy's float32 product of each sampled query with every stored vector;
+equal cosines may come in any order. An approximate index is held to the recall that its manifest promises: the mean over the
+sample may lie below it by no more than three of its standard errors.
 
 A method of whole documents declares to which other document the score of a document is the cosine; where only the drafts record
-it, nothing is checked. SPLiCe's scores are those to an earlier document of the sequence: the previous one where each document
-retrieves one (k = 1), unless trees are put into another order than that of retrieval.
+it, nothing is checked. SPLiCe's scores are those to an earlier document, the previous one where each retrieves one (k = 1).
 """
 
 from __future__ import annotations
@@ -91,9 +90,6 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
         outcome.breach(f"the vector of {name} has the cosine {cosines[place]:.4f} to the one encoded now")
 
 
-# meta-chunks and negatives
-
-
 class _MetaChunk(NamedTuple):
     """A sampled query: a span of a sequence."""
 
@@ -102,7 +98,6 @@ class _MetaChunk(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        """The id of the meta-chunk."""
         return int(self.sequence.chunk[self.span])
 
     def owns(self, ids: Ids) -> NDArray[np.bool_]:
@@ -202,7 +197,6 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
 
 
 def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbours]:
-    """Return the stored neighbours of the given meta-chunks."""
     candidates: dict[int, _Neighbours] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -243,7 +237,6 @@ def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Itera
 def _candidate_problems(
     run: StoredRun, meta: _MetaChunk, stored: _Neighbours | None, true: _Neighbours, *, is_exact: bool
 ) -> Iterator[str]:
-    """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence.number}"
     if stored is None:
         yield f"{where} has no candidates"
@@ -287,11 +280,7 @@ def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbou
             yield f"sequence {number}: {unused} and nearer to meta-chunk {chunk_name(meta.chunk)} {than}"
 
 
-# whole documents
-
-
 def _check_document_scores(run: StoredRun) -> CheckOutcome:
-    """Check the score of every document of every sequence."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
@@ -309,7 +298,6 @@ def _check_document_scores(run: StoredRun) -> CheckOutcome:
 
 
 def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) -> Iterator[str]:
-    """Yield the documents whose score is not what it should be."""
     spans, begins, document_of = _documents(sequence)
     said = sequence.score[begins]  # (n,) of each document
     differs = ~np.isclose(sequence.score[spans], said[document_of], rtol=0, atol=0, equal_nan=True)

@@ -18,7 +18,6 @@ _MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
-    """Check every sequence by itself, and all of them together."""
     spans = CheckOutcome("spans tile the sequence", "spans")
     by_itself = [
         (CheckOutcome("separators, bos, eos", "sequences"), _separator_problems),
@@ -253,7 +252,6 @@ class Tokenized:
     """The text of a chunk, by its tokens."""
 
     def __init__(self, run: StoredRun, text: str) -> None:
-        """Encode the text anew."""
         self.text = text
         self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
 
@@ -275,7 +273,6 @@ def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int
 
 
 def check_cuts(run: StoredRun) -> list[CheckOutcome]:
-    """Check every cut."""
     outcome = CheckOutcome("cuts between characters", "cuts")
     for block in run.blocks():
         texts = texts_of_cuts(run, block)
