@@ -263,5 +263,5 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     decoded = tokenizer.decode(ids, skip_special_tokens=False)
     text = data.draw(st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"]) | st.text(max_size=4))
     expected = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-    chunks = tokens._TokenizedChunks(np.array([7]), [text], [np.array(ids, np.uint32)])
+    chunks = (np.array([7]), [text], [np.array(ids, np.uint32)])
     assert [place for place, _ in tokens._text_problems(run, chunks)] == [0] * (decoded != expected)

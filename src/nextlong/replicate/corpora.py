@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import product
 from math import log
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -43,10 +43,7 @@ from nextlong.text import Json
 
 FACTS: Final = 4  # of a document, and statements of a paragraph
 VALUES: Final = 12  # of a topic; of an input document: the most typical (tf-idf) of its words that are one token
-_ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
-# Of the long documents at either end of the compression ratio (arXiv 2512.13961, section 3.6).
-_GZIP_DROPPED: Final = 0.2
 
 Negatives = Literal["hard", "random"]
 # (kind, number of negatives, rng) → a probe's tokens, and the places of the values that are asked for.
@@ -55,8 +52,7 @@ Probe = Callable[[Negatives, int, np.random.Generator], tuple[list[int], list[in
 
 def _echo(rng: np.random.Generator, words: Sequence[str]) -> str:
     """Return a span of random words, repeated verbatim, each time as a line."""
-    least, most = _ECHO_WORDS
-    count = round(least * (most / least) ** rng.random())
+    count = round(4 * (24 / 4) ** rng.random())  # from 4 to 24, uniform in its logarithm
     span = [*rng.choice(words, count).tolist(), "."]
     return (" ".join(span) + "\n") * max(2, -(-_ECHO_TOKENS // len(span)))
 
@@ -67,7 +63,7 @@ def _of_middling_compression(texts: Sequence[str]) -> list[str]:
         return []
     # Compressed bytes per byte of each text, shape (texts,).
     ratios = np.array([len(gzip.compress(raw, mtime=0)) / len(raw) for raw in (text.encode("utf-8") for text in texts)])
-    low, high = np.quantile(ratios, [_GZIP_DROPPED, 1 - _GZIP_DROPPED])
+    low, high = np.quantile(ratios, [0.2, 0.8])  # as arXiv 2512.13961, section 3.6
     return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]
 
 
@@ -246,13 +242,13 @@ class RealDocuments(Section):
     sources: tuple[Source, ...] = Field(
         (), description="as ingest.sources of a data recipe; none: Python's own documentation"
     )
-    held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.1, description="share of the documents that no model sees, sampled by their content"
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="share of the documents that no model sees, sampled by their content"
     )
-    vocabulary: Annotated[int, Field(ge=300)] = Field(
-        1024, description="entries of the BPE that is trained on the corpus; names come on top"
+    vocabulary: int = Field(
+        1024, ge=300, description="entries of the BPE that is trained on the corpus; names come on top"
     )
-    fact_every_words: Annotated[int, Field(ge=2)] = Field(4, description="words of text before each fact, on average")
+    fact_every_words: int = Field(4, ge=2, description="words of text before each fact, on average")
     long_chars: Positive = Field(4_000, description="a document of as many characters is a natural long document")
     echoes: Positive = Field(6_000, description="documents that repeat random words verbatim")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
@@ -386,8 +382,8 @@ class RealDocuments(Section):
             asked = [fact.split()[0] for fact in facts]
             lines = [stated(rng, sources[own], facts)]
             for _ in range(negatives):
-                source = sources[own if kind == "hard" else int(rng.choice(others))]
                 # Hard negatives state facts of the same document, with values that compete; random ones those of another.
+                source = sources[own if kind == "hard" else int(rng.choice(others))]
                 lines.append(stated(rng, source, source.facts(rng, avoid=asked)))
             return _asked(tokenizer, "".join(lines), stated(rng, sources[own], facts), [f" {name}" for name in asked])
 

@@ -74,9 +74,7 @@ class _Extend(Section):
     replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
     steps: Positive = 1600
     tokens_per_step: PositiveLength = 2048
-    data_tokens: PositiveLength = Field(
-        1_638_400, description="of the sequences made for each arm, before they are mixed"
-    )
+    data_tokens: PositiveLength = Field(1_638_400, description="of the sequences of each arm, before they are mixed")
     lr: Annotated[float, Field(gt=0)] = 3e-3
 
     @property

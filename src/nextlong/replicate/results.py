@@ -126,22 +126,24 @@ class Results:
         return {arm: _SeedMean.of(of_arm) for arm, of_arm in values.items()}
 
     def tables(self) -> str:
-        made: list[ScoreTable] = []
 
-        def add(title: str, about: str, columns: dict[str, dict[str, _SeedMean]]) -> None:
+        def table(title: str, about: str, columns: dict[str, dict[str, _SeedMean]]) -> ScoreTable:
             rows = tuple((arm, tuple(str(column[arm]) for column in columns.values())) for arm in self.arms)
-            made.append(ScoreTable(title, about, tuple(columns), rows, "parts"))
+            return ScoreTable(title, about, tuple(columns), rows, "parts")
 
         about = "Percent of values recalled, by the number of negatives between a fact and its question."
-        for kind, words in self.kinds.items():
-            columns = {str(count): self.spreads("recall", kind, str(count)) for count in self.negatives}
-            add(f"Recall across {words}", about, columns)
+        made = [
+            table(
+                f"Recall across {words}", about, {str(n): self.spreads("recall", kind, str(n)) for n in self.negatives}
+            )
+            for kind, words in self.kinds.items()
+        ]
         losses = {part: self.spreads("loss", part) for part in self.positions}
-        add("Loss by position", "Nats a token, up to this position.", losses)
+        made.append(table("Loss by position", "Nats a token, up to this position.", losses))
         parts = product(self.kinds, ("first", "last"))
         thirds = {f"{third} third, {kind} negatives": self.spreads("attention", kind, third) for kind, third in parts}
         about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
-        add("Attention by thirds", about, thirds)
+        made.append(table("Attention by thirds", about, thirds))
         rows = []
         for arm in self.arms:
             tokens, seconds, loss = (fmean(model[name] for model in self.models(arm)) for name in _COSTS)
@@ -169,8 +171,7 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     parts: dict[str, Json] = {}
     for source in sources:
         read = store.read_json(source)
-        name = read["recipe"]["preset"]
-        if name in parts:
+        if (name := read["recipe"]["preset"]) in parts:
             raise RunError(f"{source}: another file has results of the preset {name} as well; report them apart")
         parts[name] = read
     results = [Results(part, origin=name) for name, part in parts.items()]
@@ -199,10 +200,9 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         axes = figure.subplots()
         for number, arm in enumerate(results.arms):
             # Lines of different arms are moved apart, so that their error bars do not hide each other.
-            places = [place + number * apart for place, _ in columns]
-            spreads = [column[arm] for _, column in columns]
-            means, errors = [spread.mean for spread in spreads], [spread.half or 0.0 for spread in spreads]
+            points = [(place + number * apart, column[arm].mean, column[arm].half or 0.0) for place, column in columns]
             look = {**style(number), "elinewidth": 0.8, "capsize": 2, "linestyle": "-" if number < 7 else "--"}
+            places, means, errors = zip(*points, strict=True)
             axes.errorbar(places, means, yerr=errors, label=arm, **look)
         figure.legend(loc="outside right upper", fontsize=7)
         return axes
@@ -217,15 +217,13 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         return True
 
     def draw_loss(figure: Figure) -> bool:
-        columns = [(place, results.spreads("loss", part)) for place, part in enumerate(results.positions)]
-        axes = draw_lines(figure, columns)
-        axes.set_xticks(range(len(columns)), [f"to {part}" for part in results.positions])
+        axes = draw_lines(figure, [*enumerate(results.spreads("loss", part) for part in results.positions)])
+        axes.set_xticks(range(len(results.positions)), [f"to {part}" for part in results.positions])
         axes.set(xlabel="position in the row, tokens", ylabel="loss, nats a token")
         return True
 
     def draw_attention(figure: Figure) -> bool:
         axes = figure.subplots()
-        # Two bars for each arm, one below the other.
         for offset, third in enumerate(("first", "last")):
             spreads = results.spreads("attention", "hard", third).values()
             places = [place + 0.4 * offset for place in range(len(spreads))]

@@ -271,8 +271,7 @@ class _Experiment:
         return _Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
 
     def measure(self, model: _Stage) -> None:
-        stage = self.measured(model)
-        if stage.is_finished:
+        if (stage := self.measured(model)).is_finished:
             return
         loaded, row_tokens = _loaded(model), self.recipe.extend.row_tokens
         counts, seed = self.recipe.measure.negatives, self.recipe.corpus.seed

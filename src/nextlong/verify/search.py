@@ -38,10 +38,7 @@ _FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one 
 
 
 def check_vectors(run: StoredRun) -> list[CheckOutcome]:
-    """Check the shape and length of all vectors, and encode a sample of random chunks again.
-
-    With a shortlist, the vectors of chunks that are not on it must be zero.
-    """
+    """Check shape and length of all vectors, zero of chunks not on a shortlist, and encode a sample of random chunks again."""
     if "embed" not in run.steps:
         return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
     lengths, again = (CheckOutcome(f"vectors {what}", "vectors") for what in ("have unit length", "encoded again"))
@@ -68,8 +65,7 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
 
 def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
-    kind = kind_of(encoder)
-    if kind.not_repeatable:
+    if (kind := kind_of(encoder)).not_repeatable:
         outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
         return
     cosines = np.empty(len(ids), np.float32)  # of each stored vector to the one that the encoder makes of the text now
@@ -91,19 +87,15 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
 
 
 class _MetaChunk(NamedTuple):
-    """A sampled query: a span of a sequence."""
+    """A sampled query: a span of a sequence, and its chunk."""
 
     sequence: ResolvedSequence
     span: int
-
-    @property
-    def chunk(self) -> int:
-        return int(self.sequence.chunk[self.span])
+    chunk: int
 
     def owns(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which chunks are of the meta-document, shape (n,)."""
-        first, stop = (int(of[self.span]) for of in (self.sequence.doc_first, self.sequence.doc_stop))
-        return (ids >= first) & (ids < stop)
+        return np.asarray((ids >= self.sequence.doc_first[self.span]) & (ids < self.sequence.doc_stop[self.span]))
 
 
 class _Neighbours(NamedTuple):
@@ -124,9 +116,8 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
     if "mine" not in run.steps:
         candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return [scores, candidates, nearest]
-    # The recall that the run's index was tuned to; None of an exact search.
     parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
-    promised = float(parts[0]["counts"]["recall"]) if parts else None
+    promised = float(parts[0]["counts"]["recall"]) if parts else None  # by the index; None of an exact search
     if not run.negatives.are_nearest:
         nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.setting("mine", "max_similarity") is not None or run.setting("compose", "max_uses") is not None:
@@ -191,7 +182,7 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():
             if number in drawn and sequence.doc[span] != UNKNOWN:
-                meta_chunks.append(_MetaChunk(sequence, span))
+                meta_chunks.append(_MetaChunk(sequence, span, int(sequence.chunk[span])))
             number += 1
     return outcome, meta_chunks
 
@@ -209,10 +200,7 @@ def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbou
 
 
 def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Iterator[_Neighbours]:
-    """Yield for each query the `k` nearest chunks of other documents.
-
-    With a shortlist, only embedded chunks are searched, and those with a positive cosine count.
-    """
+    """Yield for each query the `k` nearest chunks of other documents; with a shortlist only embedded ones of positive cosine."""
     farthest = _TOLERANCE if "shortlist" in run.steps else -np.inf  # a cosine near 0 may be stored or not
     queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))  # (q, d)
     # The best so far of each query, unordered, at most k: the corpus is read once, block by block.
@@ -266,10 +254,8 @@ def _candidate_problems(
 def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:
     """Yield for each meta-chunk the nearest chunk that was passed over without being a near-duplicate."""
     by_sequence: dict[int, Ids] = {}
-    for meta, _, skipped in passed_over:
-        if len(skipped.ids):
-            number = meta.sequence.number
-            by_sequence[number] = np.union1d(by_sequence.get(number, skipped.ids), skipped.ids)
+    for number, ids in ((meta.sequence.number, skipped.ids) for meta, _, skipped in passed_over if len(skipped.ids)):
+        by_sequence[number] = np.union1d(by_sequence.get(number, ids), ids)
     if run.setting("mine", "near_duplicates") is not None:
         by_sequence = without_cause(run, by_sequence)
     for meta, farthest, skipped in passed_over:
@@ -325,10 +311,7 @@ def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) 
 
 
 def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
-    """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
-
-    There is nothing to tell of a run that drafted from all documents together.
-    """
+    """Check that the documents of each sequence belong to one partition, if there are any, by the centres nearest to them."""
     if "partition" not in run.steps or not run.steps["partition"].manifest["parts"]:
         return []
     outcome = CheckOutcome("partitions", "sequences")
@@ -340,8 +323,7 @@ def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
         np.add.at(sizes, np.load(path), 1)
     row, left = [0], [*range(1, len(centres_CD))]
     while left:
-        row.append(max(left, key=(centres_CD @ centres_CD[row[-1]]).__getitem__))  # of equal ones the first
-        left.remove(row[-1])
+        row.append(left.pop(int(np.argmax((centres_CD @ centres_CD[row[-1]])[left]))))  # of equal ones the first
     part_of, before = np.zeros(len(row), np.int64), 0.0
     for cluster in row:
         part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))

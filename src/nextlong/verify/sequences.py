@@ -6,6 +6,7 @@ negatives and one of whole documents are each held to its own rules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -26,8 +27,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     ]
     negatives = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
-    # Negatives are of other documents; where they repeat their meta-chunk, of the meta-document.
-    wants_own = run.negatives.repeat_meta_chunk
+    wants_own = run.negatives.repeat_meta_chunk  # negatives of the meta-document
     for sequence in run.sequences():
         spans.checked += len(sequence.chunk)
         spans.breach_each(_span_problems(run, sequence))
@@ -82,17 +82,13 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
-    # (spans,) whether the document of a chunk goes on with the next chunk of the sequence, separators left aside
-    goes_on = np.zeros(len(sequence.role), np.bool_)
+    # (spans,) whether a chunk, when whole, takes a separator: it ends without a newline, and its document does not go on with the
+    # next chunk of the sequence, separators left aside.
+    wants_separator = sequence.is_chunk & sequence.open_ended
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
     here, after = chunks[:-1], chunks[1:]
-    goes_on[here] = (
-        (sequence.chunk[here] + 1 == sequence.chunk[after])
-        & (sequence.doc[here] == sequence.doc[after])
-        & (sequence.char_end[here] == sequence.char_start[after])
-    )
-    # (spans,) whether a chunk, when whole, takes a separator: it ends without a newline, and its document does not go on
-    wants_separator = sequence.is_chunk & sequence.open_ended & ~goes_on
+    goes_on = (sequence.chunk[here] + 1 == sequence.chunk[after]) & (sequence.doc[here] == sequence.doc[after])
+    wants_separator[here] &= ~(goes_on & (sequence.char_end[here] == sequence.char_start[after]))
     is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
     for span in np.flatnonzero(is_separator).tolist():
         owner = int(np.flatnonzero(~is_separator[:span])[-1]) if (~is_separator[:span]).any() else None
@@ -167,9 +163,8 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks out of order: of documents one after the other, or of parts of documents with others between them."""
     spans, is_truncated = np.flatnonzero(sequence.is_chunk).tolist(), sequence.is_truncated
     is_interleaved = sequence.layout == Layout.INTERLEAVED
-    reached: dict[int, int] = {}  # by document: the chunk that its next part must begin with
-    group_of: dict[int, int] = {}  # by document: its number in the sequence
-    begun: dict[int, int] = {}  # by document: how many groups begin with it
+    # By document: the chunk that its next part must begin with, its number in the sequence, and how many groups begin with it.
+    reached, group_of, begun = dict[int, int](), dict[int, int](), Counter[int]()
     previous = group_before = -1
     for at, span in enumerate(spans):
         doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
@@ -183,7 +178,7 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
         if is_interleaved and group != group_of.setdefault(doc, len(group_of)):
             yield f"{sequence.where(span)} has group {group}, its document is number {group_of[doc]}"
         if begins and not is_interleaved:
-            begun[doc] = begun.get(doc, 0) + 1
+            begun[doc] += 1
             if group != group_before + 1:
                 yield f"{sequence.where(span)} has group {group} after {group_before if at else 'none'}"
             if at and sequence.chunk[previous] + 1 != sequence.doc_stop[previous]:
@@ -220,12 +215,11 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
         documents.not_needed = f"method {run.method} may use a document in several sequences"
     for sequence in run.sequences():
         where = f"sequence {sequence.number}"
-        if not repeats_documents:
-            documents.checked += 1
-            for shard, rows in run.by_shard(sequence.doc[sequence.role == made_of]):
-                for row in rows[taken[shard][rows]][:1].tolist():
-                    documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
-                taken[shard][rows] = True
+        documents.checked += not repeats_documents
+        for shard, rows in () if repeats_documents else run.by_shard(sequence.doc[sequence.role == made_of]):
+            for row in rows[taken[shard][rows]][:1].tolist():
+                documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
+            taken[shard][rows] = True
         for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
             used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
         keys.checked += 1
@@ -239,10 +233,10 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
         if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
             keys.breach(f"{where} has the id {sequence.id}, but its key is {sequence.key:016x}")
     limit = run.setting("compose", "max_uses")
-    uses.checked = sum(int(np.count_nonzero(of_shard)) for of_shard in used)
     most = max((int(of_shard.max(initial=0)) for of_shard in used), default=0)
     uses.note = f"most: {most}" + ("" if limit is None else f", compose.max_uses={limit}")
     for shard, of_shard in enumerate(used):
+        uses.checked += int(np.count_nonzero(of_shard))
         for row in np.flatnonzero(of_shard > (limit or np.inf)).tolist():
             uses.breach(f"{chunk_name(row, shard)} is a negative in {of_shard[row]} sequences")
     return [keys, documents, uses] if uses.checked else [keys, documents]
@@ -285,9 +279,7 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
 def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
     """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
-    for span in np.flatnonzero(sequence.is_truncated).tolist():
-        if int(sequence.chunk[span]) not in texts:
-            continue
+    for span in np.flatnonzero(sequence.is_truncated & np.isin(sequence.chunk, [*texts])).tolist():
         tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.lengths[span])
         chars, is_between = tokenized.first(tokens)
         fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
