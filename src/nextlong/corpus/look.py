@@ -23,15 +23,7 @@ from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import (
-    FilteredItem,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    explained,
-    text_problem,
-)
+from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, RejectKind, explained, text_problem
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
