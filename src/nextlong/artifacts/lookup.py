@@ -142,7 +142,8 @@ def file_version(path: Path) -> FileVersion:
 def array_rows(ids: _Ids, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
     shards, back = by_shard(ids)
-    rows_of_ids: NDArray[Any] = np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
+    pieces = [opened(paths[shard])[rows] for shard, rows in shards or [(0, np.empty(0, np.int64))]]
+    rows_of_ids: NDArray[Any] = np.concatenate(pieces)[back]
     return rows_of_ids
 
 
