@@ -166,12 +166,10 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
             kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
     stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
     equal = {doc: stays for doc, stays in stays_of.items() if stays != doc}
-    capped = [doc for doc, stays in stays_of.items() if stays == doc]
-    is_exact = dedup != "normalized"
+    capped, is_exact = [doc for doc in dropped if doc not in equal], dedup != "normalized"
     notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
     duplicates = _examples(documents, list(equal), notes, beside=list(equal.values()))
-    selected = done["select"].result(SelectResult)
-    over = _examples(documents, capped, [""] * len(capped))
+    selected, over = done["select"].result(SelectResult), _examples(documents, capped, [""] * len(capped))
     return [
         LeftOut(EXACT if is_exact else NORMALIZED, "documents", selected.duplicates, duplicates),
         LeftOut(OVER, "documents", selected.capped + selected.weighted_out, over),
@@ -193,8 +191,7 @@ def _examples(
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     """Return a few of the items, evenly spread over them."""
-    step = max(1, len(items) // _EXAMPLES)
-    return tuple(items[::step][:_EXAMPLES])
+    return tuple(items[:: max(1, len(items) // _EXAMPLES)][:_EXAMPLES])
 
 
 def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
