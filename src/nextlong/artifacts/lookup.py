@@ -340,9 +340,8 @@ class TokenStore:
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
-        return RunError(
-            f"{name} is in a sequence but was never tokenized: a file of the run was altered; run nextlong verify RUN to find it"
-        )
+        cure = "run nextlong verify RUN to find it"
+        return RunError(f"{name} is in a sequence but was never tokenized: a file of the run was altered; {cure}")
 
 
 @lru_cache(maxsize=SHARDS_KEPT)

@@ -135,9 +135,8 @@ def replicate(args: argparse.Namespace) -> None:
         elsewhere = [f"out={args.out}"] if args.out else []
         recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
     if is_init and args.dry_run:
-        raise NextlongError(
-            f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
-        )
+        cure = f"then: nextlong replicate {words[1]} --dry-run"
+        raise NextlongError(f"init only writes the recipe; remove --dry-run; {cure}")
     if is_init:
         command = f"nextlong replicate {Path(words[1])}"
         heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"

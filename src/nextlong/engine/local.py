@@ -132,9 +132,8 @@ class LocalExecutor(Executor):
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
-            raise RunError(
-                f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
-            ) from None
+            advice = f"run again with {cure}: finished steps are kept"
+            raise RunError(f"a worker process was killed, {cause}{at_work}; {advice}") from None
 
     def _processes(self) -> list[Any]:
         return [process for pool in self._pools.values() for process in list((pool._processes or {}).values())]

@@ -269,7 +269,5 @@ def _explained(label: str) -> Iterator[None]:
 
 
 def _lost(label: str, error: Exception) -> str:
-    return (
-        f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); look at the nodes (`ray status`), then "
-        "run again: finished steps are kept"
-    )
+    cure = "look at the nodes (`ray status`), then run again: finished steps are kept"
+    return f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); {cure}"

@@ -258,10 +258,8 @@ def run_array_job(
     place, step = _step_of(steps, name)
     finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
     if lacking := [before.name for before in step.inputs if before.name not in finished]:
-        raise RunError(
-            f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
-            f"{name}` first, with the same settings"
-        )
+        cure = f"say `nextlong run RECIPE --before {name}` first, with the same settings"
+        raise RunError(f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; {cure}")
     if find_done(step, run_dir) is not None:
         return 0, 0
     with store.explained(run_dir):

@@ -177,9 +177,8 @@ class Recipe(Section):
                 "it to at least that (a multiple leaves no gap)"
             )
         if (share := self.export.validation) and self.compose.sequences == 1:
-            raise ValueError(
-                f"export.validation={share:g} but compose.sequences=1 cannot be split; make more sequences"
-            )
+            cure = "make more sequences"
+            raise ValueError(f"export.validation={share:g} but compose.sequences=1 cannot be split; {cure}")
         return self
 
     @classmethod
