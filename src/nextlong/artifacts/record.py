@@ -46,7 +46,6 @@ class Variant:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory."""
         return self.record.parent.parent
 
     @property
@@ -61,7 +60,6 @@ class Variant:
 
     @property
     def sequences(self) -> int:
-        """How many sequences it has."""
         return sum(self.sequences_per_part)
 
 

@@ -27,7 +27,6 @@ console = tables.PipeConsole  # what commands print to
 
 
 def reporter(*, stderr: bool = False) -> Reporter:
-    """Return the reporter of the progress of a run."""
     from nextlong.engine.progress import reporter_for
     from nextlong.pipeline import STEP_TITLES
 
@@ -35,7 +34,6 @@ def reporter(*, stderr: bool = False) -> Reporter:
 
 
 def say(message: str) -> None:
-    """Print a message to standard output."""
     tables.say(message, console())
 
 

@@ -27,7 +27,6 @@ _REPLICATE_EXTRA = "train,evaluate"
 
 
 def train(args: argparse.Namespace) -> None:
-    """Write, plan or run a training recipe."""
     if args.words[0] == "init" and len(args.words) == 2:
         _init(args, Path(args.words[1]))
         return
@@ -113,7 +112,6 @@ def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: 
 
 
 def replicate(args: argparse.Namespace) -> None:
-    """Run a replication, write its recipe, or draw the results of some."""
     from nextlong.replicate import recipe as recipes
 
     words = args.words
@@ -175,7 +173,6 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
 
 
 def _report(args: argparse.Namespace, *sources: Path) -> None:
-    """Draw the results of an experiment."""
     check_installed("replicate", "matplotlib", extra=_REPLICATE_EXTRA)
     from nextlong.replicate import results
 

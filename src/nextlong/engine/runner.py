@@ -17,8 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from nextlong.engine import process, store
-from nextlong.engine.executor import Executor, Resources
+from nextlong.engine import store
+from nextlong.engine.executor import Executor, Resources, peak
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
@@ -223,7 +223,7 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     with store.explained(folder):
         try:
             work.mkdir()
-            with process.peak() as peak_bytes:
+            with peak() as peak_bytes:
                 result = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
         except MemoryError as error:

@@ -111,7 +111,6 @@ def _options(registry: Registry, base: type[Section], name: str) -> type[Section
 
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
-    """Return `Encoder` with the sections of some encoders."""
     sections: Json = {name: ((options := options_class(ENCODERS, name)), options()) for name in names}
     return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections)
 
@@ -248,7 +247,6 @@ class Recipe(Section):
 
     @property
     def run_path(self) -> Path:
-        """Where the recipe's run lives."""
         return Path(self.run_dir).expanduser()
 
     @property
@@ -271,7 +269,6 @@ class Recipe(Section):
 
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
-    """Return `Recipe` with the sections of some methods and encoders."""
     encoder = encoder_with(encoders)
     sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)
