@@ -94,9 +94,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         except RecipeError as error:
             reason = f", and {error}"
     if not path.exists():
-        raise RecipeError(
-            f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
-        )
+        cure = "a base counts from the folder of the recipe that names it"
+        raise RecipeError(f"{where}={name}: {path} does not exist{reason}; {cure}")
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
         raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
