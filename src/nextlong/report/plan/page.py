@@ -22,7 +22,7 @@ from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described, method_of
