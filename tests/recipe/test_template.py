@@ -1,7 +1,7 @@
 """Recipes as commented YAML: nothing is lost, and no key is left without a word."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -64,6 +64,7 @@ def test_odd_separators_come_back(tmp_path, separator):
 
 @settings(max_examples=40)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
+@example(text="\x85")
 def test_any_name_comes_back(tmp_path_factory, text):
     plain = {
         "run_dir": text,

@@ -243,7 +243,7 @@ def test_few_chunks_that_serve_again_and_again(measured):
 
 
 def test_the_share_of_a_small_corpus_is_that_of_the_numbers_told():
-    assert "from 12 of the corpus's 12 documents, 100%" in warnings.small_corpus(11.9, 12)
+    assert "from 12 of the corpus's 12 documents, 100%" in warnings.small_corpus(11.9, 12).message
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import xxhash
-import yaml
 
 from nextlong.artifacts.finished import sequences_per_part
 from nextlong.engine import store
@@ -26,6 +25,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
+from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
@@ -46,7 +46,6 @@ class Variant:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory."""
         return self.record.parent.parent
 
     @property
@@ -61,7 +60,6 @@ class Variant:
 
     @property
     def sequences(self) -> int:
-        """How many sequences it has."""
         return sum(self.sequences_per_part)
 
 
@@ -141,9 +139,8 @@ def find(named: str | Path) -> Variant:
         raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
-        raise RunError(
-            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
-        )
+        cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        raise RunError(f"{run_dir} has no variant {name or own!r}; {cure}")
     return _read(path)
 
 
@@ -173,8 +170,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             if before.steps.get("compose") == steps["compose"]:
                 made, steps = before.made, before.steps | steps
         per_part, plain = sequences_per_part(recipe.compose.sequences, done["compose"]), recipe.model_dump(mode="json")
-        text = yaml.safe_dump(plain | {"name": None}, sort_keys=False, allow_unicode=True, width=120)
-        store.write_file(path.with_suffix(".yaml"), text)
+        store.write_file(path.with_suffix(".yaml"), as_yaml(plain | {"name": None}))
         store.write_json(path, {"made": made, "steps": steps, "sequences_per_part": per_part, "recipe": plain})
     if not recipe.overridden:
         with store.explained(run_dir):

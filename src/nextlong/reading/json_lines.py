@@ -35,8 +35,7 @@ class _JsonLines(InputFormat):
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
         part, source = request.part, request.source
         file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
-        with_column = without_column = 0
-        keys: list[str] = []
+        with_column, without_column, keys = 0, 0, list[str]()
         max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         for number, line in _lines(stream, part, max_line_bytes):
             value = _parse(line, source.text) if len(line) <= max_line_bytes else (RejectKind.LINE_TOO_LONG, "")

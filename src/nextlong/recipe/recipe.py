@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
 import nextlong.recipe.keys as keys
@@ -15,7 +14,7 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
 from nextlong.recipe.export import Export, terms_of
 from nextlong.recipe.keys import Named, Operational, Section, options_class
-from nextlong.recipe.text import check_plain, explain, lay_over_base, merge, read_file
+from nextlong.recipe.text import as_yaml, check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
 _SectionT = TypeVar("_SectionT", bound=Section)
@@ -112,7 +111,6 @@ def _options(registry: Registry, base: type[Section], name: str) -> type[Section
 
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
-    """Return `Encoder` with the sections of some encoders."""
     sections: Json = {name: ((options := options_class(ENCODERS, name)), options()) for name in names}
     return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections)
 
@@ -178,9 +176,8 @@ class Recipe(Section):
                 "it to at least that (a multiple leaves no gap)"
             )
         if (share := self.export.validation) and self.compose.sequences == 1:
-            raise ValueError(
-                f"export.validation={share:g} but compose.sequences=1 cannot be split; make more sequences"
-            )
+            cure = "make more sequences"
+            raise ValueError(f"export.validation={share:g} but compose.sequences=1 cannot be split; {cure}")
         return self
 
     @classmethod
@@ -228,7 +225,7 @@ class Recipe(Section):
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.as_data(), sort_keys=False, allow_unicode=True, width=120)
+        return as_yaml(self.as_data())
 
     def as_data(self) -> Json:
         """Return the resolved recipe as plain data that `from_dict` takes."""
@@ -250,7 +247,6 @@ class Recipe(Section):
 
     @property
     def run_path(self) -> Path:
-        """Where the recipe's run lives."""
         return Path(self.run_dir).expanduser()
 
     @property
@@ -273,7 +269,6 @@ class Recipe(Section):
 
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
-    """Return `Recipe` with the sections of some methods and encoders."""
     encoder = encoder_with(encoders)
     sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)

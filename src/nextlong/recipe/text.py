@@ -6,6 +6,7 @@ Sections are merged key by key, lists and values replaced. A mistake is one line
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
@@ -48,6 +49,13 @@ class _UniqueKeys(yaml.SafeLoader):
             return value  # half a pair: `check_plain` names the key that holds it
 
 
+def as_yaml(plain: Any) -> str:
+    """Return plain data as YAML that reads back to the same."""
+    # PyYAML loses characters such as U+0085 where it may write them unescaped.
+    printable = json.dumps(plain, ensure_ascii=False).isprintable()
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120))
+
+
 def preset_path(name: str) -> Path:
     """Return the file of a recipe that comes with the package. Raises RecipeError, naming those there are."""
     inside = Path(__file__).parents[1]
@@ -86,9 +94,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         except RecipeError as error:
             reason = f", and {error}"
     if not path.exists():
-        raise RecipeError(
-            f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
-        )
+        cure = "a base counts from the folder of the recipe that names it"
+        raise RecipeError(f"{where}={name}: {path} does not exist{reason}; {cure}")
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
         raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
@@ -258,7 +265,8 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
     if first["type"] == "extra_forbidden":
         return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
-        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+        init = getattr(root, "INIT", "nextlong init").partition(" {")[0]
+        return f"{where} is missing; `{init}` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
     if (wrong := next((item for item in items if item["type"] == "value_error"), None)) is not None:
         return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")

@@ -33,6 +33,7 @@ from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.methods.documents import describe_partition
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate
+from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Spread
@@ -217,10 +218,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
 
 def card(facts: Json) -> str:
     """Return the README.md of an export: card.md, filled in."""
-    plain = front_matter(facts)
-    # PyYAML loses characters such as U+0085 where it may write them unescaped.
-    printable = json.dumps(plain, ensure_ascii=False).isprintable()
-    matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
+    matter = as_yaml(front_matter(facts))
     # What enters is Markdown, not HTML, so nothing is escaped but what tables and code need.
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
@@ -305,12 +303,11 @@ def public_recipe(recipe: Recipe) -> str:
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
-    plain["encoder"]["model"] = _model_name(plain["encoder"]["model"])
-    if plain["tokenizer"]["source"] is not None:
-        plain["tokenizer"]["source"] = _hub_name(plain["tokenizer"]["source"])
     _hide_places(plain, recipe)
-    if plain["export"]["push"] is not None:
-        plain["export"]["push"] = public_name(plain["export"]["push"])
+    of_keys = (("encoder", "model", _model_name), ("tokenizer", "source", _hub_name), ("export", "push", public_name))
+    for section, key, public in of_keys:
+        if plain[section][key] is not None:
+            plain[section][key] = public(plain[section][key])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
 
 

@@ -42,7 +42,7 @@ _EDGES: Final = np.concatenate([[1], 8 << np.arange(_BUCKETS, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
-class Uses:
+class _Uses:
     """`chunks` chunks were used between `least` and `most` times."""
 
     least: int
@@ -59,11 +59,6 @@ class Hub:
     ordinal: int
     uses: int
 
-    @property
-    def name(self) -> str:
-        """The chunk as reports name it."""
-        return f"{self.source_id} · chunk {self.ordinal}"
-
 
 @dataclass(frozen=True)
 class Reuse:
@@ -73,7 +68,7 @@ class Reuse:
     mean: float | None
     max: int | None
     overused_share: float | None
-    histogram: tuple[Uses, ...]
+    histogram: tuple[_Uses, ...]
     hubs: tuple[Hub, ...]
 
 
@@ -122,7 +117,7 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
         return Reuse(0, None, None, None, (), ())
     # Uses 1, 2, 3-4, 5-8 …: bins that double.
     edges = [0, *(1 << power for power in range(max(0, int(uses.max()) - 1).bit_length() + 1))]
-    histogram = tuple(Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in pairwise(edges))
+    histogram = tuple(_Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in pairwise(edges))
     overused = float(uses[uses > OVERUSED].sum() / uses.sum())
     # The last key sorts first: the most used chunks, and of equally used ones those with the lowest ids.
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]

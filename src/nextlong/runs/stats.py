@@ -76,7 +76,7 @@ class WithKeywords:
 
 
 @dataclass(frozen=True)
-class InParts:
+class _InParts:
     """How many of `documents` (each counted once per sequence) are split into parts with other documents in between."""
 
     in_parts: int
@@ -84,7 +84,7 @@ class InParts:
 
 
 @dataclass(frozen=True)
-class RankMean:
+class _RankMean:
     """The mean cosine of the negatives of one rank at their meta-chunks (or of documents behind the first)."""
 
     rank: int
@@ -93,7 +93,7 @@ class RankMean:
 
 
 @dataclass(frozen=True)
-class SourceMean:
+class _SourceMean:
     """The mean cosine of the `count` negatives of a source's meta-documents (or of a source's documents)."""
 
     mean: float
@@ -101,7 +101,7 @@ class SourceMean:
 
 
 @dataclass(frozen=True)
-class NearIdentical:
+class _NearIdentical:
     """How many negatives have a cosine of at least `cosine`; `sequence`, from 0, holds the most of them, `most`."""
 
     cosine: float
@@ -143,9 +143,9 @@ class Stats:
     tokens: int
     yields: Yield
     similarity: Spread | None
-    similarity_by_rank: tuple[RankMean, ...]
+    similarity_by_rank: tuple[_RankMean, ...]
     similarity_histogram: tuple[Bin, ...]
-    similarity_by_source: dict[str, SourceMean]
+    similarity_by_source: dict[str, _SourceMean]
     random_similarity: Spread | None  # of pairs of random chunks, the baseline; None without vectors or negatives
     distance_tokens: Spread | None
     distance_histogram: tuple[Bin, ...]
@@ -160,7 +160,7 @@ class Stats:
     near_duplicate_documents: int | None  # documents that the method itself filtered out as near-duplicates
     keywords: dict[str, WithKeywords] | None  # by source
     unshared_keywords: int | None  # documents without a keyword that another document has
-    in_parts: InParts | None
+    in_parts: _InParts | None
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
     meta_share: float | None
@@ -168,7 +168,7 @@ class Stats:
     tokens_by_source: dict[str, int]
     corpus_by_source: dict[str, int]  # characters of all chunks
     negatives_by_source: dict[str, int] | None  # tokens
-    near_identical: NearIdentical | None
+    near_identical: _NearIdentical | None
     chars_per_token: float | None
     documents_per_sequence: Spread | None
     distinct_documents: int
@@ -258,6 +258,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
+    near = _NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical) if counting.negatives else None
     cosine_sums = _by_source(run, counting.cosines_of_document)  # by source of the meta-document, in units
     cosine_counts = _by_source(run, counting.scores_of_document)
     return Stats(
@@ -279,13 +280,13 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         yields=_yield(run),
         similarity=similarity,
         similarity_by_rank=tuple(  # at ranks 1, 2, 5, 10, 20, 50 … as far as there are any
-            RankMean(rank, float(counting.rank_sums[rank]) / count, count)
+            _RankMean(rank, float(counting.rank_sums[rank]) / count, count)
             for rank in (digit * 10**power for power in range(10) for digit in (1, 2, 5))
             if rank < len(counting.rank_counts) and (count := int(counting.rank_counts[rank]))
         ),
         similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=COSINE_UNIT),
         similarity_by_source={
-            source: SourceMean(cosine_sums[source] * COSINE_UNIT / count, count)
+            source: _SourceMean(cosine_sums[source] * COSINE_UNIT / count, count)
             for source, count in cosine_counts.items()
         },
         random_similarity=measures.measure_random_similarity(run) if is_extended and similarity is not None else None,
@@ -298,7 +299,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         repeated_chunks=counting.repeated,
         cut_off=measures.measure_cut_off(run, counting.taken, tokens=by_role["document"]),
         keywords=with_keywords(keyword_shards) if keyword_shards else None,
-        in_parts=InParts(counting.in_parts, counting.in_sequences) if is_interleaved else None,
+        in_parts=_InParts(counting.in_parts, counting.in_sequences) if is_interleaved else None,
         contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
         left_out=read_filter_report(run.steps["filter_report"]) if "filter_report" in run.steps else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
@@ -306,7 +307,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         tokens_by_source=_by_source(run, counting.tokens_of_document),
         corpus_by_source=source_chars,
         negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
-        near_identical=NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical) if counting.negatives else None,
+        near_identical=near,
         chars_per_token=chars_per_token,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(counting.tokens_of_document.counted()[0]),

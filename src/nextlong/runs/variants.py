@@ -100,7 +100,7 @@ HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names 
 
 
 @dataclass(frozen=True)
-class Waste:
+class _Waste:
     """A folder or file that no kept variant needs, and what it is."""
 
     path: Path
@@ -121,7 +121,7 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
     return kept, [variant for variant in there if variant not in kept]
 
 
-def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
+def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[_Waste]:
     """Return what can go, in the order of the route."""
     manifests = {folder.name: manifest_of(folder) for folder in sorted(run_dir.glob("[0-9][0-9]-*"))}
     inputs: dict[str, Json] = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
@@ -137,11 +137,11 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
         folder = run_dir / name
         if name in needed:
             leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-            waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
+            waste += [_Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
         else:
             owners = ", ".join(variant.name for variant in dropped if name in variant.steps.values())
             why = f"of {owners}" if owners else "of no variant" if manifest else "not finished"
-            waste.append(Waste(folder, bytes_of(folder), why))
+            waste.append(_Waste(folder, bytes_of(folder), why))
     return waste
 
 
@@ -149,7 +149,7 @@ def _fingerprint(folder: str) -> str:
     return folder.rpartition("-")[2]
 
 
-def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
+def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
     """Return the pages of reports that go with dropped variants: their heads name one, or do not say what they show."""
     gone, pages = {variant.name for variant in dropped}, []
     for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []:
@@ -159,10 +159,10 @@ def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
             pages.append(page)
     if record.current(run_dir) in gone and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
-    return [Waste(page, page.stat().st_size, "shows a variant that goes") for page in pages]
+    return [_Waste(page, page.stat().st_size, "shows a variant that goes") for page in pages]
 
 
-def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
+def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -> None:
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
         pages, removed = find_pages(run_dir, dropped), {one.path for one in waste}

@@ -85,12 +85,8 @@ class Warned:
         return f"{self.message} [{self.name}]"
 
 
-def _text(name: str, /, **values: Any) -> str:
-    return (_TEXTS["run"] | _TEXTS["rows"])[name].format(**values)
-
-
 def _warned(name: str, change: str = "", /, **values: Any) -> Warned:
-    return Warned(name, _text(name, **values), change)
+    return Warned(name, (_TEXTS["run"] | _TEXTS["rows"])[name].format(**values), change)
 
 
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
@@ -199,7 +195,7 @@ def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
                 change = f"compose.max_uses={OVERUSED if mean <= MOST_USES else int(MOST_USES)}"
             of_all = f"{overused:.0%} of all uses go to chunks used more than 16 times"
             uses = f"{mean:.1f} times on average and up to {most:,} ({of_all})"
-            yield Warned("heavy-reuse", heavy_reuse(uses, run.recipe, most=most), change)
+            yield heavy_reuse(uses, run.recipe, most=most, change=change)
     if stats.negatives == "top" and similarity and random and similarity.mean <= random.mean:
         yield _warned("unrelated-negatives", mean=similarity.mean, random=random.mean)
     negatives = stats.negatives_by_source
@@ -213,20 +209,20 @@ def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
             yield _warned("one-source", share=share, source=names.get(source, source), meta_share=of_meta_tokens)
 
 
-def heavy_reuse(uses: str, recipe: Recipe, *, most: float) -> str:
+def heavy_reuse(uses: str, recipe: Recipe, *, most: float, change: str = "") -> Warned:
     """Return the warning about chunks that are used so often; `most` is how often one of them is."""
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
     effect = "is memorized" if most >= _MEMORIZED_USES else "is learned better than the rest, and later uses teach less"
-    return _text("heavy-reuse", uses=uses, effect=effect, cure=cure)
+    return _warned("heavy-reuse", change, uses=uses, effect=effect, cure=cure)
 
 
-def small_corpus(in_sequence: float, documents: float) -> str:
-    """Return the warning about sequences that use so many of the corpus's documents, "" if there is none."""
+def small_corpus(in_sequence: float, documents: float, *, change: str = "") -> Warned | None:
+    """Return the warning about sequences that use so many of the corpus's documents, if there is one."""
     if in_sequence <= MOST_OF_CORPUS * documents:
-        return ""
+        return None
     share = round(in_sequence) / round(documents)
-    return _text("small-corpus", in_sequence=in_sequence, documents=documents, share=share)
+    return _warned("small-corpus", change, in_sequence=in_sequence, documents=documents, share=share)
 
 
 def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
@@ -235,9 +231,9 @@ def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
         documents = stats.yields.documents
         excess = spread.mean / (MOST_OF_CORPUS * documents)
         shorter = stats.target_tokens >> max(0, math.ceil(math.log2(excess)))
-        if message := small_corpus(spread.mean, documents):
-            change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
-            yield Warned("small-corpus", message, change)
+        change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
+        if warned := small_corpus(spread.mean, documents, change=change):
+            yield warned
     ingested = run.steps["ingest"].results(IngestResult)
     if without := sum(part.without_id for part in ingested):
         columns = ", ".join(dict.fromkeys(source.id for source in run.recipe.ingest.sources if source.names_ids))
@@ -253,18 +249,18 @@ def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
         yield _warned("same-ids", count=result.same_ids, documents=documents, **example)
 
 
-def stand_in_tokenizer(recipe: Recipe, tokens: int) -> str:
-    """Return the warning about sequences of this many tokens of a tokenizer trained on the corpus, "" if there is none."""
+def stand_in_tokenizer(recipe: Recipe, tokens: int) -> Warned | None:
+    """Return the warning about sequences of this many tokens of a tokenizer trained on the corpus, if there is one."""
     entries = recipe.tokenizer.train
     is_short = entries is None or tokens < STAND_IN_TOKENS
-    return "" if is_short else _text("stand-in-tokenizer", entries=entries, tokens=tokens)
+    return None if is_short else _warned("stand-in-tokenizer", entries=entries, tokens=tokens)
 
 
 def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check whether the tokenizer fits the texts and a model."""
     config, result = run.recipe.tokenizer, run.steps["tokenizer"].result(TokenizerResult)
-    if message := stand_in_tokenizer(run.recipe, stats.target_tokens):
-        yield Warned("stand-in-tokenizer", message)
+    if warned := stand_in_tokenizer(run.recipe, stats.target_tokens):
+        yield warned
     if loss := lossy_tokenizer(result.lost_share):
         yield _warned("lossy-tokenizer", loss=loss)
     if config.source is not None and config.eos is None:

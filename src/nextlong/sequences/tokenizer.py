@@ -339,10 +339,8 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
         tokens = [token for token in encoding.tokens if token != unknown]
         decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
-        characters = Counter(unicodedata.normalize("NFC", text))
-        characters.subtract(Counter(unicodedata.normalize("NFC", decoded)))
-        total += len(text)
-        lost += sum(count for count in characters.values() if count > 0)
+        held, kept = (Counter(unicodedata.normalize("NFC", one)) for one in (text, decoded))
+        total, lost = total + len(text), lost + (held - kept).total()
     return lost / max(1, total)
 
 

@@ -22,7 +22,7 @@ from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described, method_of
@@ -372,22 +372,23 @@ def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropp
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe.compose, tokens)]
-    messages: dict[str, str] = {}
+    warned: list[Warned | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
-        messages["many-dropped"] = (
+        message = (
             f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
             f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
             f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
         )
-    messages["stand-in-tokenizer"] = warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens)
+        warned.append(Warned("many-dropped", message))
+    warned.append(warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens))
     if uses_a_chunk_once(recipe.compose):
         chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
         if method_of(recipe).scores:
             factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
             in_sequence = measured.trial.documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
-            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
+            warned.append(warnings.small_corpus(in_sequence, amounts.kept_documents))
         uses = amounts.sequences * chunks
         mean = uses / max(1.0, different(amounts.chunks, uses))
         if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
-            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean)
-    return [str(Warned(name, message)) for name, message in messages.items() if message]
+            warned.append(warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean))
+    return [str(one) for one in warned if one]

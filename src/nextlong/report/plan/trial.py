@@ -34,8 +34,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, TokenizerResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
-from nextlong.engine import process
-from nextlong.engine.executor import Call, Resources, SerialExecutor
+from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import TRIED, Amounts, Artifact
 from nextlong.errors import CorpusError, EncoderError, NextlongError
@@ -206,7 +205,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         encoding = Speed(None, "no model here", shape.width)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
-    process_bytes = process.resident_bytes() or WORKER_BYTES
+    process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
         random = np.random.default_rng(0)
         stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)

@@ -281,7 +281,7 @@ def _characters() -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
     return table, is_unspaced
 
 
-class LsaKind(EncoderKind):
+class _LsaKind(EncoderKind):
     """The built-in encoder; it takes a random sample of the chunks to fit."""
 
     Options = LsaOptions
@@ -319,4 +319,4 @@ class LsaKind(EncoderKind):
         return Estimate(work=sample, seconds=6e-4, disk=disk, bytes=4.0, memory=lambda amounts: 12e3 * sample(amounts))
 
 
-ENCODER = LsaKind()
+ENCODER = _LsaKind()

@@ -148,7 +148,7 @@ class OpenAIEncoder:
         return EncoderError(f"encoder.model=openai:{self._model}: {self._url} {what}")
 
 
-class OpenAIKind(EncoderKind):
+class _OpenAIKind(EncoderKind):
     """Servers; nothing is prepared. One process keeps to the rate limit: its requests run in threads."""
 
     Options = OpenAIOptions
@@ -167,4 +167,4 @@ class OpenAIKind(EncoderKind):
         return Speed(unknown="the endpoint's", dimensions=dimensions)
 
 
-ENCODER = OpenAIKind()
+ENCODER = _OpenAIKind()

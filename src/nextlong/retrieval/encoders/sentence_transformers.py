@@ -76,7 +76,7 @@ class SentenceTransformersOptions(Section):
         return plain | ({"device": str(device).partition(":")[0]} if is_chosen else {})
 
 
-class SentenceTransformersEncoder:
+class _SentenceTransformersEncoder:
     """A loaded model and the options to call it with."""
 
     def __init__(
@@ -203,7 +203,7 @@ def try_model(
 
 def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError where it cannot be loaded."""
-    encoder = SentenceTransformersEncoder(name, options, threads=1)
+    encoder = _SentenceTransformersEncoder(name, options, threads=1)
     dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
     encoder.encode(texts[:1])  # the first call pays for setting up
     if not texts or encoder.device != "cpu":
@@ -248,7 +248,7 @@ def _chunks_of(rate: float, call_chunks: int) -> tuple[int, int]:
 
 
 def _timed(
-    encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float] = time.process_time
+    encoder: _SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float] = time.process_time
 ) -> tuple[float, NDArray[np.float32]]:
     """Return chunks a second, of the processor where `clock` says nothing else, and the vectors."""
     began = clock()
@@ -256,7 +256,7 @@ def _timed(
     return len(texts) / max(1e-9, clock() - began), vectors
 
 
-class SentenceTransformersKind(EncoderKind):
+class _SentenceTransformersKind(EncoderKind):
     """Models of that library; each is tried before the first chunk: in which precision, on how many threads it runs best."""
 
     Options = SentenceTransformersOptions
@@ -272,9 +272,9 @@ class SentenceTransformersKind(EncoderKind):
 
     def load(
         self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
-    ) -> SentenceTransformersEncoder:
+    ) -> _SentenceTransformersEncoder:
         options = config.options_as(SentenceTransformersOptions)
-        return SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
+        return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
@@ -299,4 +299,4 @@ class SentenceTransformersKind(EncoderKind):
         return Estimate(work=1, seconds=20.0, rate="")
 
 
-ENCODER = SentenceTransformersKind()
+ENCODER = _SentenceTransformersKind()

@@ -31,7 +31,7 @@ class StaticOptions(Section):
     dimensions: Positive | None = Field(None, description="use only the first of the model's dimensions; default: all")
 
 
-class StaticEncoder:
+class _StaticEncoder:
     """A loaded model of model2vec."""
 
     def __init__(self, name: str, options: StaticOptions) -> None:
@@ -61,7 +61,7 @@ class StaticEncoder:
         return unit_or_drawn(np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny))
 
 
-class StaticKind(EncoderKind):
+class _StaticKind(EncoderKind):
     """Models of model2vec, which need neither torch nor a GPU."""
 
     Options = StaticOptions
@@ -71,8 +71,8 @@ class StaticKind(EncoderKind):
     preload = ("model2vec",)
     cure = "take another model"
 
-    def load(self, config: recipe.Encoder, **_: object) -> StaticEncoder:
-        return StaticEncoder(config.name, config.options_as(StaticOptions))
+    def load(self, config: recipe.Encoder, **_: object) -> _StaticEncoder:
+        return _StaticEncoder(config.name, config.options_as(StaticOptions))
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         encoder = self.load(config)
@@ -83,4 +83,4 @@ class StaticKind(EncoderKind):
         return Speed((time.process_time() - began) / max(1, len(few)), "", encoder.dimensions)
 
 
-ENCODER = StaticKind()
+ENCODER = _StaticKind()

@@ -37,21 +37,21 @@ _AT_ONCE: Final = 1 << 21  # runs of one text that another may have
 _KINDS_A_RUN: Final = 32  # … and kinds of runs a text may have, for each of them
 _MILLION: Final = 1_000_000  # a threshold is a whole number of millionths
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-Owners = NDArray[np.int32]
+_Bools = NDArray[np.bool_]
+_Ints = NDArray[np.int64]
+_Owners = NDArray[np.int32]
 
 
 class SharedRuns(NamedTuple):
     """Runs that more than one text has; the texts that hold those of kind k are holders[offsets[k]:offsets[k + 1]], none of 0."""
 
-    kinds: Ints  # (s,) the kind of each run
-    holders: Owners  # (h,) each text once a kind, ascending
-    offsets: Ints  # (g + 2,)
-    held: Ints  # (g + 1,) how many texts hold each kind
+    kinds: _Ints  # (s,) the kind of each run
+    holders: _Owners  # (h,) each text once a kind, ascending
+    offsets: _Ints  # (g + 2,)
+    held: _Ints  # (g + 1,) how many texts hold each kind
 
 
-def shared_runs(hashes: U64, owners: Owners) -> SharedRuns:
+def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     """Return what texts share; `owners`, (s,) ascending, says whose each of the runs `hashes`, (s,), is."""
     # A key ends in the run's place: sorting such numbers is several times as fast as argsort.
     bits = np.uint64(max(1, len(hashes).bit_length()))
@@ -90,11 +90,11 @@ class Texts(NamedTuple):
     """The shingles of n texts, s of them, and what their words weigh."""
 
     hashes: U64  # (s,)
-    offsets: Ints  # (n + 1,)
-    owners: Owners  # (s,) the text that the shingle belongs to
+    offsets: _Ints  # (n + 1,)
+    owners: _Owners  # (s,) the text that the shingle belongs to
     words: NDArray[np.uint16]  # (s,) the weight of the shingle's last word
-    whole: Ints  # (n,) the weight of all words of a text
-    needed: Ints  # (n,) how much of it another text must share for this one to repeat it
+    whole: _Ints  # (n,) the weight of all words of a text
+    needed: _Ints  # (n,) how much of it another text must share for this one to repeat it
 
     @classmethod
     def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
@@ -111,10 +111,10 @@ class Texts(NamedTuple):
         needed = -(-whole * round(threshold * _MILLION) // _MILLION)
         return cls(texts.hashes, texts.offsets, owners, words, whole, needed)
 
-    def suspects(self, is_shared: Bools) -> Bools:
+    def suspects(self, is_shared: _Bools) -> _Bools:
         """Return which texts have enough of their words in the shingles, (s,), that they share with any others, (n,)."""
         shared = _sums(self.words * highest(is_shared), self.offsets)
-        enough: Bools = (self.whole > 0) & (shared >= self.needed)
+        enough: _Bools = (self.whole > 0) & (shared >= self.needed)
         return enough
 
 
@@ -126,7 +126,7 @@ def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
     return most
 
 
-def covered(words: NDArray[np.integer], places: Ints, firsts: Ints) -> Ints:
+def covered(words: NDArray[np.integer], places: _Ints, firsts: _Ints) -> _Ints:
     """Return the weight of the words that stand in one of the shingles at `places`, or several, by group, (g,).
 
     `words`: the weight of each shingle's last word. A group goes from one of `firsts` to the next; its places ascend, of one text.
@@ -138,11 +138,11 @@ def covered(words: NDArray[np.integer], places: Ints, firsts: Ints) -> Ints:
     before = places[:-1] + 1
     before[firsts[1:] - 1] = 0  # another group's
     np.maximum(since[1:], before, out=since[1:])
-    weights: Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts) if len(firsts) else firsts
+    weights: _Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts) if len(firsts) else firsts
     return weights
 
 
-def _sums(words: NDArray[np.uint16], offsets: Ints) -> Ints:
+def _sums(words: NDArray[np.uint16], offsets: _Ints) -> _Ints:
     """Return the sum of each text's words, (n,)."""
     sums = np.zeros(len(offsets) - 1, np.int64)
     filled = np.flatnonzero(np.diff(offsets))
@@ -155,9 +155,9 @@ class Distinct(NamedTuple):
     """The d distinct texts among m, by their first appearance."""
 
     texts: Shingles
-    kinds: Ints  # (m,) which of the distinct ones each is
+    kinds: _Ints  # (m,) which of the distinct ones each is
 
-    def pairs(self, kinds: Ints) -> Ints:
+    def pairs(self, kinds: _Ints) -> _Ints:
         """Return the pairs a < b of the m texts whose kinds are paired, (n, 2), once each and ascending."""
         members, counts = np.argsort(self.kinds, kind="stable"), np.bincount(self.kinds, minlength=1)
         firsts, (left, right) = np.cumsum(counts) - counts, kinds.T
@@ -191,7 +191,7 @@ def distinct_texts(texts: Shingles) -> Distinct:
     return Distinct(texts.picked(chosen), kinds)
 
 
-def repeating(texts: Texts, shared: SharedRuns, suspects: Bools) -> Ints:
+def repeating(texts: Texts, shared: SharedRuns, suspects: _Bools) -> _Ints:
     """Return the pairs (a, b) of which a, one of the suspects, shares enough of its words with b, (n, 2)."""
     if not suspects.any():
         return np.empty((0, 2), np.int64)
@@ -237,8 +237,8 @@ def repeating(texts: Texts, shared: SharedRuns, suspects: Bools) -> Ints:
 
 
 def _shared(
-    shared: SharedRuns, kinds: Ints, words: NDArray[np.uint16], offsets: Ints, owners: Ints, others: Ints
-) -> Ints:
+    shared: SharedRuns, kinds: _Ints, words: NDArray[np.uint16], offsets: _Ints, owners: _Ints, others: _Ints
+) -> _Ints:
     """Return the weight of each suspect's words that stand in runs that the other text has, of n pairs, (n,)."""
     places = np.flatnonzero(kinds)
     starts = np.searchsorted(places, offsets)
@@ -262,7 +262,7 @@ def _shared(
     return weights
 
 
-def _parts(sizes: Ints) -> Iterator[tuple[int, int]]:
+def _parts(sizes: _Ints) -> Iterator[tuple[int, int]]:
     """Yield bounds between which `sizes` add up to about what is looked at at once; at least one."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -270,7 +270,7 @@ def _parts(sizes: Ints) -> Iterator[tuple[int, int]]:
     yield from pairwise(np.unique([0, *bounds.tolist(), len(sizes)]).tolist())
 
 
-def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
+def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     """Return the pairs a < b of texts that share a passage, (n, 2)."""
     from scipy import sparse  # a tenth of a second, at every start of nextlong
 
@@ -312,16 +312,16 @@ def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     shape = (len(several), len(texts.whole))
     has = sparse.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
     a, b = (has.T @ has).nonzero()
-    pairs: Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
+    pairs: _Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
     return pairs
 
 
 class NearDuplicates(NamedTuple):
     """What m candidates repeat."""
 
-    of_document: Bools  # (m,)
-    pairs: Ints  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
-    by_passage: Bools  # (m,) those that would be no near-duplicate but for 100 words in a row
+    of_document: _Bools  # (m,)
+    pairs: _Ints  # (n, 2) ascending places a < b of candidates: one is a copy of the other, or of a part of it
+    by_passage: _Bools  # (m,) those that would be no near-duplicate but for 100 words in a row
 
 
 def find_near_duplicates(
@@ -331,7 +331,7 @@ def find_near_duplicates(
     distinct = distinct_texts(candidates)
     # (d,) of the distinct texts: those that repeat the document, by their share of words or as one of its short chunks.
     weighed = Texts.of(distinct.texts, weights, threshold)
-    by_words: Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
+    by_words: _Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
     is_short = distinct.texts.is_short
     by_words[is_short] = np.isin(weighed.hashes[weighed.offsets[:-1][is_short]], document.wholes)
     # In a corpus of near-identical pages nearly all repeat the document: only the other texts are paired. `texts` holds
@@ -371,7 +371,7 @@ def find_near_duplicates(
     )
 
 
-def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
+def _covered_by(document: ComparedDocument, texts: Texts) -> _Ints:
     """Return the weight of each text's words that stand in runs of the document, (m,)."""
     places = np.flatnonzero(np.isin(texts.hashes, document.runs))
     firsts = np.flatnonzero(np.diff(texts.owners[places], prepend=-1))

@@ -40,8 +40,8 @@ class Words(NamedTuple):
     """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,)."""
 
     hashes: U64
-    starts: Offsets
-    ends: Offsets
+    starts: _Offsets
+    ends: _Offsets
 
 
 def hash_words(text: str) -> Words:
@@ -61,7 +61,7 @@ def hash_words(text: str) -> Words:
     return Words(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
+def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
     """Hash words as polynomials modulo 2^64, all at once: sums of their letters, shifted back to power 0."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     numbers, is_solo = _characters()
@@ -126,20 +126,20 @@ def ngrams(word_hashes: U64, n: int) -> U64:
     return mix(rolled ^ np.uint64(n))
 
 
-def bounds_of(words: Words, texts: Sequence[str]) -> Offsets:
+def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
     """Return where the words of each of m texts begin, and all end, shape (m + 1,); `words` are those of "\\n".join(texts)."""
     ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
     return np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
 
 
-def runs_on(bounds: Offsets, n: int) -> NDArray[np.bool_]:
+def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
     """Return for each word whether n words from it on belong to the same text, shape (w,)."""
     left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
     runs: NDArray[np.bool_] = left >= n
     return runs
 
 
-Offsets = NDArray[np.int64]
+_Offsets = NDArray[np.int64]
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
@@ -159,9 +159,9 @@ class Shingles(NamedTuple):
     """
 
     hashes: U64
-    offsets: Offsets  # (m + 1,)
+    offsets: _Offsets  # (m + 1,)
 
-    def picked(self, texts: Offsets) -> Shingles:
+    def picked(self, texts: _Offsets) -> Shingles:
         """Return those of some texts, by their places."""
         sizes = np.diff(self.offsets)[texts]
         return Shingles(self.hashes[ranges(self.offsets[texts], sizes)], np.append(0, np.cumsum(sizes)))
@@ -233,7 +233,7 @@ class ShingleStore:
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
         self._paths = list(zip(hashes, offsets, strict=True))
-        self._open: dict[int, tuple[U64, Offsets]] = {}
+        self._open: dict[int, tuple[U64, _Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
@@ -249,7 +249,7 @@ class ShingleStore:
         ends = np.cumsum([0, *map(len, pieces)])
         return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
 
-    def shard(self, number: int) -> tuple[U64, Offsets]:
+    def shard(self, number: int) -> tuple[U64, _Offsets]:
         """Return the hashes and offsets of a shard, which stay mapped for the next time."""
         if number not in self._open:
             if len(self._open) >= SHARDS_KEPT:
