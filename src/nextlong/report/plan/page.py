@@ -1,9 +1,7 @@
-"""Plan: what would run, what is done, and what it will take, before anything runs.
+"""Plan: what would run, what is done, and for every step its state, time, disk and memory, before anything runs.
 
-In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated from a trial: the steps run here and now on a small sample of the user's own files
-(`trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
-(`costs.py`). The same for other machines, or a larger corpus.
+What is not done yet is estimated from a trial: the steps run on a small sample of the user's own files (`trial.py`), and what
+they took is scaled by the size of the corpus (`costs.py`). The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -70,10 +68,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is to be done, how much of it, and what it takes on each of the machines that are asked for, this one first.
-
-    `measured` and `amounts` are None where everything is done and nothing else was asked for.
-    """
+    """What is to do, and what it takes on each machine asked for, this one first; without `measured` everything is done."""
 
     recipe: Recipe
     steps: Sequence[Step]
@@ -81,7 +76,7 @@ class _Plan:
     missing: str = ""  # a package that running needs and planning does not
     loses: str = ""  # what the tokenizer loses of the text
     measured: Measured | None = None
-    amounts: Amounts | None = None  # as the last of the machines does it
+    amounts: Amounts | None = None  # as the last of the machines does it; None as `measured`
     lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
     on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the steps that are to do
     notes: Sequence[str] = ()  # what figures for other machines rest on
@@ -362,10 +357,7 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
 
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
-    """Return what the run will warn of, as far as it follows from the size of the corpus.
-
-    As if every chunk served as often as any other: in a real run some serve more often.
-    """
+    """Return what the run will warn of because of the corpus's size, as if every chunk served as often as any other."""
     sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
