@@ -142,8 +142,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
 def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
     docs = lookup.documents_of(chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks)
-    sources: list[str] = lookup.document_columns(docs, corpus.documents, ("source",))[0].tolist()
-    return sources
+    return list(lookup.document_columns(docs, corpus.documents, ("source",))[0])
 
 
 def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
@@ -258,8 +257,7 @@ def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArr
     whole = roles == schemas.DOCUMENT
     sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
     begins = (np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)
-    document_starts: Ints = np.union1d(sequence_starts, starts[whole][1:][begins])
-    return document_starts
+    return np.union1d(sequence_starts, starts[whole][1:][begins])
 
 
 def of_documents(block: Resolved) -> Resolved:

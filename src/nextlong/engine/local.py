@@ -72,8 +72,7 @@ class LocalExecutor(Executor):
         """
         if resources.gpu == "needed":
             return bool(self._free_gpus())
-        on_processors = sum(gpu is None for _, _, gpu in self._running.values())
-        return on_processors < self.cpus + (resources.at_once is None)
+        return sum(gpu is None for _, _, gpu in self._running.values()) < self.cpus + (resources.at_once is None)
 
     def _free_gpus(self) -> list[int]:
         return sorted({*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()})

@@ -264,8 +264,7 @@ def run_array_job(
         return 0, 0
     with store.explained(run_dir):
         work, folder = step.work(finished), step.folder(run_dir, place=place)
-        mine = range(job[0] - 1, len(work.tasks), job[1])
-        running = _Running(step, folder, work, executor, reporter, among=mine)
+        running = _Running(step, folder, work, executor, reporter, among=range(job[0] - 1, len(work.tasks), job[1]))
         missing = running.to_do
         with running.ending:
             while running.to_do:

@@ -53,8 +53,7 @@ def _mix(
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
     order = np.argsort(np.concatenate(moments), kind="stable")
-    mixed: NDArray[Any] = np.concatenate(chosen)[order]
-    return mixed
+    return np.concatenate(chosen)[order]
 
 
 SPLITS = ("train", "validation")

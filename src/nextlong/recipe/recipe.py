@@ -50,8 +50,7 @@ class Encoder(Section):
     @property
     def options(self) -> Section:
         """The section that holds its options; where the recipe has none, the defaults."""
-        options: Section = getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
-        return options
+        return getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
 
     def options_as(self, kind: type[_SectionT]) -> _SectionT:
         """Return the options of an encoder that knows their class."""
@@ -253,8 +252,7 @@ class Recipe(Section):
     def options(self) -> Section:
         """The section of the recipe's method, which has no keys where the method has no options."""
         name = self.compose.method
-        section: Section = getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
-        return section
+        return getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
 
     @property
     def sequence_tokens(self) -> int:

@@ -157,8 +157,7 @@ def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
         fits &= contain(batch.column("text"), query.text)
     if query.source:
         fits &= np.asarray(pc.equal(batch.column("source"), query.source))
-    rows: list[int] = np.flatnonzero(fits).tolist()
-    return rows
+    return np.flatnonzero(fits).tolist()
 
 
 class _Chunks(NamedTuple):
