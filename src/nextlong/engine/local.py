@@ -61,9 +61,7 @@ class LocalExecutor(Executor):
     def _close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-        self._pools.clear()
-        self._running.clear()
-        self._grown_mb = 0.0
+        self._pools, self._running, self._grown_mb = {}, {}, 0.0
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether a worker is free, or all but one task's worth: a spare task lets no worker idle in between.
@@ -120,10 +118,11 @@ class LocalExecutor(Executor):
             codes = {process.exitcode for process in processes}
             # As Python ends after an exception: it cannot read its task, say.
             if 1 in codes and -signal.SIGKILL not in codes:
-                raise RunError(
-                    f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
-                    "says which package is missing) and run again: finished steps are kept"
-                ) from None
+                cure = (
+                    "mend that (nextlong doctor says which package is missing) and run again: finished steps are kept"
+                )
+                why = f"a worker process ended by an error of its own, which it wrote above{at_work}"
+                raise RunError(f"{why}; {cure}") from None
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"

@@ -229,10 +229,9 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]
             said = " ".join(str(error).split()) or "no more is to be had"
-            raise RunError(
-                f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with "
-                "fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
-            ) from None
+            cure = "run again with fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
+            files = f"{folder.name}/part-{index:05d}.*"
+            raise RunError(f"{step} task {index} (the files {files}) ran out of memory: {said}; {cure}") from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

@@ -265,10 +265,8 @@ class Artifact:
     def of_earlier_version(self, lacks: str) -> RunError:
         """Return the error that says what the step lacks, because an earlier version made it."""
         version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
-        return RunError(
-            f"{self.folder} has no {lacks}: its step {self.name} is of an earlier version (made by nextlong {version}); "
-            "run the recipe again: what has not changed is kept"
-        )
+        why = f"its step {self.name} is of an earlier version (made by nextlong {version})"
+        return RunError(f"{self.folder} has no {lacks}: {why}; run the recipe again: what has not changed is kept")
 
 
 Artifacts = Mapping[str, Artifact]  # by step name

@@ -119,9 +119,8 @@ def options_class(registry: Registry, name: str) -> type[Section]:
     """Return the model of an extension's section of the recipe. Raises PluginError if it cannot serve as one."""
     options = getattr(registry.load(name, object), "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
-        raise registry.broken(
-            name, f"has {options!r} for its Options, which must be a class made from nextlong's Section"
-        )
+        cure = "which must be a class made from nextlong's Section"
+        raise registry.broken(name, f"has {options!r} for its Options, {cure}")
     if required := [key for key, field in options.model_fields.items() if field.is_required()]:
         raise registry.broken(name, f"has no default for its option {required[0]!r}")
     return options
@@ -209,8 +208,7 @@ class Ingest(Section):
         if not self.sources:
             raise ValueError("sources is empty; name at least one file, folder or URL")
         labels = [source.label for source in self.sources]
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        if twice:
+        if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"sources share the name {twice[0]!r}; give each its own name")
         return self
 
@@ -242,10 +240,8 @@ class Chunk(Section):
     @classmethod
     def _some_words(cls, value: int) -> int:
         if value < 16:
-            raise ValueError(
-                "a chunk of fewer than 16 characters holds no words that others could be similar to, and every pair of chunks is "
-                "compared; raise it"
-            )
+            why = "holds no words that others could be similar to, and every pair of chunks is compared"
+            raise ValueError(f"a chunk of fewer than 16 characters {why}; raise it")
         return value
 
 
@@ -318,10 +314,9 @@ class Tokenizer(Section):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.source is None) == (self.train is None):
-            raise ValueError(
-                "give either source (a tokenizer.json or a hub name) or train (a vocabulary size), and null for the other "
-                "(--set tokenizer.train=null beside --set tokenizer.source=…)"
-            )
+            either = "give either source (a tokenizer.json or a hub name) or train (a vocabulary size)"
+            example = "--set tokenizer.train=null beside --set tokenizer.source=…"
+            raise ValueError(f"{either}, and null for the other ({example})")
         return self
 
 
@@ -369,9 +364,8 @@ class Compose(Section):
     def _known(cls, method: str) -> str:
         if method not in METHODS.built_in and method not in (names := METHODS.names()):
             *others, last = map(repr, names)
-            raise PydanticCustomError(
-                "literal_error", "Input should be {expected}", {"expected": f"{', '.join(others)} or {last}"}
-            )
+            choices = {"expected": f"{', '.join(others)} or {last}"}
+            raise PydanticCustomError("literal_error", "Input should be {expected}", choices)
         return method
 
 
