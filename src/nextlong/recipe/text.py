@@ -262,7 +262,8 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
     if first["type"] == "extra_forbidden":
         return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
-        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+        init = getattr(root, "INIT", "nextlong init").partition(" {")[0]
+        return f"{where} is missing; `{init}` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
     if (wrong := next((item for item in items if item["type"] == "value_error"), None)) is not None:
         return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")
