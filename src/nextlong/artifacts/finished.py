@@ -17,7 +17,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.engine.step import Artifact, Artifacts
-from nextlong.schemas import SEQUENCE_INDEX
+from nextlong.schemas import SEQUENCE_INDEX, Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +30,7 @@ class CorpusFiles:
     documents: tuple[Path, ...]
     chunks: tuple[Path, ...]
 
-    def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
+    def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
         """Return the text of each chunk, shape (n,)."""
         shards, back = lookup.by_shard(chunk_ids)
         texts: list[str] = []
@@ -40,7 +40,6 @@ class CorpusFiles:
         return np.array(texts, object)[back]
 
     def text(self, chunk_id: int) -> str:
-        """Return the text of one chunk."""
         return str(self.texts(np.array([chunk_id]))[0])
 
 
@@ -52,9 +51,7 @@ class SpecialIds:
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
 
-    def copy_into(
-        self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> None:
+    def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], at: Ints, lengths: Ints) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
         named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
         for role, ids in named.items():
@@ -108,7 +105,7 @@ class SequenceFiles:
         ]
         return np.array(rows, SEQUENCE_INDEX)
 
-    def chunk_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def chunk_ids(self) -> tuple[Ints, Ints]:
         """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
         named = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
         chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in named]

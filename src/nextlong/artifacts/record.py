@@ -46,7 +46,6 @@ class Variant:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory."""
         return self.record.parent.parent
 
     @property
@@ -61,7 +60,6 @@ class Variant:
 
     @property
     def sequences(self) -> int:
-        """How many sequences it has."""
         return sum(self.sequences_per_part)
 
 
@@ -141,9 +139,8 @@ def find(named: str | Path) -> Variant:
         raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
-        raise RunError(
-            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
-        )
+        cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        raise RunError(f"{run_dir} has no variant {name or own!r}; {cure}")
     return _read(path)
 
 

@@ -20,6 +20,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import SequenceFiles
 from nextlong.artifacts.resolve import document_starts
 from nextlong.rng import keyed_hash
+from nextlong.schemas import Ints
 
 # Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
 SPANS: Final = np.dtype(
@@ -32,7 +33,7 @@ class Rows:
     number the sources.
     """
 
-    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints) -> None:
         self._sources = list(sources)
         self.index = index
         self._offsets = offsets
@@ -53,15 +54,13 @@ class Rows:
 
     @property
     def longest(self) -> int:
-        """The tokens of the longest sequence."""
         return int(self.index["length"].max())
 
-    def lengths(self, row: int) -> NDArray[np.int64]:
-        """Return the tokens of each sequence of a row."""
-        lengths: NDArray[np.int64] = self.index["length"][self._offsets[row] : self._offsets[row + 1]]
+    def lengths(self, row: int) -> Ints:
+        lengths: Ints = self.index["length"][self._offsets[row] : self._offsets[row + 1]]
         return lengths
 
-    def copy_into(self, target: NDArray[np.int64], row: int) -> None:
+    def copy_into(self, target: Ints, row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
         for source, batch, first, last in self._sequences(row):
             chunk_ids, roles, starts, ends = (
@@ -98,10 +97,10 @@ class Rows:
             first += length
 
 
-def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:
+def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
     """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one."""
     starts = document_starts(lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"])
-    original: NDArray[np.int64] = np.diff(starts, append=lengths.sum())
+    original: Ints = np.diff(starts, append=lengths.sum())
     return original
 
 
@@ -109,7 +108,7 @@ Order = Literal["shuffled", "arranged"]
 Remainder = Literal["keep", "drop", "repeat"]
 
 
-def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
     """Return the row numbers of an epoch, shape (rows,): as arranged, or shuffled by their keyed hash."""
     numbers = np.arange(rows)
     if order == "arranged":
@@ -117,7 +116,7 @@ def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> NDArray[np
     return np.argsort(keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}"))
 
 
-def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> NDArray[np.int64]:
+def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> Ints:
     """Return the places in the epoch's order that a rank reads once all ranks have read `start` rows: every world_size-th.
 
     Rows that do not go evenly into the ranks are kept (the first ranks read one more), dropped, or filled up with the
@@ -132,11 +131,11 @@ def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder:
     return places % max(1, rows)
 
 
-def worker_part(places: NDArray[np.int64], *, worker: int, workers: int, batch_size: int) -> NDArray[np.int64]:
+def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
     """Return a rank's places that one of its workers reads: every `workers`-th batch.
 
     A DataLoader asks its workers for one batch each in turn, so it gets the batches in order, however many workers it has.
     """
     batches = np.arange(len(places)) // batch_size
-    worker_places: NDArray[np.int64] = places[batches % workers == worker]
+    worker_places: Ints = places[batches % workers == worker]
     return worker_places

@@ -27,7 +27,6 @@ _REPLICATE_EXTRA = "train,evaluate"
 
 
 def train(args: argparse.Namespace) -> None:
-    """Write, plan or run a training recipe."""
     if args.words[0] == "init" and len(args.words) == 2:
         _init(args, Path(args.words[1]))
         return
@@ -113,7 +112,6 @@ def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: 
 
 
 def replicate(args: argparse.Namespace) -> None:
-    """Run a replication, write its recipe, or draw the results of some."""
     from nextlong.replicate import recipe as recipes
 
     words = args.words
@@ -135,9 +133,8 @@ def replicate(args: argparse.Namespace) -> None:
         elsewhere = [f"out={args.out}"] if args.out else []
         recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
     if is_init and args.dry_run:
-        raise NextlongError(
-            f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
-        )
+        cure = f"then: nextlong replicate {words[1]} --dry-run"
+        raise NextlongError(f"init only writes the recipe; remove --dry-run; {cure}")
     if is_init:
         command = f"nextlong replicate {Path(words[1])}"
         heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
@@ -176,7 +173,6 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
 
 
 def _report(args: argparse.Namespace, *sources: Path) -> None:
-    """Draw the results of an experiment."""
     check_installed("replicate", "matplotlib", extra=_REPLICATE_EXTRA)
     from nextlong.replicate import results
 

@@ -25,8 +25,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from nextlong.engine import process
-from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment
+from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment, held_back
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
@@ -51,7 +50,6 @@ class LocalExecutor(Executor):
 
     @cached_property
     def gpus(self) -> int:
-        """How many GPUs this machine has."""
         return self._count_gpus()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -81,9 +79,8 @@ class LocalExecutor(Executor):
         return sorted({*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()})
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
-        """Hand a task to the next worker that is free."""
         gpu = self._free_gpus()[0] if resources.gpu == "needed" else None
-        with process.held_back(), self._explained():
+        with held_back(), self._explained():
             if gpu not in self._pools:
                 start_server(self._preload)
                 context = multiprocessing.get_context("forkserver")
@@ -99,7 +96,6 @@ class LocalExecutor(Executor):
         self._running[future] = (key, label, gpu)
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait for a task, and yield key and result of each that has ended."""
         finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
         for future in finished:
             with self._explained():
@@ -132,9 +128,8 @@ class LocalExecutor(Executor):
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
-            raise RunError(
-                f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
-            ) from None
+            advice = f"run again with {cure}: finished steps are kept"
+            raise RunError(f"a worker process was killed, {cause}{at_work}; {advice}") from None
 
     def _processes(self) -> list[Any]:
         return [process for pool in self._pools.values() for process in list((pool._processes or {}).values())]
@@ -143,7 +138,7 @@ class LocalExecutor(Executor):
 def start_server(preload: Sequence[str]) -> None:
     """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
     forkserver.set_forkserver_preload(list(preload))
-    with process.held_back(), environment(ONE_THREAD):
+    with held_back(), environment(ONE_THREAD):
         forkserver.ensure_running()
 
 

@@ -29,7 +29,6 @@ class Clock:
             self._began, self._waits = max(self._began, time.monotonic() - seconds), False
 
     def spent(self) -> float:
-        """Return the seconds until now."""
         return time.monotonic() - self._began
 
 
@@ -59,12 +58,10 @@ class Lines(Reporter):
         self._titles = titles or {}
 
     def tell(self, text: str) -> None:
-        """Print a line."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        """Print how far a step is, now and then, and how long it took."""
         clock, at, ended = Clock(), done, threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
@@ -103,7 +100,6 @@ class Bars(Lines):
         self._live = Progress(*columns, console=console, transient=True)
 
     def tell(self, text: str) -> None:
-        """Print a paragraph."""
         super().tell("\n".join(wrapped(text, self._console.width, indent=HANGING)))
 
     @contextmanager

@@ -130,7 +130,6 @@ class RayExecutor(Executor):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the cluster has now."""
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:
@@ -173,7 +172,6 @@ class RayExecutor(Executor):
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
-        """Hand a task to the cluster."""
         task = _Submitted(key, label, partial(call, *arguments), self._retries)
         if resources.gpu == "needed":
             self._queue.append(task)
@@ -269,7 +267,5 @@ def _explained(label: str) -> Iterator[None]:
 
 
 def _lost(label: str, error: Exception) -> str:
-    return (
-        f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); look at the nodes (`ray status`), then "
-        "run again: finished steps are kept"
-    )
+    cure = "look at the nodes (`ray status`), then run again: finished steps are kept"
+    return f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); {cure}"

@@ -17,8 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from nextlong.engine import process, store
-from nextlong.engine.executor import Executor, Resources
+from nextlong.engine import store
+from nextlong.engine.executor import Executor, Resources, peak
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
@@ -223,7 +223,7 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     with store.explained(folder):
         try:
             work.mkdir()
-            with process.peak() as peak_bytes:
+            with peak() as peak_bytes:
                 result = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
         except MemoryError as error:
@@ -258,10 +258,8 @@ def run_array_job(
     place, step = _step_of(steps, name)
     finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
     if lacking := [before.name for before in step.inputs if before.name not in finished]:
-        raise RunError(
-            f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
-            f"{name}` first, with the same settings"
-        )
+        cure = f"say `nextlong run RECIPE --before {name}` first, with the same settings"
+        raise RunError(f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; {cure}")
     if find_done(step, run_dir) is not None:
         return 0, 0
     with store.explained(run_dir):

@@ -61,7 +61,6 @@ class Amounts:
 
     @property
     def chunk_chars(self) -> float:
-        """Characters of a chunk, on average."""
         return self.kept_chars / max(1.0, self.chunks)
 
     @property
@@ -71,7 +70,6 @@ class Amounts:
 
     @property
     def all_neighbours(self) -> float:
-        """Neighbours of all queries."""
         return self.queries * min(self.neighbours, self.vectors)
 
 
@@ -239,7 +237,6 @@ class Artifact:
         return [self.folder / name for name in names]
 
     def file(self, suffix: str) -> Path:
-        """Return the one file that ends in `suffix`."""
         (only,) = self.files(suffix)
         return only
 

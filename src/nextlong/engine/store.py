@@ -185,9 +185,8 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
             written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
-            raise RunError(
-                f"{path} {state} {written}; delete the folder {folder.resolve()} and run again to rebuild it"
-            )
+            cure = f"delete the folder {folder.resolve()} and run again to rebuild it"
+            raise RunError(f"{path} {state} {written}; {cure}")
 
 
 def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
@@ -253,10 +252,8 @@ def _hold(path: Path, kind: int) -> IO[str]:
         file.close()
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-        raise RunError(
-            f"{path.parent} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o "
-            "flock), or choose another run_dir"
-        ) from None
+        cure = "mount it with them (Lustre: -o flock), or choose another run_dir"
+        raise RunError(f"{path.parent} lies on a file system without file locks ({error.strerror}); {cure}") from None
     return file
 
 

@@ -20,7 +20,7 @@ from rich.segment import ControlType
 
 import nextlong
 from nextlong.engine import store
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import engines, required, results
 from nextlong.evaluate.data import DataFiles

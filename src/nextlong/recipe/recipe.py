@@ -111,7 +111,6 @@ def _options(registry: Registry, base: type[Section], name: str) -> type[Section
 
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
-    """Return `Encoder` with the sections of some encoders."""
     sections: Json = {name: ((options := options_class(ENCODERS, name)), options()) for name in names}
     return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections)
 
@@ -177,9 +176,8 @@ class Recipe(Section):
                 "it to at least that (a multiple leaves no gap)"
             )
         if (share := self.export.validation) and self.compose.sequences == 1:
-            raise ValueError(
-                f"export.validation={share:g} but compose.sequences=1 cannot be split; make more sequences"
-            )
+            cure = "make more sequences"
+            raise ValueError(f"export.validation={share:g} but compose.sequences=1 cannot be split; {cure}")
         return self
 
     @classmethod
@@ -249,7 +247,6 @@ class Recipe(Section):
 
     @property
     def run_path(self) -> Path:
-        """Where the recipe's run lives."""
         return Path(self.run_dir).expanduser()
 
     @property
@@ -272,7 +269,6 @@ class Recipe(Section):
 
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
-    """Return `Recipe` with the sections of some methods and encoders."""
     encoder = encoder_with(encoders)
     sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)

@@ -94,9 +94,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         except RecipeError as error:
             reason = f", and {error}"
     if not path.exists():
-        raise RecipeError(
-            f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
-        )
+        cure = "a base counts from the folder of the recipe that names it"
+        raise RecipeError(f"{where}={name}: {path} does not exist{reason}; {cure}")
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
         raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
@@ -266,7 +265,8 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
     if first["type"] == "extra_forbidden":
         return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
-        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+        init = getattr(root, "INIT", "nextlong init").partition(" {")[0]
+        return f"{where} is missing; `{init}` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
     if (wrong := next((item for item in items if item["type"] == "value_error"), None)) is not None:
         return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")

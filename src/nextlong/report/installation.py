@@ -18,8 +18,7 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 import nextlong
-from nextlong.engine.executor import usable_cpus
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes, usable_cpus
 from nextlong.report import tables
 from nextlong.text import Json
 

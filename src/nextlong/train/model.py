@@ -111,7 +111,10 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     if recipe.compile == "on":
         for layer in exact.layers_of(model):
             layer.compile(backend=_COMPILER)
-    return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
+    # Where there is no GPU, everything is in main memory already, and torch cannot pin it.
+    return ready_to_train(
+        model, recipe, offload=recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
+    )
 
 
 def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool = False) -> PreTrainedModel:
