@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
 from nextlong.runs.run import Run
+from nextlong.sequences.shortfall import why_fewer
 
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
@@ -94,6 +96,9 @@ def synthesize(
     recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():
         (run,) = export.run(recipe, reporter=reporter).runs
+    if recipe.compose.sequences != "all" and len(run) < recipe.compose.sequences:
+        causes = "; ".join(why_fewer(recipe.compose, run.steps))
+        warnings.warn(f"{len(run):,} sequences, fewer than num_sequences={num_sequences} ({causes})", stacklevel=2)
     return run
 
 

@@ -17,6 +17,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from hmac import compare_digest
 from math import isfinite
 from typing import Final, TypeVar
@@ -25,12 +26,12 @@ from urllib.parse import parse_qs
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nextlong.errors import NextlongError
 from nextlong.picture import html
@@ -92,15 +93,15 @@ def application(run: Run, *, token: str) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/", lambda request: answered(request, _to_list)),
+            Route("/", lambda request: answered(request, lambda view, _: _redirect(view, "sequences"))),
             asset("/style.css", "text/css", pages.style()),
             asset("/page.js", "text/javascript", html.script()),
             asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
             Route("/{variant}/marks", mark, methods=["POST"]),
-            route("", _to_list),
+            route("", lambda view, _: _redirect(view, "sequences")),
             route("/sequences", _sequences),
-            route("/sequence", _jump),
+            route("/sequence", lambda view, of: _redirect(view, "sequence", _number(of, "number", int) or 0)),
             route("/random", _random),
             route("/sequence/{number:int}", _sequence),
             route("/sequence/{number:int}/pairs/{place:int}", _pair),
@@ -111,12 +112,8 @@ def application(run: Run, *, token: str) -> Starlette:
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
-        middleware=[Middleware(_Guard, token=token)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=partial(_guard, token=token))],
     )
-
-
-def _to_list(view: View, _: Request) -> Response:
-    return RedirectResponse(view.url(view.name, "sequences"))
 
 
 def _nothing(_: View, request: Request) -> str:
@@ -132,14 +129,13 @@ def _sequences(view: View, request: Request) -> str:
     return pages.sequence_list(view, _query(request), sort=sort, first=first, columns=given.getlist("columns"))
 
 
-def _jump(view: View, request: Request) -> Response:
-    return RedirectResponse(view.url(view.name, "sequence", _number(request, "number", int) or 0))
+def _redirect(view: View, *parts: str | int) -> Response:
+    return RedirectResponse(view.url(view.name, *parts))
 
 
 def _random(view: View, _: Request) -> Response:
     count = len(view.variant.run)
-    of_one = ("sequence", secrets.randbelow(count)) if count else ("sequences",)
-    return RedirectResponse(view.url(view.name, *of_one))
+    return _redirect(view, "sequence", secrets.randbelow(count)) if count else _redirect(view, "sequences")
 
 
 def _sequence(view: View, request: Request) -> str:
@@ -218,44 +214,26 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
                 f"--port {port} cannot be used on {_HOST} ({error}); choose another, or 0 for any free port"
             ) from None
         token = secrets.token_urlsafe(24)
-        config = uvicorn.Config(
-            application(run, token=token), log_level="warning", server_header=False, lifespan="off", ws="none"
-        )
+        app = application(run, token=token)
+        config = uvicorn.Config(app, log_level="warning", server_header=False, lifespan="off", ws="none")
         when_ready(f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
 
 
-class _Guard:
-    """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
-
-    def __init__(self, app: ASGIApp, *, token: str) -> None:
-        self._app, self._token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        request = Request(scope)
-        given = request.query_params.get("token", "")
-        # Cookies are of a host, so the name holds the port.
-        cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
-        bearer = request.headers.get("authorization", "").removeprefix("token ")
-        words = (given, request.cookies.get(cookie, ""), bearer)
-        is_known = any(compare_digest(word.encode(), self._token.encode()) for word in words)
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                if given and is_known:
-                    headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-            await send(message)
-
-        refused = _refusal(request.method, request.headers) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
-        await (refused or self._app)(scope, receive, send_guarded)
+async def _guard(request: Request, call_next: RequestResponseEndpoint, *, token: str) -> Response:
+    """Answer requests of this machine's own pages and address bar that hold the token, and no others."""
+    given = request.query_params.get("token", "")
+    # Cookies are of a host, so the name holds the port.
+    cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
+    bearer = request.headers.get("authorization", "").removeprefix("token ")
+    words = (given, request.cookies.get(cookie, ""), bearer)
+    is_known = any(compare_digest(word.encode(), token.encode()) for word in words)
+    refused = _refusal(request.method, request.headers) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
+    response = refused or await call_next(request)
+    response.headers.update(_HEADERS)
+    if given and is_known:
+        response.headers["Set-Cookie"] = f"{cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+    return response
 
 
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:

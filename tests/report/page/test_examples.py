@@ -9,19 +9,19 @@ from nextlong.artifacts.results import DraftResult
 from nextlong.report.page import sequences
 
 
-def marked(pair):
-    return [[text for text, is_shared in pieces if is_shared] for _, _, pieces in sequences.marked(pair)]
+def marked(*texts):
+    return [[text for text, is_shared in pieces if is_shared] for pieces in sequences.marked(texts)]
 
 
 def test_what_both_hold_is_marked_and_nothing_else():
     one = "Before it all. The harbour holds a rope, and more. Gull"
     other = "Other words. the HARBOUR holds a rope: gull"
-    assert marked((("a", one), ("b", other))) == [["The harbour holds a rope"], ["the HARBOUR holds a rope"]]
+    assert marked(one, other) == [["The harbour holds a rope"], ["the HARBOUR holds a rope"]]
 
 
 def test_a_long_text_begins_a_little_before_the_first_mark():
     one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
-    (_, _, pieces), _ = sequences.marked((("a", one), ("b", "the harbour holds a rope")))
+    pieces, _ = sequences.marked([one, "the harbour holds a rope"])
     text = "".join(text for text, _ in pieces)
     assert text.startswith("…")
     assert text.endswith("…")
@@ -30,7 +30,7 @@ def test_a_long_text_begins_a_little_before_the_first_mark():
 
 
 def test_two_texts_with_nothing_in_common_have_no_mark():
-    assert marked((("a", "one two three four"), ("b", "five six seven eight"))) == [[], []]
+    assert marked("one two three four", "five six seven eight") == [[], []]
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +43,5 @@ def test_examples_of_a_run_share_runs_of_words(run):
     pairs = list(sequences.near_duplicate_pairs(run, most=3))
     assert len(pairs) == min(3, len(remembered))
     for pair in pairs:
-        words = [re.findall(r"\w+", text.lower()) for _, text in pair]
+        words = [re.findall(r"\w+", "".join(text for text, _ in pieces).lower()) for _, _, pieces in pair]
         assert set(words[0]) & set(words[1])

@@ -96,7 +96,7 @@ def page(runs: Sequence[Run]) -> str:
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
             "summary": summary.lines(run.recipe, run.steps, folder=run.data),
-            "examples": [sequences.marked(pair) for pair in sequences.near_duplicate_pairs(run, most=_EXAMPLES)],
+            "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }
         shown_runs.append(told)
     return html.render(

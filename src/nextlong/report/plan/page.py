@@ -79,6 +79,7 @@ class _Plan:
     steps: Sequence[Step]
     states: Sequence[str]  # of each step
     missing: str = ""  # a package that running needs and planning does not
+    loses: str = ""  # what the tokenizer loses of the text
     measured: Measured | None = None
     amounts: Amounts | None = None  # as the last of the machines does it
     lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
@@ -94,12 +95,6 @@ class _Plan:
     def totals(self) -> list[Total]:
         """What all that is to do takes, on each of the machines."""
         return [total(self.steps, costs, machines) for machines, costs in self.on]
-
-    @property
-    def loses(self) -> str:
-        """What the tokenizer loses of the text, in words, "" if nothing."""
-        loses = lossy_tokenizer(self.measured.tokenizing.lost_share) if self.measured else ""
-        return f"the tokenizer {loses}" if loses else ""
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
@@ -136,8 +131,8 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     except EncoderError as error:
         missing = str(error)
-    files, run_dir = pipeline.prepare(recipe, encoder="any"), recipe.run_path
-    files = recognise_inputs(recipe.ingest.sources, files, run_dir, tell=tell)
+    run_dir = recipe.run_path
+    files = recognise_inputs(recipe.ingest.sources, pipeline.prepare(recipe, encoder="any"), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     is_other_corpus = asked.chunks is not None
     states = []
@@ -168,16 +163,15 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
     too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
     here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
-    notes: Sequence[str] = ()
-    if asked.is_elsewhere or is_other_corpus:
-        notes = assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
+    is_assumed, loses = asked.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
     return replace(
         known,
         measured=measured,
+        loses=f"the tokenizer {loses}" if loses else "",
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=notes,
+        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_assumed else (),
         warnings=[
             *_warn_of_run(recipe, amounts, seen, here),
             *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
@@ -192,23 +186,20 @@ def costs_on(
     """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
     seen, workers = measured.sample, pipeline.worker_count(recipe)
     corpus = seen.size.times(1.0 if asked.chunks is None else asked.chunks / max(1.0, seen.size.chunks))
-    if asked.chunks is None:
-        shards = max(len(files), math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, files)))
-    else:
-        shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)))
+    least, shard_bytes = len(files), shard_bytes_of(recipe.ingest, files)
+    if asked.chunks is not None:
+        least, shard_bytes = 1, shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)
+    shards = max(least, math.ceil(corpus.text_bytes / shard_bytes))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
-
-    def machines_of(workers: int, gpus: int, *, head_s: float = of_costs.HEAD_S) -> Machines:
-        process_bytes = measured.process_bytes + of_costs.WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
-        return Machines(workers, gpus, head_s, asked.start_s, process_bytes)
-
-    places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
+    places = [(workers, pipeline.count_gpus_for(recipe), of_costs.HEAD_S)]
     if asked.is_elsewhere:
         head_s = of_costs.RAY_HEAD_S if asked.nodes > 1 else of_costs.HEAD_S
-        places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
+        places.append((asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s))
     tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
-    for machines in places:
-        has_gpu = machines.gpus > 0 and recipe.search.device != "cpu"
+    for processes, gpus, head_s in places:
+        own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
+        machines = Machines(processes, gpus, head_s, asked.start_s, measured.process_bytes + own_bytes)
+        has_gpu = gpus > 0 and recipe.search.device != "cpu"
         amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
         on_gpu = encoding.chunk_s
         if asked.gpus:
@@ -332,8 +323,7 @@ def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
 
 def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
     """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
-    told = []
-    count = sum(sample.rejects.values())
+    told, count = [], sum(sample.rejects.values())
     share = count / max(1.0, count + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
         kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])

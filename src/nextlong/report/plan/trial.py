@@ -45,7 +45,7 @@ from nextlong.reading.listing import input_files
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
-from nextlong.recipe.keys import EXACT, Chunk
+from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult
@@ -80,12 +80,6 @@ class CorpusSample:
     chars: NDArray[np.int64]
     chunks: NDArray[np.int64]
     rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
-
-    def some_chunks(self, chunk: Chunk, most: int) -> list[str]:
-        """Return about `most` chunks, spread over the documents."""
-        texts = self.looked_at[:: max(1, len(self.looked_at) // most)]
-        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **chunk.model_dump())]
-        return chunks[:: max(1, len(chunks) // most)]
 
     def mixed(self) -> list[str]:
         """Return documents in random order, each source with the share that it has after caps and weights."""
@@ -139,9 +133,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     texts = [text for look in looks for text in look.texts]
     options = recipe.chunk.model_dump()
     chunks = np.array([len(chunk_text(text, **options)) for text in texts])
-    stands_for = np.concatenate(
-        [np.full(len(look.texts), share * look.text_scale) for share, look in zip(kept, looks, strict=True)]
-    )
+    stands_for = np.repeat(np.multiply(kept, [look.text_scale for look in looks]), [len(look.texts) for look in looks])
     is_eligible = chunks >= recipe.compose.min_meta_chunks
     size = Amounts(
         text_bytes=sum(look.text_bytes for look in looks),
@@ -200,7 +192,10 @@ class Measured:
 
 def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
-    chunks = sample.some_chunks(recipe.chunk, _MEASURED_CHUNKS)
+    texts, options = sample.looked_at, recipe.chunk.model_dump()  # some chunks, spread over the documents
+    texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
+    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+    chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
     tokenizing = _measure_tokenizer(recipe, chunks)
     try:
         encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
@@ -234,8 +229,7 @@ def _spread(texts: Sequence[str], chars: int) -> list[str]:
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
     """Run the route on `texts` in a temporary folder; steps that the trial is too small for are missing from what it took."""
     with tempfile.TemporaryDirectory(prefix="nextlong-plan-") as name, threadpool_limits(1):
-        folder = Path(name)
-        run_dir = folder / "run"
+        folder, run_dir = Path(name), Path(name, "run")
         run_dir.mkdir()
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
