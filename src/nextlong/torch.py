@@ -169,19 +169,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     def _positions(self) -> NDArray[np.int64]:
         return np.arange(self.rows.longest + self._multiple)
 
-    def stream(
-        self,
-        *,
-        order: Order = "shuffled",
-        seed: int = 0,
-        batch_size: int = 1,
-        remainder: Remainder = "keep",
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> SequenceStream:
-        """Return the rows as an iterable data set that ranks and DataLoader workers share; see `SequenceStream`."""
-        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size}
-        return SequenceStream(self, order=order, seed=seed, batch_size=batch_size, remainder=remainder, **ranks)
+    def stream(self, **options: Any) -> SequenceStream:
+        """Return the rows as an iterable data set that ranks and DataLoader workers share; options as of `SequenceStream`."""
+        return SequenceStream(self, **options)
 
 
 def _check_word(name: str, value: object, allowed: Sequence[object]) -> None:

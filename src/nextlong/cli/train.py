@@ -55,7 +55,7 @@ def train(args: argparse.Namespace) -> None:
     if engine == "torchtitan":
         from nextlong.train.titan.launch import train
     elif engine == "trl":
-        from nextlong.train.sft import train
+        from nextlong.train.loop import fine_tune as train
     else:
         from nextlong.train.loop import train
 

@@ -136,9 +136,8 @@ class CorpusArrays:
 class Draft(NamedTuple):
     """One sequence: documents in reading order; composing cuts it at T."""
 
-    documents: NDArray[
-        np.int64
-    ]  # (r,) positions; of an interleaved draft a document once for each of its parts, in order
+    # (r,) positions; of an interleaved draft a document once for each of its parts, in order
+    documents: NDArray[np.int64]
     scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
     chunks: NDArray[np.int64] | None = None  # (r,) that each part takes; None: each document whole
 

@@ -87,9 +87,9 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     if not (version := _version_or_commit()).startswith(_TRIED) and os.environ.get("RANK", "0") == "0":
         tables.say(f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have", console)
     recipe = _with_local_paths(recipe)
-    from nextlong.train.titan import parts
+    from nextlong.train.titan.config import prepared
 
-    ready, final = parts.prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
+    ready, final = prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
     if _is_finished(ready):
         tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
     elif "WORLD_SIZE" in os.environ:
