@@ -118,11 +118,9 @@ class LocalExecutor(Executor):
             codes = {process.exitcode for process in processes}
             # As Python ends after an exception: it cannot read its task, say.
             if 1 in codes and -signal.SIGKILL not in codes:
-                cure = (
-                    "mend that (nextlong doctor says which package is missing) and run again: finished steps are kept"
-                )
+                cure = "mend that (nextlong doctor says which package is missing) and run again"
                 why = f"a worker process ended by an error of its own, which it wrote above{at_work}"
-                raise RunError(f"{why}; {cure}") from None
+                raise RunError(f"{why}; {cure}: finished steps are kept") from None
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
