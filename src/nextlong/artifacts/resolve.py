@@ -144,7 +144,6 @@ def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, cor
 
 
 def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
-    """Return the span of each sequence that names its domain."""
     firsts = span_offsets[:-1]
     # (n,) of each sequence the first meta-chunk or document, else its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
@@ -189,7 +188,6 @@ class Resolved:
 
 
 def joined(blocks: Sequence[Resolved]) -> Resolved:
-    """Return the rows of several blocks as one block."""
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
         offsets_of = [getattr(block, column.name) for block in blocks]

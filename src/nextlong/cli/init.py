@@ -65,7 +65,6 @@ class _Proposal:
     first_rejects: Sequence[Reject] = ()
 
     def __str__(self) -> str:
-        """Return the proposal in words, with the reason."""
         uses = self.sequences * self.target_tokens / self.tokens
         message = (
             f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: {counted(self.sequences, 'sequence')} of "
@@ -89,7 +88,6 @@ class _NewRecipe:
 
 
 def init(args: argparse.Namespace) -> None:
-    """Write a recipe, and report what was found in its files."""
     path: Path = args.recipe
     # Documents are never overwritten.
     if path.name.lower().endswith(_NEVER_RECIPES):

@@ -39,9 +39,7 @@ class LocalExecutor(Executor):
     """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
 
     def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
-        self.cpus = cpus
-        self._count_gpus = count_gpus
-        self._preload = list(preload)
+        self.cpus, self._count_gpus, self._preload = cpus, count_gpus, list(preload)
         # Of all processors (None), and one process for each GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # the worker that has grown most since it started
@@ -102,7 +100,6 @@ class LocalExecutor(Executor):
             yield key, result
 
     def release_memory(self) -> None:
-        """Start new workers next time if these have grown."""
         if self._grown_mb > _CARRIED_MB:
             self._close()
 
