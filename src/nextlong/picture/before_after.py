@@ -186,9 +186,8 @@ def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
     try:
         matplotlib, figures, patches, paths = map(importlib.import_module, parts)
     except ImportError:
-        raise NextlongError(
-            "matplotlib, which draws PNG, is not installed (SVG needs nothing); say: pip install 'nextlong[png]'"
-        ) from None
+        cure = "say: pip install 'nextlong[png]'"
+        raise NextlongError(f"matplotlib, which draws PNG, is not installed (SVG needs nothing); {cure}") from None
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
         figure = figures.Figure(figsize=(WIDTH / _INCH, _HEIGHT / _INCH), dpi=_DOTS_PER_INCH, facecolor="white")

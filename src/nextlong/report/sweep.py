@@ -68,9 +68,8 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
         try:
             values = yaml.safe_load(f"[{raw}]")
         except (yaml.YAMLError, ValueError):
-            raise RecipeError(
-                f"--over {asked!r}: {raw!r} is not a list of YAML values; quote what holds a comma"
-            ) from None
+            cure = "quote what holds a comma"
+            raise RecipeError(f"--over {asked!r}: {raw!r} is not a list of YAML values; {cure}") from None
         if not key or not equals or not values:
             raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
         if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
@@ -82,9 +81,8 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
     if "run_dir" in axes:
         raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
     if recipe.name is not None:
-        raise RecipeError(
-            f"name={recipe.name}: the points of a sweep are variants with names of their own; leave it null"
-        )
+        cure = "leave it null"
+        raise RecipeError(f"name={recipe.name}: the points of a sweep are variants with names of their own; {cure}")
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
     checked, mistakes = [], []

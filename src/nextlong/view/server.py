@@ -208,9 +208,8 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             listener.bind((_HOST, port))
             listener.listen()
         except (OSError, OverflowError) as error:
-            raise NextlongError(
-                f"--port {port} cannot be used on {_HOST} ({error}); choose another, or 0 for any free port"
-            ) from None
+            cure = "choose another, or 0 for any free port"
+            raise NextlongError(f"--port {port} cannot be used on {_HOST} ({error}); {cure}") from None
         token = secrets.token_urlsafe(24)
         app = application(run, token=token)
         config = uvicorn.Config(app, log_level="warning", server_header=False, lifespan="off", ws="none")

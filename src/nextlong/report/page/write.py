@@ -74,9 +74,8 @@ def identity(runs: Sequence[Run]) -> str:
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
     if len(runs) > palette.RUNS:
-        raise NextlongError(
-            f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; name fewer, or use nextlong compare"
-        )
+        cure = "name fewer, or use nextlong compare"
+        raise NextlongError(f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; {cure}")
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = numbers.Numbers(plain, names)

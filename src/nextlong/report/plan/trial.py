@@ -118,9 +118,8 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     rejects = {kind: sum(look.scale * look.rejects.get(kind, 0) for look in every) for kind in kinds}
     if not looks:
         if recipe.ingest.exclude is not None and not rejects:
-            raise CorpusError(
-                "ingest.exclude excludes all documents of a sample; delete lines of it, or set it to null"
-            )
+            cure = "delete lines of it, or set it to null"
+            raise CorpusError(f"ingest.exclude excludes all documents of a sample; {cure}")
         most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
         why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
         raise CorpusError(
