@@ -1,9 +1,7 @@
 """Sequences: those of a run that match a query, sorted, with counts and histograms.
 
-In:  SEQUENCES and a query. Out: a page of sequence numbers, how many match, and how much of the run was read for it.
-
-Nothing is read before a query needs it. A request reads blocks of sequences until its time is up and answers with what it
-knows by then; the next request continues. 48 bytes are kept for each sequence that was read, and one for each held query.
+Out: a page of sequence numbers, how many match, and how much of the run was read for it. A request reads blocks of sequences
+until its time is up; the next one continues. 48 bytes are kept for each sequence that was read, and one for each held query.
 """
 
 from __future__ import annotations
