@@ -169,19 +169,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     def _positions(self) -> NDArray[np.int64]:
         return np.arange(self.rows.longest + self._multiple)
 
-    def stream(
-        self,
-        *,
-        order: Order = "shuffled",
-        seed: int = 0,
-        batch_size: int = 1,
-        remainder: Remainder = "keep",
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> SequenceStream:
-        """Return the rows as an iterable data set that ranks and DataLoader workers share; see `SequenceStream`."""
-        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size}
-        return SequenceStream(self, order=order, seed=seed, batch_size=batch_size, remainder=remainder, **ranks)
+    def stream(self, **options: Any) -> SequenceStream:
+        """Return the rows as an iterable data set that ranks and DataLoader workers share; options as of `SequenceStream`."""
+        return SequenceStream(self, **options)
 
 
 def _check_word(name: str, value: object, allowed: Sequence[object]) -> None:
@@ -320,10 +310,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):
-            raise RunError(
-                f"this state is of one of {state['workers']} workers, but there are {workers}; use as many, or save "
-                "state_dict(rows=…), which any number can load"
-            )
+            cure = "use as many, or save state_dict(rows=…), which any number can load"
+            raise RunError(f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}")
         self._begin(state["epoch"], state["position"], skip=state["read"])
 
     def _begin(self, epoch: int, position: int, *, skip: int = 0) -> None:

@@ -29,13 +29,12 @@ _READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     everything = parser()
     if not (sys.argv[1:] if arguments is None else arguments):
         everything.print_help()
         return _USER_MISTAKE
     args = everything.parse_args(arguments)
-    from nextlong.engine.process import Terminated, sigterm_raises
+    from nextlong.engine.executor import Terminated, sigterm_raises
 
     code: int | None = None
     try:
@@ -113,7 +112,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     everything = _Parser(
         prog="nextlong",
         description="Turn short documents into token-exact long sequences with hard negatives (NExtLong, arXiv 2501.12766).",

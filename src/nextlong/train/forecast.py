@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -370,7 +372,9 @@ def _run_step(
     from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
 
     with FakeTensorMode():
-        model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
+        # PEFT moves each module to the device that it is on, and torch cannot move fake weights.
+        with patch.object(torch.nn.Module, "_apply", lambda module, *_: module):
+            model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
         optimizer = optimizer_for(model, recipe)
         for parameter in model.parameters():  # a first step makes the optimizer's states
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
@@ -379,6 +383,10 @@ def _run_step(
         batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
+        hookless = torch.utils.hooks.RemovableHandle(OrderedDict())
+        for parameter in model.parameters():  # the tracker hooks on gradients, which frozen weights do not have
+            if not parameter.requires_grad:
+                tracker._param_to_grad_hook_handles[parameter] = hookless, hookless
         stack = exact.layers_of(model.get_base_model() if hasattr(model, "peft_config") else model)
         with tracker:
             with autocast(recipe, torch.device("cpu")):

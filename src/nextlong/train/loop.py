@@ -1,23 +1,29 @@
-"""Loop: training on one device, from a recipe to a finished model.
+"""Loop: training on one device, from a recipe to a finished model: by our own loop, or conversations by TRL's SFTTrainer.
 
 In:  a training recipe.
-Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
+Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg; of TRL its own checkpoints and logs.
 
 A folder is trained in by one process at a time, and training resumes from what it holds. Rows, learning rate and random numbers
 of a step follow from its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
+
+TRL trains on the rows of our own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
+chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from rich.console import Console
 from transformers import PreTrainedModel
@@ -27,14 +33,20 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, forecast, metrics
 from nextlong.train import model as models
+from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
 from nextlong.train.metrics import Metrics, TrainedStep
 from nextlong.train.prepare import RECORD, Prepared, prepare
-from nextlong.train.recipe import TrainRecipe
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat, on_device
 
 _SEARCHED_ROWS: Final = 16  # for one of several documents
 _Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
+
+_TRL_SUPPORTED = (
+    "data seed attention attention_kernel model.rope_base model.rope_scaling compile training checkpoints hardware"
+)
+_TRL_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_TRL_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -45,10 +57,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or recipe.hardware.count > 1:
         setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
-        raise RecipeError(
-            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
-            "hardware.count=1 and start one process"
-        )
+        cure = "use --engine torchtitan for several, or set hardware.count=1 and start one process"
+        raise RecipeError(f"{setting}: nextlong's own loop trains on one device; {cure}")
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()
@@ -192,3 +202,68 @@ class _Training:
             checkpoint.write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
             path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
+
+
+def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
+    """Run or resume a fine-tuning on conversations with TRL; return the folder of the finished model."""
+    if importlib.util.find_spec("trl") is None:
+        raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
+    if recipe.data.chat is None or recipe.model.path is None:
+        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
+    advice = "leave these at their defaults, or train with --engine nextlong"
+    check_supported(recipe, _TRL_KEYS, trainer="--engine trl", advice=advice)
+    from datasets import Dataset
+    from torch.optim.lr_scheduler import LambdaLR
+    from trl import SFTConfig, SFTTrainer
+
+    out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
+    with store.locked(out) if is_first else nullcontext():
+        # The last checkpoint with the file that the trainer writes last.
+        whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        ready = prepare(recipe)
+        if is_first:
+            ready.begin(resumes=last is not None)
+            for line in ready.notes():
+                tables.say(line, console)
+        # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
+        numbers = np.concatenate([ready.micro_batches(step).ravel() for step in range(recipe.training.steps)])
+
+        class RowsTrainer(SFTTrainer):  # type: ignore[misc]
+            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+                """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
+                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
+                return self.lr_scheduler
+
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        accumulation = micro_batches(recipe, rows_per_step=ready.rows_per_step, devices=processes, ranks_per_row=1)
+        arguments = SFTConfig(
+            output_dir=str(out),
+            per_device_train_batch_size=recipe.training.micro_batch_rows,
+            **trainer_arguments(recipe, accumulation=accumulation),
+            optim="adamw_torch_fused",
+            activation_checkpointing=recipe.memory.checkpointing == "layers",
+            activation_checkpointing_kwargs={"use_reentrant": False},
+            torch_compile=recipe.compile == "on",
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            max_length=None,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=not torch.accelerator.is_available(),
+        )
+        trainer = RowsTrainer(
+            model=models.load_weights(recipe, ready.config),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"row": numbers.tolist()}),
+            data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+            processing_class=ready.tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=last and str(last))
+        work = out / ".work-final"
+        trainer.save_model(str(work))
+        if is_first:
+            with checkpoint.explained(out):
+                checkpoint.publish(work, out / "final")
+    return out / "final"

@@ -96,10 +96,8 @@ def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: 
     longest = config.max_position_embeddings
     if max_tokens > longest:
         if base is None and parameters["rope_type"] == "default":
-            raise RecipeError(
-                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; set model.rope_base (the paper: "
-                "200,000,000 for 131,072 tokens), or use shorter rows"
-            )
+            cure = "set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or use shorter rows"
+            raise RecipeError(f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; {cure}")
         config.max_position_embeddings = max_tokens
         notes.append(f"longest row: {max_tokens:,} tokens (the model's was {longest:,})")
     return notes
@@ -111,7 +109,10 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     if recipe.compile == "on":
         for layer in exact.layers_of(model):
             layer.compile(backend=_COMPILER)
-    return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
+    # Where there is no GPU, everything is in main memory already, and torch cannot pin it.
+    return ready_to_train(
+        model, recipe, offload=recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
+    )
 
 
 def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool = False) -> PreTrainedModel:
@@ -149,9 +150,8 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
     try:
         model, info = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
     except (OSError, ValueError) as error:
-        raise RecipeError(
-            f"model.path={path!r} cannot be loaded: {first_sentence(error)}; name another folder"
-        ) from None
+        cure = "name another folder"
+        raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
     if missing := sorted(info["missing_keys"]):
         raise RecipeError(
             f"model.path={path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
