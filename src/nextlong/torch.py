@@ -301,10 +301,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):
-            raise RunError(
-                f"this state is of one of {state['workers']} workers, but there are {workers}; use as many, or save "
-                "state_dict(rows=…), which any number can load"
-            )
+            cure = "use as many, or save state_dict(rows=…), which any number can load"
+            raise RunError(f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}")
         self._begin(state["epoch"], state["position"], skip=state["read"])
 
     def _begin(self, epoch: int, position: int, *, skip: int = 0) -> None:

@@ -31,7 +31,6 @@ class CorpusFiles:
     chunks: tuple[Path, ...]
 
     def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
-        """Return the text of each chunk, shape (n,)."""
         shards, back = lookup.by_shard(chunk_ids)
         texts: list[str] = []
         for shard, rows in shards:
@@ -53,8 +52,7 @@ class SpecialIds:
 
     def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], at: Ints, lengths: Ints) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
-        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
-        for role, ids in named.items():
+        for role, ids in {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}.items():
             spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
                 target[at[spans[lengths[spans] > number]] + number] = token
@@ -109,8 +107,7 @@ class SequenceFiles:
         """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
         named = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
         chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in named]
-        offsets = np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
-        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), offsets
+        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
 
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """Yield part, place in it, and the record batch, of each sequence of the data set."""
@@ -140,7 +137,6 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def token_store(done: Artifacts) -> TokenStore:
-    """Return the tokens of a finished run."""
     text, tokens = corpus(done), done["tokens"]
     of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
     return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
@@ -152,7 +148,6 @@ def chunks_of(done: Artifacts) -> Artifact:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    """Return the text of a finished run."""
     return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
 
 

@@ -39,8 +39,7 @@ def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
     distinct, back = np.unique(ids, return_inverse=True)
     shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))
-    bounds = pairwise([*firsts.tolist(), len(distinct)])
-    return [(int(shards[first]), rows[first:last]) for first, last in bounds], back
+    return [(int(shards[first]), rows[first:last]) for first, last in pairwise([*firsts.tolist(), len(distinct)])], back
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
@@ -59,7 +58,7 @@ def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def chunk_columns(ids: Ints, chunks: Sequence[Path], names: Sequence[str]) -> list[_Column]:
+def chunk_columns(ids: Ints, chunks: Sequence[Path], names: Sequence[str]) -> list[Ints]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)
     tables = [(_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards]
@@ -68,8 +67,7 @@ def chunk_columns(ids: Ints, chunks: Sequence[Path], names: Sequence[str]) -> li
 
 def documents_of(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the doc_id of each chunk, shape (n,)."""
-    doc_ids: Ints = schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
-    return doc_ids
+    return schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
 
 
 def chunk_names(ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
@@ -86,8 +84,7 @@ def chunk_names(ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path])
 def chunk_chars(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))
-    chars: Ints = end - start
-    return chars
+    return end - start
 
 
 def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
@@ -142,8 +139,7 @@ def file_version(path: Path) -> FileVersion:
 def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
     shards, back = by_shard(ids)
-    rows_of_ids: NDArray[Any] = np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
-    return rows_of_ids
+    return np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
 
 
 def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:
@@ -215,8 +211,7 @@ def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArr
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
     numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
-    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
-    return keyed_hash(mixed, seed=seed, stage=stage)
+    return keyed_hash(content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number"), seed=seed, stage=stage)
 
 
 def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, _Column]:
@@ -234,8 +229,7 @@ def count_chunks(chunks: Path) -> int:
 
 def write_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
     """Write the header of a flat `.npy`; NumPy pads it to one size for any number of rows, which may be put in at the end."""
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (rows,)}
-    np.lib.format.write_array_header_1_0(sink, header)
+    np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": (rows,)})
 
 
 def opened(path: Path) -> NDArray[Any]:

@@ -29,7 +29,6 @@ _READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     everything = parser()
     if not (sys.argv[1:] if arguments is None else arguments):
         everything.print_help()

@@ -74,10 +74,9 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         raise NextlongError(f"--data {files[0]} is a file, not a run; conversations are given as --chat {files[0]}")
     keys, model, overrides = preset(args.preset) if args.preset else {}, args.model, tuple(args.overrides)
     if not model and "model.scratch" not in keys and not any(word.startswith("model") for word in overrides):
-        raise NextlongError(
-            "--model is missing: name the model to train, for example --model meta-llama/Meta-Llama-3-8B or a folder "
-            "with config.json and weights; or use --preset tiny, a small model from scratch"
-        )
+        example = "for example --model meta-llama/Meta-Llama-3-8B or a folder with config.json and weights"
+        other = "or use --preset tiny, a small model from scratch"
+        raise NextlongError(f"--model is missing: name the model to train, {example}; {other}")
     if model and (why := why_no_model(model)):
         raise NextlongError(f"--model {model} {why}")
     is_local = model is not None and Path(model).expanduser().exists()  # else the name of a model on the Hub
@@ -94,8 +93,7 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
-        training = recipe.training.model_copy(update={"tokens_per_step": whole})
-        recipe = recipe.model_copy(update={"training": training})
+        recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"tokens_per_step": whole})})
         notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
     if model and not is_local:
         notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
@@ -167,8 +165,7 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
     if not path.exists():
         write_demo_corpus(path)
     tables.say(f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)", shown)
-    sources = [{"path": str(path), "name": "python-documentation"}]
-    plain = corpus.model_dump(mode="json") | {"sources": sources}
+    plain = corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
 
 
@@ -184,7 +181,6 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
 
 
 def evaluate_command(args: argparse.Namespace) -> None:
-    """Evaluate a model, or work on the results of evaluations."""
     if args.model not in ("report", "judge", "import", "data") and args.files:
         raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):

@@ -126,10 +126,8 @@ def minhash_class() -> Any:
     try:
         from rensa import RMinHash
     except ImportError:
-        raise RecipeError(
-            "ingest.dedup=minhash needs the package rensa, which is not installed; pip install 'nextlong[dedup]', "
-            "or set ingest.dedup: exact"
-        ) from None
+        cure = "pip install 'nextlong[dedup]', or set ingest.dedup: exact"
+        raise RecipeError(f"ingest.dedup=minhash needs the package rensa, which is not installed; {cure}") from None
     if (algorithm := getattr(RMinHash, "ALGORITHM_VERSION", 1)) != _ALGORITHM_VERSION:
         raise RecipeError(
             f"ingest.dedup=minhash needs signatures of rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa makes "

@@ -236,10 +236,8 @@ def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rej
     if not documents and excluded:
         raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
-        raise CorpusError(
-            f"ingest.sources[].filter matches none of {filtered_out:,} documents; look at the values of its columns (a column "
-            "that is missing is NULL), and correct it"
-        )
+        cure = "look at the values of its columns (a column that is missing is NULL), and correct it"
+        raise CorpusError(f"ingest.sources[].filter matches none of {filtered_out:,} documents; {cure}")
     if not records:
         raise CorpusError("ingest.sources hold no records: every file is empty; name files with documents in them")
     if not documents:

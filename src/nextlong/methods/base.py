@@ -93,8 +93,7 @@ class Method(ABC, Generic[_OptionsT]):
 
 def method_of(recipe: Recipe) -> Method[Any]:
     """Return the recipe's method. Raises PluginError if another distribution's is none."""
-    method: Method[Any] = METHODS.load(recipe.compose.method, Method)
-    return method
+    return METHODS.load(recipe.compose.method, Method)
 
 
 def described(recipe: Recipe) -> str:

@@ -254,10 +254,8 @@ def recognise_inputs(
             gone.append(f"{shown} is gone, or no longer named")
     if changes := [*changes, *gone]:
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
-        raise RunError(
-            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
-            "another run_dir, or add --accept-changed-inputs to read them again here"
-        )
+        cure = "restore the files, choose another run_dir, or add --accept-changed-inputs to read them again here"
+        raise RunError(f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; {cure}")
     return recognised
 
 

@@ -123,9 +123,8 @@ def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tup
         row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
         if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
             found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
-            raise CorpusError(
-                f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
-            )
+            cure = f"give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
+            raise CorpusError(f"texts[{number}] {found}; {cure}")
         record = {"id": str(row.get(id, number)), "text": row[text]}
         content += json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         chars.append(len(record["text"]))
@@ -148,9 +147,8 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
         return {"source": str(given)}
     inner = getattr(given, "backend_tokenizer", given)
     if not hasattr(inner, "to_str"):
-        raise RecipeError(
-            f"tokenizer is {type(given).__name__}; give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
-        )
+        cure = "give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        raise RecipeError(f"tokenizer is {type(given).__name__}; {cure}")
     content = inner.to_str()
     path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
     if not path.exists():

@@ -106,10 +106,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     source = config.source or ""
     path = local_path(source)
     if not path.is_file() and (path != Path(source) or re.fullmatch(_HUB_NAME, source) is None):
-        raise TokenizerError(
-            f"tokenizer.source={source!r}: {path} does not exist; "
-            "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
-        )
+        cure = "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
+        raise TokenizerError(f"tokenizer.source={source!r}: {path} does not exist; {cure}")
     try:
         if path.is_file():
             return without_options(Tokenizer.from_file(str(path)))

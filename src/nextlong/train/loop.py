@@ -56,10 +56,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or recipe.hardware.count > 1:
         setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
-        raise RecipeError(
-            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
-            "hardware.count=1 and start one process"
-        )
+        cure = "use --engine torchtitan for several, or set hardware.count=1 and start one process"
+        raise RecipeError(f"{setting}: nextlong's own loop trains on one device; {cure}")
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()

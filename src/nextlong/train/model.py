@@ -205,10 +205,8 @@ def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: 
     longest = config.max_position_embeddings
     if max_tokens > longest:
         if base is None and parameters["rope_type"] == "default":
-            raise RecipeError(
-                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; set model.rope_base (the paper: "
-                "200,000,000 for 131,072 tokens), or use shorter rows"
-            )
+            cure = "set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or use shorter rows"
+            raise RecipeError(f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; {cure}")
         config.max_position_embeddings = max_tokens
         notes.append(f"longest row: {max_tokens:,} tokens (the model's was {longest:,})")
     return notes
@@ -261,9 +259,8 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
     try:
         model, info = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
     except (OSError, ValueError) as error:
-        raise RecipeError(
-            f"model.path={path!r} cannot be loaded: {first_sentence(error)}; name another folder"
-        ) from None
+        cure = "name another folder"
+        raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
     if missing := sorted(info["missing_keys"]):
         raise RecipeError(
             f"model.path={path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
