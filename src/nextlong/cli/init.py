@@ -92,6 +92,8 @@ def init(args: argparse.Namespace) -> None:
     # Documents are never overwritten.
     if path.name.lower().endswith(_NEVER_RECIPES):
         raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+    if path.is_dir():
+        raise RecipeError(f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}")
     if path.exists() and not args.force:
         raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
     if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
