@@ -75,7 +75,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         tasks=lambda of: bands * _passes_for(round(of.documents)),
         memory=lambda of: 60 * of.documents / _passes_for(round(of.documents)),
     )
-    pairs = Step("similar_pairs", 1, {"threshold": threshold}, (ingest, minhash), find_pairs, estimate=estimate)
+    pairs = Step("similar_pairs", 2, {"threshold": threshold}, (ingest, minhash), find_pairs, estimate=estimate)
 
     def cluster(done: Artifacts) -> list[Task]:
         pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
@@ -86,7 +86,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda of: 40 * of.documents
     )
     inputs = (ingest, select, pairs)
-    clusters = Step("near_duplicates", 2, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
+    clusters = Step("near_duplicates", 3, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
     return [minhash, pairs, clusters]
 
 
