@@ -56,13 +56,11 @@ execution = ExecutionResult.model_validate(given["execution"])
 encoder = recipe.Encoder.from_dict(given["encoder"])
 shards = [(Path(documents), Path(chunks)) for documents, chunks in given["shards"]]
 cut = embed.slices_of([count_chunks(chunks) for _, chunks in shards], execution)
-embed._loaded(encoder, None, execution).encode(["a first text"])
+embed._loaded(encoder, execution).encode(["a first text"])
 with tempfile.TemporaryDirectory() as folder:
     began = time.process_time()
-    for shard, first, last in cut:
-        documents, chunks = shards[shard]
-        embed.embed_rows(Path(folder) / "part", documents=documents, chunks=chunks, first=first, last=last, encoder=encoder,
-                          execution=execution)
+    for shard, rows in cut:
+        embed.embed_rows(Path(folder) / "part", (*shards[shard], None), encoder, execution, rows)
     print(json.dumps(time.process_time() - began))
 """
 

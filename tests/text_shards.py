@@ -9,6 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong import recipe, schemas
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.retrieval.encoders.lsa import FitResult, fit_on_chunks
 
@@ -43,8 +44,7 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
 
 
 def fit(folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA) -> FitResult:
-    documents, chunks = zip(*shards, strict=True)
-    return fit_on_chunks(folder, documents=documents, chunks=chunks, options=encoder.options, seed=seed)
+    return fit_on_chunks(folder, corpus=CorpusFiles(*zip(*shards, strict=True)), options=encoder.options, seed=seed)
 
 
 class WrongAt:

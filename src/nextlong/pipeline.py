@@ -105,15 +105,13 @@ def route(
     shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
-    ingest = ingest_step(
-        recipe.ingest, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
-    )
+    reads = (recipe.ingest, files, splits, line_counts)
+    ingest = ingest_step(*reads, shard_bytes=shard_bytes, when_ingested=when_ingested)
     select = select_step(recipe.ingest, ingest, splits, seed=recipe.seed)
     deduplicating = []
     if recipe.ingest.dedup == "minhash":
         deduplicating = minhash_steps(ingest, select, threshold=recipe.ingest.dedup_threshold)
-    keep = deduplicating[-1] if deduplicating else select
-    all_chunks = chunk_step(recipe.chunk, ingest, keep)
+    all_chunks = chunk_step(recipe.chunk, ingest, deduplicating[-1] if deduplicating else select)
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
@@ -150,7 +148,6 @@ class _Session:
     def run_steps(
         self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
     ) -> dict[str, Artifact]:
-        """Run steps as `runner.run_steps` does."""
         run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
         return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
 
@@ -214,16 +211,15 @@ def session(
     files, run_dir = prepare(recipe), recipe.run_path
     record.check_folder(run_dir)
     with store.locked(run_dir, mode=mode):
-        files = listing.recognise_inputs(
-            recipe.ingest.sources, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell
-        )
+        sources, tell = recipe.ingest.sources, reporter.tell
+        files = listing.recognise_inputs(sources, files, run_dir, changed_inputs=changed_inputs, tell=tell)
         is_meant = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
         if record.variant_names(run_dir) and not is_meant:
-            listing.check_documents(recipe.ingest.sources, files, run_dir)
+            listing.check_documents(sources, files, run_dir)
         if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
-                reporter.tell(note)
-        with executor_for(recipe, tell=reporter.tell) as executor:
+                tell(note)
+        with executor_for(recipe, tell=tell) as executor:
             yield _Session(recipe, files, executor, reporter)
 
 

@@ -78,9 +78,8 @@ class Registry:
         if not isinstance(declared, expected):
             raise self.broken(name, f"is not a nextlong {self.kind}, but {declared!r:.80}")
         if (own := getattr(declared, "name", name)) != name:
-            raise self.broken(
-                name, f"is called {own!r} by its own module; the module or entry point must have that name"
-            )
+            cure = "the module or entry point must have that name"
+            raise self.broken(name, f"is called {own!r} by its own module; {cure}")
         return declared
 
     def declarations(self, *expected: type[Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
 SHARD_BITS: Final = 32
 ROW_MASK: Final = (1 << SHARD_BITS) - 1
 
@@ -76,17 +77,17 @@ META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS = range(len(ROLES))
 NO_CHUNK: Final = -1
 
 
-def pack_ids(shard: int | NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def pack_ids(shard: int | Ints, rows: Ints) -> Ints:
     """Return the ids, shape (n,), of rows (n,) of a shard, or of a shard each."""
     return np.int64(shard) << np.int64(SHARD_BITS) | rows.astype(np.int64)
 
 
-def shard_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def shard_of(ids: Ints) -> Ints:
     """Return the shard, shape (n,), that each id (n,) lies in."""
     return ids >> np.int64(SHARD_BITS)
 
 
-def row_of(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def row_of(ids: Ints) -> Ints:
     """Return the row, shape (n,), of each id (n,) within its shard."""
     return ids & np.int64(ROW_MASK)
 
@@ -134,5 +135,4 @@ class Span:
 
     @property
     def length(self) -> int:
-        """Its tokens."""
         return self.token_end - self.token_start

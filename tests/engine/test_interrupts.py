@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from nextlong.engine.process import Terminated, held_back, sigterm_raises
+from nextlong.engine.executor import Terminated, held_back, sigterm_raises
 
 
 def terminate_twice():

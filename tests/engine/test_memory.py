@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from nextlong.engine import process
+from nextlong.engine import executor as process
 
 MEASURED = """
 import numpy as np
-from nextlong.engine import process
+from nextlong.engine import executor as process
 
 def peak_of(megabytes):
     with process.peak() as peak:

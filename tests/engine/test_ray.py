@@ -81,7 +81,7 @@ def executor(ray_python_path):
     pytest.importorskip("ray")
     from nextlong.engine.ray import RayExecutor
 
-    with RayExecutor(None, workers=1, retries=1) as executor:
+    with RayExecutor(None, workers=1, retries=1, tell=print) as executor:
         yield executor
 
 

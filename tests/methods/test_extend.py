@@ -7,8 +7,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from arrow_files import write_arrow
 from nextlong import schemas
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
-from nextlong.methods.extend import _Candidates, _draft_block, _filter_near_duplicates
+from nextlong.methods.extend import _Candidates, _draft_block, _Drafting, _filter_near_duplicates
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, documents_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
@@ -42,21 +43,18 @@ def mined(tmp_path):
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.save(str(tmp_path / "t.tokenizer.json"))
     return {
-        "meta_documents": tmp_path / "metas.npy",
-        "first": 0,
-        "last": 2,
+        "rows": (tmp_path / "metas.npy", 0, 2),
         "candidates": candidates,
-        "documents": documents,
-        "chunks": chunks,
-        "tokenizer": tmp_path / "t.tokenizer.json",
+        "text": CorpusFiles(tuple(documents), tuple(chunks)),
+        "tokenizer": (tmp_path / "t.tokenizer.json", "auto"),
     }
 
 
 def settings(*, measure=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine):
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
-    numbers = {"target_tokens": target_tokens, "chars_per_token": chars_per_token, "max_chars": 10, "seed": 0}
-    return {"vectors": [], "measure": measure, "compose": compose, "mine": Mine(**mine), **numbers}
+    how = _Drafting(compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0)
+    return {"vectors": [], "measure": measure, "how": how}
 
 
 def read(path):
@@ -107,7 +105,7 @@ def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
 
 def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
     write_arrow(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
-    block = mined | {"first": 1, "candidates": tmp_path / "one.arrow"}
+    block = mined | {"rows": (tmp_path / "metas.npy", 1, 2), "candidates": tmp_path / "one.arrow"}
     _draft_block(tmp_path / "d", **block, **settings())
     (row,) = read(tmp_path / "d.drafts.arrow")
     assert row["sequence_id"] == "nextlong-00000000000000cd"
@@ -124,7 +122,7 @@ def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
 
     monkeypatch.setattr(encode, "TextEncoder", Noting)
     for engine in ("reference", "auto"):
-        _draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
+        _draft_block(tmp_path / engine, **(mined | {"tokenizer": (mined["tokenizer"][0], engine)}), **settings())
     assert asked == ["reference", "auto"]
 
 
@@ -140,7 +138,7 @@ def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, lim
         [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
-    counts = _list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
+    counts = _list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["text"].chunks, limit=limit)
     assert counts == ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows)))
     assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
 
@@ -154,10 +152,11 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
 
 def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
+    paths = []
     for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
         texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
         columns = [["".join(texts)], [shard], ["s"], ["i"]]
-        mined["documents"][shard] = write_arrow(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
+        paths.append(write_arrow(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns))
         found = shingles(texts)
         np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
         np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)
@@ -167,6 +166,7 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     )
     np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
     given = settings(near_duplicates=0.8, measure=(store, tmp_path / "w.npy"))
+    mined["text"] = CorpusFiles(tuple(paths), mined["text"].chunks)
     counts = _draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
@@ -229,9 +229,7 @@ def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = documents_of([texts[:chunks]])[0]
-    found = _filter_near_duplicates(
-        offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
-    )
+    found = _filter_near_duplicates(offered, take(length), document, shingles, WEIGHTS, 0.8)
     return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
 
 

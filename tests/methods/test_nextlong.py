@@ -30,22 +30,22 @@ from stored_vectors import save_shards, unit_rows
 def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(document_chars, meta_chunks, expected):
     lists = [np.arange(10) + 10 * place for place in range(meta_chunks)]
     candidates = _Candidates(lists, [], [np.full(10, 1)] * meta_chunks)
-    taken = extend._draft_prefixes(
-        candidates,
-        compose=Compose(fit="paper", draft_factor=1.5),
-        target_chars=400.0,  # Q = 600 characters
-        document_chars=document_chars,
-        max_chars=50,
-    )
+    how = drafting(Compose(fit="paper", draft_factor=1.5), max_chars=50)
+    # Q = 600 characters
+    taken = extend._draft_prefixes(candidates, how, target_chars=400.0, document_chars=document_chars)
     assert taken == [expected] * meta_chunks
 
 
 def test_k_of_the_papers_setting():
     # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
     lists = [np.arange(100) + 100 * place for place in range(5)]
-    settings = {"compose": Compose(fit="paper"), "target_chars": 131_072 * 4.0, "document_chars": 9_000}
-    taken = extend._draft_prefixes(_Candidates(lists, [], [np.full(100, 1)] * 5), max_chars=2048, **settings)
+    candidates, how = _Candidates(lists, [], [np.full(100, 1)] * 5), drafting(Compose(fit="paper"), max_chars=2048)
+    taken = extend._draft_prefixes(candidates, how, target_chars=131_072 * 4.0, document_chars=9_000)
     assert taken == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
+
+
+def drafting(compose, mine=None, *, max_chars=0, seed=0):
+    return extend._Drafting(compose, mine or Mine(), 0, 0.0, max_chars, seed)
 
 
 def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
@@ -55,8 +55,8 @@ def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
     if fit == "paper":
         needed = drafted = negatives * len(ids)
     compose = SimpleNamespace(fit=fit, draft_factor=Fraction(drafted, needed))
-    sizes = {"target_chars": needed, "document_chars": 0, "max_chars": 1}
-    return extend._draft_prefixes(_Candidates(ids, [], chars), compose=compose, **sizes)
+    how = drafting(compose, max_chars=1)
+    return extend._draft_prefixes(_Candidates(ids, [], chars), how, target_chars=needed, document_chars=0)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ RETRIEVED = _Candidates(
 
 def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
     compose, mine = Compose(negatives=negatives), Mine(reorder_top=reorder_top, max_similarity=max_similarity)
-    return _ordered_candidates(META, RETRIEVED, compose, mine, target_chars=80.0, seed=seed, **corpus)
+    return _ordered_candidates(META, RETRIEVED, drafting(compose, mine, seed=seed), 80.0, **corpus)
 
 
 def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):

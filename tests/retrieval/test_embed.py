@@ -24,7 +24,7 @@ def test_vectors_are_the_encoders_row_for_row_in_half_precision(tmp_path, monkey
     monkeypatch.setattr(embed_chunks, "_BLOCK_CHUNKS", 7)
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
-    counts = embed_rows(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=tmp_path / "fit")
+    counts = embed_rows(tmp_path / "part", (documents, chunks, None), LSA, tmp_path / "fit")
     vectors = np.load(tmp_path / "part.vectors.npy", mmap_mode="r")
     chunk_texts = [text for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
     assert vectors.dtype == np.float16
@@ -38,7 +38,7 @@ def test_a_shard_without_chunks_has_no_rows(tmp_path):
     shard = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [shard])
     documents, chunks = write_shard(tmp_path, "empty", [])
-    embed_rows(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=tmp_path / "fit")
+    embed_rows(tmp_path / "part", (documents, chunks, None), LSA, tmp_path / "fit")
     assert np.load(tmp_path / "part.vectors.npy").shape == (0, 8)
 
 
@@ -79,7 +79,7 @@ def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(tmp_
     monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: WrongAt(11, vector))
     remote = recipe.Encoder(model="openai:m")
     with pytest.raises(EncoderError, match=rf"openai:m gave a:5 · chunk 1 .*{what}"):
-        embed_rows(tmp_path / "part", documents=documents, chunks=chunks, encoder=remote, fitted=None)
+        embed_rows(tmp_path / "part", (documents, chunks, None), remote)
 
 
 def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
@@ -88,4 +88,4 @@ def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
     narrow.dimensions = 5
     monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: narrow)
     with pytest.raises(EncoderError, match=r"a:0 · chunk 1 .* shape \(6, 4\), not \(6, 5\)"):
-        embed_rows(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=None)
+        embed_rows(tmp_path / "part", (documents, chunks, None), LSA)

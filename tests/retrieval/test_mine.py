@@ -25,9 +25,7 @@ def test_candidates_of_chunks_are_of_other_documents_and_descend(tmp_path):
     # Chunks 0, 1 and 2 are of two documents of shard 0, three more of one of shard 1.
     np.save(tmp_path / "queries.npy", META)
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
-    counts = mine._mine_block(
-        tmp_path / "b", queries=tmp_path / "queries.npy", first=1, last=2, index=index, k=3, scans=None, shortlist=()
-    )
+    counts = mine._mine_block(tmp_path / "b", (tmp_path / "queries.npy", 1, 2), index, k=3)
     with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
         table = reader.read_all()
     assert table.schema == schemas.CANDIDATES
@@ -46,16 +44,7 @@ def test_a_document_excludes_itself_alone(tmp_path):
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1))))
     np.save(tmp_path / "queries.npy", np.array([1, 2]))
     for first, expected in ((0, (2, 4)), (2, (0, 0))):
-        made = mine._mine_block(
-            tmp_path / "o",
-            queries=tmp_path / "queries.npy",
-            first=first,
-            last=2,
-            index=index,
-            k=9,
-            scans=None,
-            shortlist=(),
-        )
+        made = mine._mine_block(tmp_path / "o", (tmp_path / "queries.npy", first, 2), index, k=9)
         assert (made.queries, made.candidates) == expected
 
 
@@ -90,7 +79,7 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
         patch.setattr(exact, "_WORTH_SAMPLING", 1)
         blocks = mine._corpus_blocks(vectors)
         assert [shard for block in blocks for shard in block] == ([*range(len(vectors))] if blocks else [])
-        mine._find_least_scores(folder / "l", queries=queries, first=0, last=20, vectors=vectors, k=k)
+        mine._find_least_scores(folder / "l", (queries, 0, 20), vectors=vectors, k=k)
         least = folder / "l.least.npy"
         np.save(least, np.load(least) + np.float32(shift))
         stems = tuple(folder / f"s{number}" for number in range(len(blocks)))
@@ -98,9 +87,8 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
             mine._scan_block(stem, queries=queries, least=[least], vectors=vectors, block=block, k=k)
         scans = ((least,), stems) if blocks else None
         for first in (0, 11):
-            given_range = {"queries": queries, "first": first, "last": 20, "index": index, "k": k, "shortlist": ()}
-            mine._mine_block(folder / "merged", **given_range, scans=scans)
-            mine._mine_block(folder / "whole", **given_range, scans=None)
+            mine._mine_block(folder / "merged", (queries, first, 20), index, k=k, scans=scans)
+            mine._mine_block(folder / "whole", (queries, first, 20), index, k=k)
             merged, whole = ((folder / f"{name}.candidates.arrow").read_bytes() for name in ("merged", "whole"))
             assert merged == whole
 
@@ -109,7 +97,7 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
     vectors = save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))
     queries, least = tmp_path / "queries.npy", tmp_path / "l.least.npy"
     np.save(queries, np.empty(0, np.int64))
-    mine._find_least_scores(tmp_path / "l", queries=queries, first=0, last=0, vectors=vectors, k=2)
+    mine._find_least_scores(tmp_path / "l", (queries, 0, 0), vectors=vectors, k=2)
     assert np.load(least).shape == (0,)
     made = mine._scan_block(tmp_path / "s", queries=queries, least=[least], vectors=vectors, block=range(2), k=2)
     assert made == MineResult(queries=0, candidates=0)

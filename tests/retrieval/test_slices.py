@@ -41,9 +41,9 @@ def execution(call_chunks: int, task_chunks: int) -> ExecutionResult:
 def test_slices_tile_the_shards_at_whole_calls(counts, sizes):
     calls, most = sizes
     cut = slices_of(counts, execution(calls, most))
-    rows = [(shard, row) for shard, first, last in cut for row in range(first, last)]
+    rows = [(shard, row) for shard, some in cut for row in range(some.start, some.stop)]
     assert rows == [(shard, row) for shard, count in enumerate(counts) for row in range(count)]
-    assert all(first % calls == 0 and 0 < last - first <= most for _, first, last in cut)
+    assert all(some.start % calls == 0 and 0 < some.stop - some.start <= most for _, some in cut)
 
 
 def test_small_corpora_are_cut_finer_so_that_there_is_work_for_all_workers():
@@ -68,7 +68,7 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     for shard in range(3):
         tasks = [number for number, own in enumerate(cut) if own[0] == shard]
         out = tmp_path / ".work" / f"part-{90 + shard}"
-        counts = join_slices(out, tasks=tasks, chunks=shards[shard][1], shortlist=None, dimensions=8)
+        counts = join_slices(out, (*shards[shard], None), tasks=tasks, dimensions=8)
         assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
         joined = Path(f"{out}.vectors.npy")
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
@@ -82,37 +82,34 @@ def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_
     monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
     marks = np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
     np.save(tmp_path / "marks.npy", marks)
-    shard = {"documents": documents, "chunks": chunks, "shortlist": tmp_path / "marks.npy"}
-    counts = embed_rows(tmp_path / "whole", encoder=LSA, fitted=tmp_path / "fit", **shard)
+    shard = (documents, chunks, tmp_path / "marks.npy")
+    counts = embed_rows(tmp_path / "whole", shard, LSA, tmp_path / "fit")
     assert counts == EmbedResult(chunks=np.count_nonzero(marks), dimensions=8)
     np.testing.assert_array_equal(np.load(tmp_path / "whole.vectors.npy"), np.where(marks[:, None] > 0, every, 0))
     how = execution(7, 14)
     cut = slices_of([np.count_nonzero(marks)], how)
-    for number, (_, first, last) in enumerate(cut):
-        stem = tmp_path / f"part-{number:05d}"
-        embed_rows(stem, first=first, last=last, encoder=LSA, execution=how, **shard)
+    for number, (_, rows) in enumerate(cut):
+        embed_rows(tmp_path / f"part-{number:05d}", shard, LSA, how, rows)
     (tmp_path / ".work").mkdir()
     out, tasks = tmp_path / ".work" / "part-90", range(len(cut))
-    join_slices(out, tasks=tasks, chunks=chunks, shortlist=tmp_path / "marks.npy", dimensions=8)
+    join_slices(out, shard, tasks=tasks, dimensions=8)
     assert Path(f"{out}.vectors.npy").read_bytes() == (tmp_path / "whole.vectors.npy").read_bytes()
 
 
 def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
-    embed_rows(out, documents=shard[0], chunks=shard[1], encoder=LSA, fitted=out.parent / "fit")
+    embed_rows(out, (*shard, None), LSA, out.parent / "fit")
     return Path(f"{out}.vectors.npy")
 
 
-def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, int, int], how: ExecutionResult) -> dict[str, Any]:
-    number, first, last = own
-    documents, chunks = shards[number]
-    return embed_rows(out, documents=documents, chunks=chunks, first=first, last=last, encoder=LSA, execution=how)
+def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, slice], how: ExecutionResult) -> EmbedResult:
+    return embed_rows(out, (*shards[own[0]], None), LSA, how, own[1])
 
 
 def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):
     shard = write_shard(tmp_path, "a", texts_of(12))
     monkeypatch.setattr(embed, "_loaded", lambda *_: WrongAt(3, [np.nan, 0, 0, 0]))
     with pytest.raises(EncoderError, match=r"gave a:5 · chunk 1 .*length nan"):
-        part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
+        part(tmp_path / "part", [shard] * 3, (2, slice(8, 20)), execution(4, 12))
 
 
 @pytest.mark.heavy

@@ -100,6 +100,11 @@ def test_mistakes_are_told_in_the_words_of_the_call(texts, options, message):
         made(texts, **options)
 
 
+def test_fewer_sequences_than_asked_for_are_told():
+    with pytest.warns(UserWarning, match=f"^{len(TEXTS)} sequences, fewer than num_sequences=1000 "):
+        assert len(made(TEXTS, num_sequences=1000)) == len(TEXTS)
+
+
 def test_a_script_needs_no_guard_and_shows_progress(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
     done = subprocess.run([sys.executable, "-W", "error", "script.py"], capture_output=True, text=True)

@@ -100,16 +100,16 @@ def watch_steps():
 
 def measure_leak():
     """A planted fault: positions that go on through the documents of a packed row, so that these see each other."""
-    from nextlong.train.titan import parts
+    from nextlong.train.titan import config
 
-    whole = parts.batch_of
+    whole = config.batch_of
 
     def leaking(rows, **options):
         inputs, labels = whole(rows, **options)
         inputs["positions"] = torch.arange(inputs["positions"].shape[-1]).expand_as(inputs["positions"]).clone()
         return inputs, labels
 
-    parts.batch_of = leaking
+    config.batch_of = leaking
 
 
 if __name__ == "__main__":

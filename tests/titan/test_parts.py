@@ -32,7 +32,7 @@ def row(ids, bounds):
 
 @pytest.mark.parametrize("extra", [0, 1], ids=["T tokens", "T+1 tokens"])
 def test_the_last_token_of_a_document_has_no_target(extra):
-    from nextlong.train.titan.parts import batch_of
+    from nextlong.train.titan.config import batch_of
 
     made = row([1, 2, 3, 4, 5, 6, 7][: 6 + extra], [0, 2, 6 + extra])
     inputs, labels = batch_of([made], row_tokens=6, targets=[made.labels])
@@ -42,7 +42,7 @@ def test_the_last_token_of_a_document_has_no_target(extra):
 
 
 def test_a_short_row_is_padded_by_a_document_of_its_own():
-    from nextlong.train.titan.parts import batch_of
+    from nextlong.train.titan.config import batch_of
 
     made = row([1, 2, 3], [0, 3])
     inputs, labels = batch_of([made], row_tokens=5, targets=[made.labels])
@@ -155,7 +155,7 @@ def test_context_parallelism_of_main_is_refused_under_its_untested_backend(monke
         "model": {"path": "model"},
         "hardware": {"count": 2, "ranks_per_row": 2},
     }
-    monkeypatch.setattr(config, "installed_version", lambda: "main")
+    monkeypatch.setattr(config, "_IS_MAIN", True)
     with pytest.raises(
         RecipeError, match=r"hardware.ranks_per_row=2: .*needs its backend spmd_types.*install torchtitan==0\.3\.0"
     ):
@@ -198,8 +198,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
 
     from nextlong import pipeline
     from nextlong.train.recipe import TrainRecipe
-    from nextlong.train.titan import parts
-    from nextlong.train.titan.config import input_tokens
+    from nextlong.train.titan.config import RowsLoader, input_tokens
 
     pipeline.run(recipe_for(tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"))
     (rows,) = (tmp_path / "run").glob("*-torchtitan-*")
@@ -212,7 +211,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
     row_tokens = input_tokens(513, ranks_per_row=2)
     assert row_tokens == 512
-    config = parts.RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
+    config = RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
     first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
     alone = config.build(dp_world_size=1, dp_rank=0)
     expected = iter(alone)
@@ -240,9 +239,9 @@ def saved(tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import metrics
-    from nextlong.train.prepare import Prepared
+    from nextlong.train.model import Prepared
     from nextlong.train.recipe import TrainRecipe
-    from nextlong.train.titan import parts
+    from nextlong.train.titan import config
 
     AutoModelForCausalLM.from_config(llama_config()).save_pretrained(tmp_path / "llama")
     plain = {"out": str(tmp_path / "out"), "data": {"runs": ["run"]}, "model": {"path": str(tmp_path / "llama")}}
@@ -259,14 +258,14 @@ def saved(tmp_path, monkeypatch):
     ready = Prepared(recipe, llama_config(), [], None, None, None, 8, None, "a")
     ready.begin(resumes=False)
     prepared = lambda text: replace(ready, recipe=TrainRecipe.model_validate_json(text))  # noqa: E731
-    monkeypatch.setattr(parts, "prepared", prepared)
+    monkeypatch.setattr(config, "prepared", prepared)
     return recipe, folder, weights
 
 
 def prepared(recipe):
-    from nextlong.train.titan import parts
+    from nextlong.train.titan import config
 
-    return parts.prepared(recipe.model_dump_json())
+    return config.prepared(recipe.model_dump_json())
 
 
 def test_checkpoints_of_another_recipe_are_refused(saved, monkeypatch):

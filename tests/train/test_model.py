@@ -49,7 +49,7 @@ def test_adapters_are_trained_resumed_and_merged(train_recipe, quiet, llama):
     assert merged.config.max_position_embeddings == 2048
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "layers"])
+@pytest.mark.parametrize("checkpointing", ["none", "layers", "offload"])
 def test_bf16(train_recipe, quiet, checkpointing):
     import torch
     from transformers import AutoModelForCausalLM

@@ -14,6 +14,8 @@ CONFIGURATIONS = [
     ({"hidden_size": 64, "layers": 2}, [2048], {}),
     ({"hidden_size": 128, "layers": 12}, [1024, 512, 1536], {"memory.checkpointing": "layers"}),
     ({"hidden_size": 96, "layers": 10, "vocabulary": 4096}, [700, 1348], {"training.precision": "bf16"}),
+    ({"hidden_size": 128, "layers": 4}, [1024], {"model.lora_rank": 4}),
+    ({"hidden_size": 128, "layers": 4}, [1024], {"model.lora_rank": 4, "memory.checkpointing": "layers"}),
 ]
 
 
@@ -58,6 +60,7 @@ def measured(recipe, config, lengths):
     return weights + states + max(held)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
 @pytest.mark.parametrize(("sizes", "lengths", "changes"), CONFIGURATIONS)
 def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(train_recipe, sizes, lengths, changes):
     from nextlong.train import forecast, model

@@ -41,6 +41,7 @@ def test_chat_needs_a_length():
         ("a: [", r"recipe\.yaml:2: not YAML"),
         ("- 1", "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe"),
         ("out: a\nout: b", "stands twice"),
+        ("out: a\nmodel: {path: b}", "data is missing; `nextlong train init` writes a recipe with every key"),
     ],
 )
 def test_files_that_are_no_recipe(tmp_path, text, told):
@@ -128,7 +129,7 @@ def test_every_preset_resolves_and_every_number_has_a_source():
     assert set(names) == {*PINNED, "tiny"}
     for name in names:
         assert made(name).out == "out"
-        assert all(sourced.source.strip() for sourced in preset(name).values())
+        assert all(source.strip() for _, source in preset(name).values())
 
 
 def test_one_run_needs_no_mix():

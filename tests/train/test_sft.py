@@ -44,10 +44,10 @@ def conversations(train_recipe, llama, tmp_path):
 def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import loop, sft
+    from nextlong.train import loop
 
     ours = loop.train(conversations(out="ours"), quiet)
-    theirs = sft.train(conversations(out="theirs"), quiet)
+    theirs = loop.fine_tune(conversations(out="theirs"), quiet)
     expected = [json.loads(line)["loss"] for line in (ours.parent / "metrics.jsonl").read_text().splitlines()]
     state = json.loads(next((theirs.parent).glob("checkpoint-4/trainer_state.json")).read_text())
     found = [row["loss"] for row in state["log_history"] if "loss" in row]
@@ -59,24 +59,24 @@ def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
 
 @needs_trl
 def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, quiet):
-    from nextlong.train import sft
+    from nextlong.train import loop
 
     changes = {"training.steps": 2, "checkpoints.every_steps": 2}
-    final = sft.train(conversations(changes), quiet)
+    final = loop.fine_tune(conversations(changes), quiet)
     out = final.parent
     (out / "checkpoint-3").mkdir()  # of a kill while it was saved
     before, weights = (out / "recipe.yaml").read_bytes(), (final / "model.safetensors").read_bytes()
     with store.locked(out), pytest.raises(RunError, match="is in use by process"):
-        sft.train(conversations(changes), quiet)
+        loop.fine_tune(conversations(changes), quiet)
     with pytest.raises(RunError, match=r"trained is of another recipe: training\.lr was 0\.003 and is 0\.5"):
-        sft.train(conversations({**changes, "training.lr": 0.5}), quiet)
+        loop.fine_tune(conversations({**changes, "training.lr": 0.5}), quiet)
     assert (out / "recipe.yaml").read_bytes() == before
-    assert sft.train(conversations(changes), quiet) == final
+    assert loop.fine_tune(conversations(changes), quiet) == final
     assert (final / "model.safetensors").read_bytes() == weights
     chat = Path(conversations().data.chat)
     chat.write_text(chat.read_text().replace("harbour", "garden"))
     with pytest.raises(RunError, match="the training data have changed since .*trained was saved"):
-        sft.train(conversations(changes), quiet)
+        loop.fine_tune(conversations(changes), quiet)
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,17 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     ],
 )
 def test_what_trl_is_not_asked_for_is_refused(conversations, quiet, changes, told, monkeypatch):
-    from nextlong.train import sft
+    from nextlong.train import loop
 
-    monkeypatch.setattr(sft.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(loop.importlib.util, "find_spec", lambda _: True)
     with pytest.raises(RecipeError, match=told):
-        sft.train(conversations(changes), quiet)
+        loop.fine_tune(conversations(changes), quiet)
 
 
 def test_without_trl_the_extra_is_named(conversations, quiet, monkeypatch):
-    from nextlong.train import sft
+    from nextlong.train import loop
 
-    monkeypatch.setattr(sft.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(loop.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(RecipeError, match=r"pip install 'nextlong\[trl\]'"):
-        sft.train(conversations(), quiet)
+        loop.fine_tune(conversations(), quiet)
     assert not Path(conversations().out).exists()

@@ -36,13 +36,13 @@ def everything(run, query, *, most=7, seconds=60.0):
 def test_each_text_that_holds_the_words_is_found_once(run, rows, most, seconds):
     found = everything(run, Query(text='"SAIL REEF"'), most=most, seconds=seconds)
     expected = [row["id"] for row in rows if "sail reef" in row["text"].lower()]
-    assert Counter(own.source_id for own in found) == Counter(expected)
+    assert Counter(own["source_id"] for own in found) == Counter(expected)
     assert expected
-    assert all("sail reef" in [text.lower() for text, is_term in own.snippet if is_term] for own in found)
+    assert all("sail reef" in [text.lower() for text, is_term in own["snippet"] if is_term] for own in found)
 
 
 def test_names_and_sources_are_looked_for_without_any_text(run, rows):
-    assert sorted(own.source_id for own in everything(run, Query(name="bread-"))) == sorted(
+    assert sorted(own["source_id"] for own in everything(run, Query(name="bread-"))) == sorted(
         row["id"] for row in rows if row["id"].startswith("bread-")
     )
     assert everything(run, Query(source="other")) == []
@@ -57,9 +57,9 @@ def test_what_is_looked_for_is_no_pattern(run):
 def test_a_document_is_read_whole(run, rows):
     texts = {row["id"]: row["text"] for row in rows}
     for own in everything(run, Query(name="law-"))[:5]:
-        read = documents.read(run.corpus, own.doc_id)
-        assert (read.source, read.source_id, read.metadata) == ("small", own.source_id, {})
-        assert "".join(read.texts) == texts[own.source_id]
+        read = documents.read(run.corpus, own["doc_id"])
+        assert (read["source"], read["source_id"], read["metadata"]) == ("small", own["source_id"], {})
+        assert "".join(read["texts"]) == texts[own["source_id"]]
 
 
 @pytest.mark.parametrize("doc_id", [-1, 1 << 40, 1 << 20])
@@ -77,7 +77,7 @@ def test_columns_that_a_source_keeps_are_read(recipe_for, tmp_path):
     source = json.dumps([{"path": str(tmp_path / "c.jsonl"), "metadata": ["lang"]}])
     few = ("compose.method=standard", "compose.sequences=1", "compose.target_tokens=512")
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *few))
-    assert documents.read(nextlong.open(tmp_path / "run").corpus, 3).metadata == {"lang": "en"}
+    assert documents.read(nextlong.open(tmp_path / "run").corpus, 3)["metadata"] == {"lang": "en"}
 
 
 # what a search box asks for

@@ -41,29 +41,27 @@ def kinds(run):
 
 def test_records_that_are_no_documents(kinds):
     assert kinds["rejected: broken JSON"].count == 1
-    ((entry,), following) = kinds["rejected: broken JSON"].page(0, 10)
+    (entry,) = kinds["rejected: broken JSON"].entries()
     assert entry.name.endswith("4.jsonl:3")
     assert entry.detail
-    assert following is None
 
 
 def test_documents_for_which_where_does_not_hold(kinds):
     assert kinds["removed by the source filter"].count == 1
-    ((entry,), _) = kinds["removed by the source filter"].page(0, 10)
+    (entry,) = kinds["removed by the source filter"].entries()
     assert (entry.name, entry.detail[:11]) == ("unwanted", "word0 word1")
 
 
 def test_copies(run, kinds):
     assert kinds["exact duplicate of another document"].count == 1
-    ((entry,), _) = kinds["exact duplicate of another document"].page(0, 10)
+    (entry,) = kinds["exact duplicate of another document"].entries()
     assert entry.doc_id >= 0
 
 
 def test_contaminated_chunks(run, kinds):
     kind = kinds["shares words with an evaluation text"]
-    entries, following = kind.page(0, 1000)
+    entries = list(kind.entries())
     assert len(entries) == kind.count == total(run.steps["decontaminate"], "contaminated") > 0
-    assert following is None
 
 
 def test_drafts_that_became_no_sequence(run, kinds):
@@ -73,14 +71,7 @@ def test_drafts_that_became_no_sequence(run, kinds):
     found = {kind.reason: kind.count for key, kind in kinds.items() if key.startswith(("draft", "compose"))}
     assert found == {reason: count for reason, count in expected.items() if count}
     too_long = next(kind for kind in kinds.values() if "alone fills" in kind.reason)
-    assert [entry.name for entry in too_long.page(0, 9)[0]] == ["long"]
-
-
-def test_pages_following(kinds):
-    kind = kinds["shares words with an evaluation text"]
-    whole, _ = kind.page(0, 1000)
-    first, following = kind.page(0, 1)
-    assert (first, following) == (whole[:1], 1 if kind.count > 1 else None)
+    assert [entry.name for entry in too_long.entries()] == ["long"]
 
 
 def test_the_reasons_and_counts_of_the_corpus_are_those_of_the_statistics(run, kinds):

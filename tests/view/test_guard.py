@@ -1,11 +1,13 @@
 """Who may ask, without a server: the guard alone, called as a server calls it."""
 
 import asyncio
+from functools import partial
 
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
 
-from nextlong.view.server import _HEADERS, _Guard
+from nextlong.view.server import _HEADERS, _guard
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +24,8 @@ def ask(method="GET", *, query=b"token=secret", **headers):
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": method, "headers": raw, "path": "/", "query_string": query}
-    asyncio.run(_Guard(PlainTextResponse("the corpus"), token=TOKEN)(scope, None, send))
+    guard = BaseHTTPMiddleware(PlainTextResponse("the corpus"), dispatch=partial(_guard, token=TOKEN))
+    asyncio.run(guard(scope, None, send))
     answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return sent[0]["status"], answer, b"".join(message.get("body", b"") for message in sent[1:])
 

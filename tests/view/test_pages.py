@@ -206,7 +206,7 @@ def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch)
 def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
     lead = pieces.lead_document(run.sequence(0).spans)
     page = Page(pages.document(View(variants, "base"), lead))
-    text = "".join(documents.read(run.corpus, lead).texts)
+    text = "".join(documents.read(run.corpus, lead)["texts"])
     assert all(line in "\n".join(page.texts) for line in text.splitlines())
     assert f"/base/sequences?document={lead}" in page.links
     monkeypatch.setattr(pages, "_SHOWN_CHUNKS", 1)
@@ -218,14 +218,14 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
 def test_what_was_marked_is_said_where_it_is(variants, run):
     lead = pieces.lead_document(run.sequence(0).spans)
     found = documents.read(run.corpus, lead)
-    marks.change(run.path, Mark(found.source, found.source_id, "spam <b>"), is_set=True)
+    marks.change(run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True)
     try:
         page = Page(pages.document(View(variants, "base"), lead))
         assert "This document is marked as bad. spam <b>" in page.text
         assert "This source is marked as bad." not in page.text
         assert "This sequence is marked as bad." not in one(variants, 0).text
         table = Page(pages.marked(View(variants, "base")))
-        assert [row[:4] for row in table.body] == [["document", found.source, found.source_id, "spam <b>"]]
+        assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
     finally:
         (run.path / marks.FILE).unlink()
     assert "Nothing is marked." in Page(pages.marked(View(variants, "base"))).text

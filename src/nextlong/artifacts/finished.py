@@ -17,7 +17,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.engine.step import Artifact, Artifacts
-from nextlong.schemas import SEQUENCE_INDEX
+from nextlong.schemas import SEQUENCE_INDEX, Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,8 +30,7 @@ class CorpusFiles:
     documents: tuple[Path, ...]
     chunks: tuple[Path, ...]
 
-    def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
-        """Return the text of each chunk, shape (n,)."""
+    def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
         shards, back = lookup.by_shard(chunk_ids)
         texts: list[str] = []
         for shard, rows in shards:
@@ -40,7 +39,6 @@ class CorpusFiles:
         return np.array(texts, object)[back]
 
     def text(self, chunk_id: int) -> str:
-        """Return the text of one chunk."""
         return str(self.texts(np.array([chunk_id]))[0])
 
 
@@ -52,12 +50,9 @@ class SpecialIds:
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
 
-    def copy_into(
-        self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> None:
+    def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], at: Ints, lengths: Ints) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
-        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
-        for role, ids in named.items():
+        for role, ids in {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}.items():
             spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
                 target[at[spans[lengths[spans] > number]] + number] = token
@@ -108,12 +103,11 @@ class SequenceFiles:
         ]
         return np.array(rows, SEQUENCE_INDEX)
 
-    def chunk_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def chunk_ids(self) -> tuple[Ints, Ints]:
         """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
         named = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
         chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in named]
-        offsets = np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
-        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), offsets
+        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
 
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """Yield part, place in it, and the record batch, of each sequence of the data set."""
@@ -143,7 +137,6 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def token_store(done: Artifacts) -> TokenStore:
-    """Return the tokens of a finished run."""
     text, tokens = corpus(done), done["tokens"]
     of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
     return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
@@ -155,7 +148,6 @@ def chunks_of(done: Artifacts) -> Artifact:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    """Return the text of a finished run."""
     return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
 
 

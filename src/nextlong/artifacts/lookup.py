@@ -22,15 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 from nextlong import schemas
 from nextlong.errors import RunError
 from nextlong.rng import keyed_hash, threshold_for
+from nextlong.schemas import Ints
 
-_Ids = NDArray[np.int64]
 _Column = NDArray[Any]  # of a table, one value a row
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
 _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
-def by_shard(ids: _Ids) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np.int64]]:
+def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
     """Return the shards of `ids`, shape (n,), with their distinct rows, sorted; and the place of each id among all these rows.
 
     So each shard is opened once: what is read of all rows, shard after shard, is put in the order of the ids by their places.
@@ -39,13 +39,12 @@ def by_shard(ids: _Ids) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np
     distinct, back = np.unique(ids, return_inverse=True)
     shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))
-    bounds = pairwise([*firsts.tolist(), len(distinct)])
-    return [(int(shards[first]), rows[first:last]) for first, last in bounds], back
+    return [(int(shards[first]), rows[first:last]) for first, last in pairwise([*firsts.tolist(), len(distinct)])], back
 
 
-def ranges(starts: _Ids, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranges(starts: Ints, sizes: Ints) -> Ints:
     """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
-    every: NDArray[np.int64] = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
+    every: Ints = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
     every += np.arange(len(every))
     return every
 
@@ -59,20 +58,19 @@ def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[_Column]:
+def chunk_columns(ids: Ints, chunks: Sequence[Path], names: Sequence[str]) -> list[Ints]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)
     tables = [(_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards]
     return [np.concatenate([table[name][rows] for table, rows in tables])[back] for name in names]
 
 
-def documents_of(ids: _Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+def documents_of(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the doc_id of each chunk, shape (n,)."""
-    doc_ids: _Ids = schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
-    return doc_ids
+    return schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
 
 
-def chunk_names(ids: _Ids, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
+def chunk_names(ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
     """Return what a person is shown instead of each chunk id: its document's `source_id` and its place there, from 1."""
     shards, back = by_shard(ids)
     ordinals = []
@@ -83,19 +81,18 @@ def chunk_names(ids: _Ids, *, documents: Sequence[Path], chunks: Sequence[Path])
     return list(zip(names, np.concatenate(ordinals)[back].tolist(), strict=True))
 
 
-def chunk_chars(ids: _Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+def chunk_chars(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))
-    chars: NDArray[np.int64] = end - start
-    return chars
+    return end - start
 
 
-def source_ids(doc_ids: _Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
     """Return each document's `source_id`, shape (n,), without reading any text."""
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: _Ids, documents: Sequence[Path], names: Sequence[str]) -> list[_Column]:
+def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[str]) -> list[_Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
 
     `metadata` is JSON, None of a document whose source keeps nothing beside the text. The columns of the first shards stay in
@@ -139,14 +136,14 @@ def file_version(path: Path) -> FileVersion:
     return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
-def array_rows(ids: _Ids, paths: Sequence[Path]) -> NDArray[Any]:
+def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
     shards, back = by_shard(ids)
-    rows_of_ids: NDArray[Any] = np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
-    return rows_of_ids
+    pieces = [opened(paths[shard])[rows] for shard, rows in shards or [(0, np.empty(0, np.int64))]]
+    return np.concatenate(pieces)[back]
 
 
-def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
+def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:
     """Return the vectors, shape (n, dim), of chunks (n,)."""
     return array_rows(ids, paths).astype(np.float32)
 
@@ -154,12 +151,12 @@ def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
 class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
-    rows: _Ids  # (n,) chunk rows within the shard
-    doc_rows: _Ids  # (n,) document rows within the shard
+    rows: Ints  # (n,) chunk rows within the shard
+    doc_rows: Ints  # (n,) document rows within the shard
     texts: list[str]
 
 
-def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | None = None) -> Iterator[_ChunkTexts]:
+def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) -> Iterator[_ChunkTexts]:
     """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
     table = read_chunks(chunks)
     doc_row_of = table["doc_row"]
@@ -215,8 +212,7 @@ def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArr
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
     numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
-    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
-    return keyed_hash(mixed, seed=seed, stage=stage)
+    return keyed_hash(content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number"), seed=seed, stage=stage)
 
 
 def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, _Column]:
@@ -234,8 +230,7 @@ def count_chunks(chunks: Path) -> int:
 
 def write_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
     """Write the header of a flat `.npy`; NumPy pads it to one size for any number of rows, which may be put in at the end."""
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (rows,)}
-    np.lib.format.write_array_header_1_0(sink, header)
+    np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": (rows,)})
 
 
 def opened(path: Path) -> NDArray[Any]:
@@ -264,8 +259,8 @@ SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 1
 
 
 class _TokenShard(NamedTuple):
-    rows: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    rows: Ints
+    offsets: Ints
     ids: NDArray[np.uint32]
 
 
@@ -282,12 +277,12 @@ class TokenStore:
     documents: Sequence[Path] = ()  # these and CHUNKS only give a chunk its name in an error
     chunks: Sequence[Path] = ()
 
-    def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def counts(self, chunk_ids: Ints) -> Ints:
         """Return how many tokens each chunk has, shape (n,)."""
         starts, stops = self.bounds(chunk_ids)
         return stops - starts
 
-    def bounds(self, chunk_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def bounds(self, chunk_ids: Ints) -> tuple[Ints, Ints]:
         """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
         shards, back = by_shard(chunk_ids)
         starts, stops = [], []
@@ -302,15 +297,7 @@ class TokenStore:
             stops.append(shard.offsets[places + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
-    def copy_into(
-        self,
-        target: NDArray[Any],
-        *,
-        chunk_ids: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        at: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-    ) -> None:
+    def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
         shards = schemas.shard_of(chunk_ids)
         held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
@@ -321,9 +308,7 @@ class TokenStore:
         for number, start, place, length in zip(*(column.tolist() for column in columns), strict=True):
             into[place : place + length] = held[number][start : start + length]
 
-    def ids(
-        self, chunk_ids: NDArray[np.int64], *, starts: NDArray[np.int64], stops: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def ids(self, chunk_ids: Ints, *, starts: Ints, stops: Ints) -> tuple[NDArray[np.int32], Ints]:
         """Return all ids of the chunks, flat, and where in them each begins, shape (n + 1,); given are the chunks' `bounds`."""
         lengths = stops - starts
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -340,9 +325,8 @@ class TokenStore:
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
-        return RunError(
-            f"{name} is in a sequence but was never tokenized: a file of the run was altered; run nextlong verify RUN to find it"
-        )
+        cure = "run nextlong verify RUN to find it"
+        return RunError(f"{name} is in a sequence but was never tokenized: a file of the run was altered; {cure}")
 
 
 @lru_cache(maxsize=SHARDS_KEPT)

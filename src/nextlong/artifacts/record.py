@@ -46,7 +46,6 @@ class Variant:
 
     @property
     def run_dir(self) -> Path:
-        """The run directory."""
         return self.record.parent.parent
 
     @property
@@ -61,7 +60,6 @@ class Variant:
 
     @property
     def sequences(self) -> int:
-        """How many sequences it has."""
         return sum(self.sequences_per_part)
 
 
@@ -106,7 +104,6 @@ def unfinished_steps(run_dir: Path) -> str:
 
 
 def variant_names(run_dir: Path) -> list[str]:
-    """Return the names of the variants of a run directory, the oldest first."""
     return [variant.name for variant in variants(run_dir)]
 
 
@@ -141,9 +138,8 @@ def find(named: str | Path) -> Variant:
         raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
-        raise RunError(
-            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
-        )
+        cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        raise RunError(f"{run_dir} has no variant {name or own!r}; {cure}")
     return _read(path)
 
 
@@ -235,16 +231,10 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
         if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= {
-                f"{above}.{key}": value for key, value in flattened(options_class(registry, name)().identity())
-            }
-    ours_or_default, theirs_or_default = defaults | ours, defaults | theirs
+            defaults |= dict(flattened(options_class(registry, name)().identity(), above))
+    full, other = defaults | ours, defaults | theirs
     absent = object()  # unlike every value, None too
-    return {
-        key: ours.get(key)
-        for key in (*ours, *theirs)
-        if ours_or_default.get(key, absent) != theirs_or_default.get(key, absent)
-    }
+    return {key: ours.get(key) for key in (*ours, *theirs) if full.get(key, absent) != other.get(key, absent)}
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
@@ -262,10 +252,9 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
             raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
         if name not in alike and (of_name := next((one for one in there if one.name == name), None)):
             changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, of_name.recipe).items())
-            raise RecipeError(
-                f"name={name}: {run_dir} has a variant of this name with other settings (now {changed}); choose another "
-                f"name, or give this one up: nextlong gc {run_dir} --drop {name}"
-            )
+            cure = f"choose another name, or give this one up: nextlong gc {run_dir} --drop {name}"
+            why = f"{run_dir} has a variant of this name with other settings (now {changed})"
+            raise RecipeError(f"name={name}: {why}; {cure}")
         return name
     if alike:
         return opened if (opened := current(run_dir)) in alike else alike[0]
@@ -291,10 +280,8 @@ def check_folder(run_dir: Path) -> None:
     ours = {_VARIANTS_FOLDER, DATA, "lost+found"}
     folders = (path for path in run_dir.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in ours)
     if strange := sorted(path.name for path in folders if any(path.iterdir())):
-        raise RunError(
-            f"run_dir={run_dir} holds {counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}; choose a new "
-            "or an empty folder"
-        )
+        folders_of = f"{counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}"
+        raise RunError(f"run_dir={run_dir} holds {folders_of}; choose a new or an empty folder")
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
+from nextlong.schemas import Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 class Cuts(NamedTuple):
     """What the first 0, 1, … n tokens of a chunk of n tokens cover, shape (n + 1,) each."""
 
-    chars: NDArray[np.int64]  # whole characters
+    chars: Ints  # whole characters
     between: NDArray[np.bool_]  # the cut falls between two characters
 
 
@@ -95,11 +96,10 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))  # (P,) where each span begins in input_ids
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
-    chunk_starts, chunk_stops = run.tokens.bounds(chunk_ids[is_chunk])
     lengths = (ends - starts).astype(np.int64)
-    run.tokens.copy_into(
-        input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
-    )
+    ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
+    chunk_starts, chunk_stops = run.tokens.bounds(ids)
+    run.tokens.copy_into(input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept)
     run.special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
     doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
     sources, source_ids, metadata = (np.full(len(chunk_ids), blank, object) for blank in ("", "", None))
@@ -107,7 +107,6 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
     elif wanted != "ids":
-        ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
         doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
         columns = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id", "metadata"))
@@ -138,19 +137,13 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     return replace(block, texts=np.array(texts, object))
 
 
-def domains_of(
-    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: CorpusFiles
-) -> list[str]:
+def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
     docs = lookup.documents_of(chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks)
-    sources: list[str] = lookup.document_columns(docs, corpus.documents, ("source",))[0].tolist()
-    return sources
+    return list(lookup.document_columns(docs, corpus.documents, ("source",))[0])
 
 
-def _leading_spans(
-    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the span of each sequence that names its domain."""
+def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
     firsts = span_offsets[:-1]
     # (n,) of each sequence the first meta-chunk or document, else its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
@@ -172,17 +165,17 @@ class Resolved:
     sequence_ids: list[str]
     methods: list[str]
     domains: list[str]  # the source of each sequence's meta-document or first document
-    token_offsets: NDArray[np.int64]
+    token_offsets: Ints
     input_ids: NDArray[np.int32]  # (S,)
-    document_offsets: NDArray[np.int64]
+    document_offsets: Ints
     document_lengths: NDArray[np.int32]  # (D,) in tokens
-    span_offsets: NDArray[np.int64]
-    chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for separators and special tokens
-    doc_ids: NDArray[np.int64]
+    span_offsets: Ints
+    chunk_ids: Ints  # (P,) as all below; -1 for separators and special tokens
+    doc_ids: Ints
     source_ids: NDArray[np.object_]
     metadata: NDArray[np.object_]  # of the document, as JSON; None where the source names no metadata columns
-    char_starts: NDArray[np.int64]
-    char_ends: NDArray[np.int64]
+    char_starts: Ints
+    char_ends: Ints
     roles: NDArray[np.int8]
     groups: NDArray[np.int32]
     token_starts: NDArray[np.int32]  # within its row
@@ -195,7 +188,6 @@ class Resolved:
 
 
 def joined(blocks: Sequence[Resolved]) -> Resolved:
-    """Return the rows of several blocks as one block."""
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
         offsets_of = [getattr(block, column.name) for block in blocks]
@@ -229,7 +221,7 @@ def sliced(block: Resolved, first: int, last: int) -> Resolved:
     return Resolved(**columns)
 
 
-def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
+def packed(block: Resolved, row_offsets: Ints) -> Resolved:
     """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
 
     Names of several are joined: ids by a blank, methods and domains, each once, by a plus sign.
@@ -251,9 +243,7 @@ def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
     )
 
 
-def document_starts(
-    lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]
-) -> NDArray[np.int64]:
+def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]) -> Ints:
     """Return where the original documents of sequences begin, in tokens from the first; an extended sequence is one document.
 
     `lengths` are those of the sequences; the role, group and start of each span have shape (P,). What stands between two
@@ -263,16 +253,13 @@ def document_starts(
     whole = roles == schemas.DOCUMENT
     sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
     begins = (np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)
-    document_starts: NDArray[np.int64] = np.union1d(sequence_starts, starts[whole][1:][begins])
-    return document_starts
+    return np.union1d(sequence_starts, starts[whole][1:][begins])
 
 
 def of_documents(block: Resolved) -> Resolved:
     """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one."""
-    first_of_row = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
-    starts = document_starts(
-        block.document_lengths, roles=block.roles, groups=block.groups, starts=first_of_row + block.token_starts
-    )
+    starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
+    starts = document_starts(block.document_lengths, roles=block.roles, groups=block.groups, starts=starts)
     return replace(
         block,
         document_offsets=np.searchsorted(starts, block.token_offsets),
@@ -287,9 +274,9 @@ def joined_names(names: Sequence[str]) -> str:
 
 def span_texts(
     block: Resolved,
-    places: slice | NDArray[np.int64] = slice(None),
+    places: slice | Ints = slice(None),
     *,
-    text_of: Callable[[NDArray[np.int64]], NDArray[np.object_]],
+    text_of: Callable[[Ints], NDArray[np.object_]],
     special_text: dict[int, str],
 ) -> list[str]:
     """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a separator or special token."""

@@ -20,11 +20,11 @@ from nextlong import schemas
 from nextlong.artifacts.finished import SequenceFiles
 from nextlong.artifacts.resolve import document_starts
 from nextlong.rng import keyed_hash
+from nextlong.schemas import Ints
 
 # Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
-SPANS: Final = np.dtype(
-    [("sequence", "i4"), ("chunk_id", "i8"), ("role", "i1"), ("group", "i4"), ("first", "i8"), ("last", "i8")]
-)
+_NAMES = ("sequence", "chunk_id", "role", "group", "first", "last")
+SPANS: Final = np.dtype(list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), strict=True)))
 
 
 class Rows:
@@ -32,10 +32,8 @@ class Rows:
     number the sources.
     """
 
-    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        self._sources = list(sources)
-        self.index = index
-        self._offsets = offsets
+    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints) -> None:
+        self._sources, self.index, self._offsets = list(sources), index, offsets
         self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
 
     def __len__(self) -> int:
@@ -53,20 +51,16 @@ class Rows:
 
     @property
     def longest(self) -> int:
-        """The tokens of the longest sequence."""
         return int(self.index["length"].max())
 
-    def lengths(self, row: int) -> NDArray[np.int64]:
-        """Return the tokens of each sequence of a row."""
-        lengths: NDArray[np.int64] = self.index["length"][self._offsets[row] : self._offsets[row + 1]]
-        return lengths
+    def lengths(self, row: int) -> Ints:
+        return self.index["length"][self._offsets[row] : self._offsets[row + 1]]
 
-    def copy_into(self, target: NDArray[np.int64], row: int) -> None:
+    def copy_into(self, target: Ints, row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
         for source, batch, first, last in self._sequences(row):
-            chunk_ids, roles, starts, ends = (
-                batch.column(name).values.to_numpy() for name in ("chunk_id", "role", "token_start", "token_end")
-            )
+            names = ("chunk_id", "role", "token_start", "token_end")
+            chunk_ids, roles, starts, ends = (batch.column(name).values.to_numpy() for name in names)
             is_chunk, lengths, ids = chunk_ids != schemas.NO_CHUNK, ends - starts, target[first:last]
             named = chunk_ids[is_chunk]
             firsts, _ = source.tokens.bounds(named)
@@ -81,9 +75,8 @@ class Rows:
             columns["sequence"] = number
             for name in ("chunk_id", "role", "group"):
                 columns[name] = batch.column(name).values.to_numpy()
-            columns["first"], columns["last"] = (
-                batch.column(f"token_{name}").values.to_numpy() + first for name in ("start", "end")
-            )
+            for name, column in (("first", "token_start"), ("last", "token_end")):
+                columns[name] = batch.column(column).values.to_numpy() + first
             spans.append(columns)
         return np.concatenate(spans)
 
@@ -92,24 +85,22 @@ class Rows:
         first = 0
         for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
             if (run, part) not in self._open:
-                path = self._sources[run].sequences[part]
-                self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(path)))
+                self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(self._sources[run].sequences[part])))
             yield self._sources[run], self._open[run, part].get_batch(place), first, first + length
             first += length
 
 
-def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:
+def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
     """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one."""
     starts = document_starts(lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"])
-    original: NDArray[np.int64] = np.diff(starts, append=lengths.sum())
-    return original
+    return np.diff(starts, append=lengths.sum())
 
 
 Order = Literal["shuffled", "arranged"]
 Remainder = Literal["keep", "drop", "repeat"]
 
 
-def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> NDArray[np.int64]:
+def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
     """Return the row numbers of an epoch, shape (rows,): as arranged, or shuffled by their keyed hash."""
     numbers = np.arange(rows)
     if order == "arranged":
@@ -117,7 +108,7 @@ def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> NDArray[np
     return np.argsort(keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}"))
 
 
-def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> NDArray[np.int64]:
+def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> Ints:
     """Return the places in the epoch's order that a rank reads once all ranks have read `start` rows: every world_size-th.
 
     Rows that do not go evenly into the ranks are kept (the first ranks read one more), dropped, or filled up with the
@@ -128,15 +119,13 @@ def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder:
         left -= left % world_size
     elif remainder == "repeat":
         left += -left % world_size
-    places = np.arange(start + rank, start + left, world_size)
-    return places % max(1, rows)
+    return np.arange(start + rank, start + left, world_size) % max(1, rows)
 
 
-def worker_part(places: NDArray[np.int64], *, worker: int, workers: int, batch_size: int) -> NDArray[np.int64]:
+def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
     """Return a rank's places that one of its workers reads: every `workers`-th batch.
 
     A DataLoader asks its workers for one batch each in turn, so it gets the batches in order, however many workers it has.
     """
     batches = np.arange(len(places)) // batch_size
-    worker_places: NDArray[np.int64] = places[batches % workers == worker]
-    return worker_places
+    return np.compress(batches % workers == worker, places)

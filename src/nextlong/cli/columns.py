@@ -92,20 +92,16 @@ def _look_at(file: InputFile) -> _FileLook:
 
 def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | int]]:
     """Return the columns whose values may be ids."""
-    return {
-        name: cells for name, cells in columns.items() if cells and all(isinstance(cell, str | int) for cell in cells)
-    }
+    return {name: cells for name, cells in columns.items() if cells and {*map(type, cells)} <= {str, int, bool}}
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the column with the name of a text, else one of conversations, else the one with the longest strings."""
     strings = {name: [value for value in values if isinstance(value, str)] for name, values in columns.items()}
     strings = {name: values for name, values in strings.items() if 2 * len(values) > len(columns[name])}  # most of them
-    named = _first_named(strings, _TEXTS)
-    if named is not None:
+    if named := _first_named(strings, _TEXTS):
         return named
-    conversations = [name for name, values in columns.items() if values and all(map(conversation_text, values))]
-    if conversations:
+    if conversations := [name for name, values in columns.items() if values and all(map(conversation_text, values))]:
         return _first_named(conversations, _CONVERSATIONS) or conversations[0]
     lengths = {name: sum(map(len, values)) / len(values) for name, values in strings.items()}
     longest = max(lengths, key=lambda name: lengths[name], default=None)

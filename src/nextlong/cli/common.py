@@ -27,7 +27,6 @@ console = tables.PipeConsole  # what commands print to
 
 
 def reporter(*, stderr: bool = False) -> Reporter:
-    """Return the reporter of the progress of a run."""
     from nextlong.engine.progress import reporter_for
     from nextlong.pipeline import STEP_TITLES
 
@@ -35,7 +34,6 @@ def reporter(*, stderr: bool = False) -> Reporter:
 
 
 def say(message: str) -> None:
-    """Print a message to standard output."""
     tables.say(message, console())
 
 
@@ -75,8 +73,6 @@ def write(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise NextlongError if the folder of a file does not exist."""
     if not path.parent.is_dir():
-        raise NextlongError(
-            f"{path} cannot be written: {path.parent} is not a folder; create it or choose another path"
-        )
+        cure = "create it or choose another path"
+        raise NextlongError(f"{path} cannot be written: {path.parent} is not a folder; {cure}")

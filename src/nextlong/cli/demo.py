@@ -36,9 +36,7 @@ _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
 _MIN_DOCUMENT_CHARS: Final = 200
 
 # Tests, applications and vendored or third-party code: no documentation, or not Python's own.
-_SKIPPED_FOLDERS: Final = frozenset(
-    {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
-)
+_SKIPPED_FOLDERS = {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -86,10 +84,9 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
 
         rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
     if not rows:
-        raise CorpusError(
-            f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
-            "point ingest.sources at files of your own, or use a full CPython"
-        )
+        lacking = f"no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')})"
+        cure = "point ingest.sources at files of your own, or use a full CPython"
+        raise CorpusError(f"this Python carries {lacking}; {cure}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         store.write_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -142,13 +139,10 @@ def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
     for node in body:
         if isinstance(node, ast.If | ast.Try):
             handlers = [statement for handler in getattr(node, "handlers", ()) for statement in handler.body]
-            below = [*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", ())]
-            yield from _entries(below, owner=owner)
+            yield from _entries([*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", ())], owner=owner)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
             name, is_class, docstring = f"{owner}.{node.name}", isinstance(node, ast.ClassDef), ast.get_docstring(node)
-            takes = (
-                ", ".join(map(ast.unparse, node.bases)) if isinstance(node, ast.ClassDef) else ast.unparse(node.args)
-            )
+            takes = ", ".join(map(ast.unparse, node.bases if isinstance(node, ast.ClassDef) else [node.args]))
             if docstring:
                 brackets = f"({takes})" if takes or not is_class else ""
                 yield f"{'class ' * is_class}{name}{brackets}\n{docstring}"

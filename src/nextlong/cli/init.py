@@ -65,7 +65,6 @@ class _Proposal:
     first_rejects: Sequence[Reject] = ()
 
     def __str__(self) -> str:
-        """Return the proposal in words, with the reason."""
         uses = self.sequences * self.target_tokens / self.tokens
         message = (
             f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: {counted(self.sequences, 'sequence')} of "
@@ -89,11 +88,12 @@ class _NewRecipe:
 
 
 def init(args: argparse.Namespace) -> None:
-    """Write a recipe, and report what was found in its files."""
     path: Path = args.recipe
     # Documents are never overwritten.
     if path.name.lower().endswith(_NEVER_RECIPES):
         raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+    if path.is_dir():
+        raise RecipeError(f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}")
     if path.exists() and not args.force:
         raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
     if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
@@ -125,9 +125,8 @@ def init(args: argparse.Namespace) -> None:
     wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
     present(args, {**told, "notes": messages}, "\n".join([*messages, *wrote]))
     if is_refused:
-        raise NextlongError(
-            f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
-        )
+        cure = "correct what is named above, or set the text column"
+        raise NextlongError(f"{path} was written, but `nextlong run` would refuse it: {cure}")
 
 
 def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
@@ -159,8 +158,7 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
         made = {"source": str(beside)}
     elif tokenizer is not None and size is None:
         made = {"source": absolute(tokenizer) if Path(tokenizer).expanduser().exists() else tokenizer}
-    run_dir = str(outside / "runs" / recipe_path.stem)
-    plain: Json = {"run_dir": run_dir, "ingest": {"sources": named}, "tokenizer": made}
+    plain: Json = {"run_dir": str(outside / "runs" / recipe_path.stem), "ingest": {"sources": named}, "tokenizer": made}
     recipe = Recipe.from_dict(plain)
     check_source(recipe.tokenizer)
     ends = find_ends_of(recipe.tokenizer) or Ends()
@@ -189,8 +187,7 @@ def _propose(recipe: Recipe) -> _Proposal | None:
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # The median document then has three chunks.
-        third = max(1.0, float(np.median(document_chars)) / 3)
-        max_chars = max(_MIN_CHUNK_CHARS, 1 << math.floor(math.log2(third)))
+        max_chars = max(_MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3))
     # A sample stands for `scale` times as much of its source. Only documents of two chunks or more can be extended.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     extendable = sum(
@@ -202,20 +199,23 @@ def _propose(recipe: Recipe) -> _Proposal | None:
     chunk_tokens = tokens_per_char * document_chars.sum() / np.ceil(document_chars / max_chars).sum()
     # The warning `small-corpus` counts the documents of a sequence, which are fewer than its chunks.
     most_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
-    from_corpus = 1 << math.floor(math.log2(max(1.0, MOST_OF_CORPUS * most_tokens)))
     longer = document_chars[document_chars > max_chars]
     from_documents = _MIN_TOKENS
     if len(longer):
         from_documents = 1 << math.ceil(math.log2(_ROOM * tokens_per_char * float(np.median(longer))))
-    whole_corpus = 1 << math.floor(math.log2(tokens))
     # Longer sequences of a tokenizer that is trained here are warned of: `stand-in-tokenizer`.
     most = _MAX_TOKENS if recipe.tokenizer.train is None else STAND_IN_TOKENS // 2
-    length = min(most, max(_MIN_TOKENS, from_corpus, min(from_documents, whole_corpus)))
+    from_documents = min(from_documents, _power_of_two(tokens))
+    length = min(most, max(_MIN_TOKENS, _power_of_two(MOST_OF_CORPUS * most_tokens), from_documents))
     sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
     first_rejects = [reject for sample in samples for reject in sample.first_rejects][:_NAMED_FILES]
     return _Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read), first_rejects)
+
+
+def _power_of_two(most: float) -> int:
+    return 1 << math.floor(math.log2(max(1.0, most)))
 
 
 def notes(new: _NewRecipe) -> Iterator[str]:
@@ -236,19 +236,17 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         used = {*new.sources, str(new.recipe.tokenizer.source)}
         names = sorted(path.name for path in place.glob("*") if path.is_file() and str(path) not in used)
         if unused := [name for name in names if kind_of_name(name) == "documents"]:
-            yield (
-                f"{place}: not used, because they may not be documents: {first_few(unused, most=_NAMED_FILES)}; to use them, "
-                "name them after the recipe"
-            )
+            why = "because they may not be documents"
+            named = first_few(unused, most=_NAMED_FILES)
+            yield f"{place}: not used, {why}: {named}; to use them, name them after the recipe"
 
 
 def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     source, ends = recipe.tokenizer.source, find_ends_of(recipe.tokenizer)
     if source is None:
-        yield (
-            f"tokenizer: trained on these documents ({recipe.tokenizer.train:,} tokens), so its ids fit no pretrained model; to "
-            "continue the pretraining of a model, pass its tokenizer with --tokenizer"
-        )
+        cure = "to continue the pretraining of a model, pass its tokenizer with --tokenizer"
+        trained = f"trained on these documents ({recipe.tokenizer.train:,} tokens)"
+        yield f"tokenizer: {trained}, so its ids fit no pretrained model; {cure}"
     elif ends is None:
         yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
     elif ends.eos is None:
@@ -281,8 +279,7 @@ def _split_up(path: str) -> list[str]:
     if len(listed) <= MAX_FILES:
         return [file.path for file in listed]
     suffixes = dict.fromkeys(look.suffix for look in files)
-    are_tables = all(look.has_columns for look in files)
-    if len(suffixes) < 2 or not are_tables or not Path(path).is_dir():
+    if len(suffixes) < 2 or not all(look.has_columns for look in files) or not Path(path).is_dir():
         return [path]
     return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 

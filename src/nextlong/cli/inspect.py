@@ -49,7 +49,6 @@ def matching(named: Path) -> Iterator[str]:
 
 
 def peek(args: argparse.Namespace) -> None:
-    """List the sequences of a run, or show one."""
     from nextlong.report import peek as shows
 
     run, shown = nextlong.open(args.run), console()
@@ -82,7 +81,6 @@ def peek(args: argparse.Namespace) -> None:
 
 
 def stats(args: argparse.Namespace) -> None:
-    """Print the statistics of a run."""
     from nextlong.report import compare as page
     from nextlong.runs import stats as runs_stats
 
@@ -91,7 +89,6 @@ def stats(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    """Compare runs side by side."""
     from nextlong.report import compare as page
     from nextlong.runs import stats as runs_stats
 
@@ -108,7 +105,6 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write an HTML report."""
     from nextlong.report.page import write as write_page
 
     if args.output is not None:
@@ -125,7 +121,6 @@ def report(args: argparse.Namespace) -> None:
 
 
 def view(args: argparse.Namespace) -> None:
-    """Serve the viewer of a run, or write a static copy."""
     check_installed("view", "starlette", "uvicorn", extra="view")
     run = nextlong.open(args.run)
     if args.export:
@@ -181,7 +176,8 @@ def verify(args: argparse.Namespace) -> int:
             fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
             outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
         elif args.made_by is not None:
-            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
+            which = "is none" if Path(args.run).exists() else "does not exist"
+            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export; {args.run} {which}")
         else:
             options = {"sample": sample, "seed": args.seed, "workers": args.workers or usable_cpus()}
             outcomes = list(checks.verify(Path(args.run), **options, starting=starting))
@@ -193,7 +189,6 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Show installed packages and hardware."""
     from nextlong.report import installation
 
     examined = installation.examine()
@@ -211,7 +206,6 @@ def _run_dir(named: Path) -> Path:
 
 
 def list_command(args: argparse.Namespace) -> None:
-    """List the variants of a run directory."""
     from nextlong.runs import variants
 
     run_dir = _run_dir(args.run)
@@ -257,7 +251,6 @@ def _size(count: int) -> str:
 
 
 def gc_command(args: argparse.Namespace) -> None:
-    """Delete what no variant of a run directory needs, after confirmation."""
     from nextlong.runs import variants
 
     path = _run_dir(args.run)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def plan(args: argparse.Namespace) -> None:
-    """Show what a run will do and take."""
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
@@ -45,8 +44,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run or resume a recipe, or the part of it that an array job computes."""
-    from nextlong.engine.process import held_back
+    from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
@@ -139,7 +137,6 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """Run a recipe over a grid of values, and compare the variants."""
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
@@ -171,7 +168,6 @@ def sweep(args: argparse.Namespace) -> None:
 
 
 def export(args: argparse.Namespace) -> None:
-    """Write finished runs in other formats."""
     from nextlong.report import summary, tables
     from nextlong.runs import export as runs_export
 

@@ -27,7 +27,6 @@ _REPLICATE_EXTRA = "train,evaluate"
 
 
 def train(args: argparse.Namespace) -> None:
-    """Write, plan or run a training recipe."""
     if args.words[0] == "init" and len(args.words) == 2:
         _init(args, Path(args.words[1]))
         return
@@ -56,7 +55,7 @@ def train(args: argparse.Namespace) -> None:
     if engine == "torchtitan":
         from nextlong.train.titan.launch import train
     elif engine == "trl":
-        from nextlong.train.sft import train
+        from nextlong.train.loop import fine_tune as train
     else:
         from nextlong.train.loop import train
 
@@ -75,10 +74,9 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         raise NextlongError(f"--data {files[0]} is a file, not a run; conversations are given as --chat {files[0]}")
     keys, model, overrides = preset(args.preset) if args.preset else {}, args.model, tuple(args.overrides)
     if not model and "model.scratch" not in keys and not any(word.startswith("model") for word in overrides):
-        raise NextlongError(
-            "--model is missing: name the model to train, for example --model meta-llama/Meta-Llama-3-8B or a folder "
-            "with config.json and weights; or use --preset tiny, a small model from scratch"
-        )
+        example = "for example --model meta-llama/Meta-Llama-3-8B or a folder with config.json and weights"
+        other = "or use --preset tiny, a small model from scratch"
+        raise NextlongError(f"--model is missing: name the model to train, {example}; {other}")
     if model and (why := why_no_model(model)):
         raise NextlongError(f"--model {model} {why}")
     is_local = model is not None and Path(model).expanduser().exists()  # else the name of a model on the Hub
@@ -95,8 +93,7 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
-        training = recipe.training.model_copy(update={"tokens_per_step": whole})
-        recipe = recipe.model_copy(update={"training": training})
+        recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"tokens_per_step": whole})})
         notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
     if model and not is_local:
         notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
@@ -113,7 +110,6 @@ def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: 
 
 
 def replicate(args: argparse.Namespace) -> None:
-    """Run a replication, write its recipe, or draw the results of some."""
     from nextlong.replicate import recipe as recipes
 
     words = args.words
@@ -135,9 +131,8 @@ def replicate(args: argparse.Namespace) -> None:
         elsewhere = [f"out={args.out}"] if args.out else []
         recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
     if is_init and args.dry_run:
-        raise NextlongError(
-            f"init only writes the recipe; remove --dry-run; then: nextlong replicate {words[1]} --dry-run"
-        )
+        cure = f"then: nextlong replicate {words[1]} --dry-run"
+        raise NextlongError(f"init only writes the recipe; remove --dry-run; {cure}")
     if is_init:
         command = f"nextlong replicate {Path(words[1])}"
         heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
@@ -170,13 +165,11 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
     if not path.exists():
         write_demo_corpus(path)
     tables.say(f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)", shown)
-    sources = [{"path": str(path), "name": "python-documentation"}]
-    plain = corpus.model_dump(mode="json") | {"sources": sources}
+    plain = corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
 
 
 def _report(args: argparse.Namespace, *sources: Path) -> None:
-    """Draw the results of an experiment."""
     check_installed("replicate", "matplotlib", extra=_REPLICATE_EXTRA)
     from nextlong.replicate import results
 
@@ -188,7 +181,6 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
 
 
 def evaluate_command(args: argparse.Namespace) -> None:
-    """Evaluate a model, or work on the results of evaluations."""
     if args.model not in ("report", "judge", "import", "data") and args.files:
         raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):

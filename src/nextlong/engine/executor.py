@@ -2,15 +2,22 @@
 
 The runner decides what runs next; an executor says whether there is room, runs, and tells what has ended. One process
 (`serial`), processes of this machine (`local`) and a cluster (`ray`) are three of them, and write the same bytes.
+Here is also what stops a run at a moment when it can be cleaned up after: SIGTERM, as `kill`, `timeout`, Slurm and container
+runtimes send it, would end the process on the spot and leave its semaphores behind, so it raises an exception in the main thread.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any, Final, Literal, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -72,7 +79,6 @@ class Executor:
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -110,15 +116,12 @@ class SerialExecutor(Executor):
         self._next: list[tuple[int, Call, tuple[object, ...]]] = []
 
     def has_room(self, resources: Resources) -> bool:  # noqa: ARG002
-        """Say whether no task is waiting."""
         return not self._next
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:  # noqa: ARG002
-        """Note what to do next."""
         self._next.append((key, call, arguments))
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Do it, and yield key and result."""
         key, call, arguments = self._next.pop()
         yield key, call_with_gpus((), call, *arguments)
 
@@ -132,3 +135,94 @@ class SerialExecutor(Executor):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._next.clear()
         self._limits.close()
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Raise Terminated in the main thread when SIGTERM comes; a second one does not disturb the cleaning up.
+
+    Only that thread can set it up; where SIGTERM is ignored it stays so.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
+
+    The server inherits the blocked Ctrl-C, and so do its workers: it is this process's to handle. Here blocking is not
+    enough, because a library's thread may receive the signal in this one's stead. SIGTERM is not blocked: it is what ends
+    the workers.
+    """
+    # The process that removes the semaphores of a killed run, without its warning that it had to: first, because starting it
+    # unblocks the signal.
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
+    caught: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other thread is ever interrupted
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda number, _: caught.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+_RESET: Final = Path("/proc/self/clear_refs")
+_CONTAINER_LIMITS: Final = (  # as a container sees its own control group, of version 2 and 1; "max" is none
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine, or of the container that this process may not leave."""
+    installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+@contextmanager
+def peak() -> Iterator[Callable[[], int | None]]:
+    """Yield what tells the largest resident memory since, in bytes; None where it is not known."""
+    try:
+        _RESET.write_text("5")  # proc(5): resets VmHWM to the present
+    except OSError:
+        yield lambda: None
+    else:
+        yield lambda: resident_bytes(of="VmHWM")
+
+
+def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
+    """Return what this process holds in memory now, or at most since its peak was set back; None where it is not known."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+    sizes = [line.split()[1] for line in lines if line.startswith(f"{of}:")]
+    return int(sizes[0]) * 1024 if sizes else None

@@ -25,8 +25,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from nextlong.engine import process
-from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment
+from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment, held_back
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
@@ -40,9 +39,7 @@ class LocalExecutor(Executor):
     """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
 
     def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
-        self.cpus = cpus
-        self._count_gpus = count_gpus
-        self._preload = list(preload)
+        self.cpus, self._count_gpus, self._preload = cpus, count_gpus, list(preload)
         # Of all processors (None), and one process for each GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # the worker that has grown most since it started
@@ -51,7 +48,6 @@ class LocalExecutor(Executor):
 
     @cached_property
     def gpus(self) -> int:
-        """How many GPUs this machine has."""
         return self._count_gpus()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -63,9 +59,7 @@ class LocalExecutor(Executor):
     def _close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-        self._pools.clear()
-        self._running.clear()
-        self._grown_mb = 0.0
+        self._pools, self._running, self._grown_mb = {}, {}, 0.0
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether a worker is free, or all but one task's worth: a spare task lets no worker idle in between.
@@ -74,16 +68,14 @@ class LocalExecutor(Executor):
         """
         if resources.gpu == "needed":
             return bool(self._free_gpus())
-        on_processors = sum(gpu is None for _, _, gpu in self._running.values())
-        return on_processors < self.cpus + (resources.at_once is None)
+        return sum(gpu is None for _, _, gpu in self._running.values()) < self.cpus + (resources.at_once is None)
 
     def _free_gpus(self) -> list[int]:
         return sorted({*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()})
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
-        """Hand a task to the next worker that is free."""
         gpu = self._free_gpus()[0] if resources.gpu == "needed" else None
-        with process.held_back(), self._explained():
+        with held_back(), self._explained():
             if gpu not in self._pools:
                 start_server(self._preload)
                 context = multiprocessing.get_context("forkserver")
@@ -99,7 +91,6 @@ class LocalExecutor(Executor):
         self._running[future] = (key, label, gpu)
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait for a task, and yield key and result of each that has ended."""
         finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
         for future in finished:
             with self._explained():
@@ -109,7 +100,6 @@ class LocalExecutor(Executor):
             yield key, result
 
     def release_memory(self) -> None:
-        """Start new workers next time if these have grown."""
         if self._grown_mb > _CARRIED_MB:
             self._close()
 
@@ -125,16 +115,14 @@ class LocalExecutor(Executor):
             codes = {process.exitcode for process in processes}
             # As Python ends after an exception: it cannot read its task, say.
             if 1 in codes and -signal.SIGKILL not in codes:
-                raise RunError(
-                    f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
-                    "says which package is missing) and run again: finished steps are kept"
-                ) from None
+                cure = "mend that (nextlong doctor says which package is missing) and run again"
+                why = f"a worker process ended by an error of its own, which it wrote above{at_work}"
+                raise RunError(f"{why}; {cure}: finished steps are kept") from None
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
-            raise RunError(
-                f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
-            ) from None
+            advice = f"run again with {cure}: finished steps are kept"
+            raise RunError(f"a worker process was killed, {cause}{at_work}; {advice}") from None
 
     def _processes(self) -> list[Any]:
         return [process for pool in self._pools.values() for process in list((pool._processes or {}).values())]
@@ -143,7 +131,7 @@ class LocalExecutor(Executor):
 def start_server(preload: Sequence[str]) -> None:
     """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
     forkserver.set_forkserver_preload(list(preload))
-    with process.held_back(), environment(ONE_THREAD):
+    with held_back(), environment(ONE_THREAD):
         forkserver.ensure_running()
 
 

@@ -29,7 +29,6 @@ class Clock:
             self._began, self._waits = max(self._began, time.monotonic() - seconds), False
 
     def spent(self) -> float:
-        """Return the seconds until now."""
         return time.monotonic() - self._began
 
 
@@ -39,7 +38,6 @@ class Reporter:
     mark = ""  # before what is done
 
     def kept(self, labels: Sequence[str]) -> None:
-        """Tell which steps are reused."""
         self.tell(f"{self.mark}reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
@@ -55,16 +53,13 @@ class Lines(Reporter):
     """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
     def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
-        self._console = console
-        self._titles = titles or {}
+        self._console, self._titles = console, titles or {}
 
     def tell(self, text: str) -> None:
-        """Print a line."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        """Print how far a step is, now and then, and how long it took."""
         clock, at, ended = Clock(), done, threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
@@ -103,7 +98,6 @@ class Bars(Lines):
         self._live = Progress(*columns, console=console, transient=True)
 
     def tell(self, text: str) -> None:
-        """Print a paragraph."""
         super().tell("\n".join(wrapped(text, self._console.width, indent=HANGING)))
 
     @contextmanager
@@ -142,5 +136,4 @@ class _Left(TimeRemainingColumn):
 
 
 def reporter_for(console: Console, titles: Mapping[str, str] | None = None) -> Reporter:
-    """Return bars on a terminal, lines elsewhere; `titles` says what steps do, by name."""
     return Bars(console, titles) if console.is_terminal else Lines(console, titles)

@@ -62,13 +62,8 @@ class _Actor:
 class RayExecutor(Executor):
     """Tasks on a Ray cluster: the one at `address`, or one of `workers` processors on this machine that ends with the run."""
 
-    def __init__(
-        self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object] = lambda _: None
-    ) -> None:
-        self._tell = tell
-        self._address = address
-        self._workers = workers
-        self._retries = retries
+    def __init__(self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object]) -> None:
+        self._tell, self._address, self._workers, self._retries = tell, address, workers, retries
         self._is_ours = False  # the connection, which is then closed at the end
         self._running: dict[Any, _Submitted] = {}  # by object reference
         self._actors: list[_Actor] = []
@@ -130,7 +125,6 @@ class RayExecutor(Executor):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the cluster has now."""
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:
@@ -173,7 +167,6 @@ class RayExecutor(Executor):
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
-        """Hand a task to the cluster."""
         task = _Submitted(key, label, partial(call, *arguments), self._retries)
         if resources.gpu == "needed":
             self._queue.append(task)
@@ -186,7 +179,6 @@ class RayExecutor(Executor):
         self._running[reference] = task
 
     def _start_queued(self) -> None:
-        """Give the tasks that wait for a GPU to the actors that idle."""
         while self._queue and (actor := self._free_actor()) is not None:
             task = self._queue.pop(0)
             actor.is_busy, task.actor = True, actor
@@ -260,16 +252,13 @@ def _explained(label: str) -> Iterator[None]:
     except ray.exceptions.RayTaskError as error:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.OutOfMemoryError as error:
-        raise RunError(
-            f"{label} was killed because its node ran out of memory, at every try: {first_sentence(error)}; give tasks more memory "
-            "(larger nodes, fewer processors a node), then run again: finished steps are kept"
-        ) from None
+        cure = "give tasks more memory (larger nodes, fewer processors a node), then run again: finished steps are kept"
+        why = f"because its node ran out of memory, at every try: {first_sentence(error)}"
+        raise RunError(f"{label} was killed {why}; {cure}") from None
     except ray.exceptions.RayError as error:
         raise RunError(_lost(label, error)) from None
 
 
 def _lost(label: str, error: Exception) -> str:
-    return (
-        f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); look at the nodes (`ray status`), then "
-        "run again: finished steps are kept"
-    )
+    cure = "look at the nodes (`ray status`), then run again: finished steps are kept"
+    return f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); {cure}"

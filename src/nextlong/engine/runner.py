@@ -17,8 +17,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from nextlong.engine import process, store
-from nextlong.engine.executor import Executor, Resources
+from nextlong.engine import store
+from nextlong.engine.executor import Executor, Resources, peak
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
@@ -92,7 +92,6 @@ def run_steps(
 
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
-    """Return the finished step if the run directory holds it."""
     folder = step.folder(run_dir)
     if not (folder / store.MANIFEST).exists():
         return None
@@ -156,7 +155,6 @@ class _Running:
                 self._folder.rmdir()
 
     def hand_over(self, place: int, executor: Executor) -> None:
-        """Give the executor what it has room for."""
         at_once = self._resources.at_once
         while self._left and (at_once is None or self._in_flight < at_once):
             number = self._left[0]
@@ -185,7 +183,6 @@ class _Running:
         return join.members
 
     def add(self, part: store.TaskPart) -> None:
-        """Take note of a task that is done."""
         self._in_flight -= 1
         self.to_do -= 1
         number = part["index"]
@@ -223,16 +220,15 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     with store.explained(folder):
         try:
             work.mkdir()
-            with process.peak() as peak_bytes:
+            with peak() as peak_bytes:
                 result = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]
             said = " ".join(str(error).split()) or "no more is to be had"
-            raise RunError(
-                f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with "
-                "fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
-            ) from None
+            cure = "run again with fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
+            files = f"{folder.name}/part-{index:05d}.*"
+            raise RunError(f"{step} task {index} (the files {files}) ran out of memory: {said}; {cure}") from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -258,16 +254,13 @@ def run_array_job(
     place, step = _step_of(steps, name)
     finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
     if lacking := [before.name for before in step.inputs if before.name not in finished]:
-        raise RunError(
-            f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
-            f"{name}` first, with the same settings"
-        )
+        cure = f"say `nextlong run RECIPE --before {name}` first, with the same settings"
+        raise RunError(f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; {cure}")
     if find_done(step, run_dir) is not None:
         return 0, 0
     with store.explained(run_dir):
         work, folder = step.work(finished), step.folder(run_dir, place=place)
-        mine = range(job[0] - 1, len(work.tasks), job[1])
-        running = _Running(step, folder, work, executor, reporter, among=mine)
+        running = _Running(step, folder, work, executor, reporter, among=range(job[0] - 1, len(work.tasks), job[1]))
         missing = running.to_do
         with running.ending:
             while running.to_do:

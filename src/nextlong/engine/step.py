@@ -61,17 +61,14 @@ class Amounts:
 
     @property
     def chunk_chars(self) -> float:
-        """Characters of a chunk, on average."""
         return self.kept_chars / max(1.0, self.chunks)
 
     @property
     def referenced_chars(self) -> float:
-        """Characters of the chunks that drafts name."""
         return self.referenced_chunks * self.chunk_chars
 
     @property
     def all_neighbours(self) -> float:
-        """Neighbours of all queries."""
         return self.queries * min(self.neighbours, self.vectors)
 
 
@@ -80,7 +77,6 @@ TRIED = "tried"  # on the sample
 
 
 def per_shard(amounts: Amounts) -> float:
-    """Return a task for each shard."""
     return max(1.0, amounts.shards)
 
 
@@ -187,7 +183,6 @@ class Step:
         return cls(done.name, told["version"], told["config"], (), lambda _: (), known_fingerprint=told["fingerprint"])
 
     def work(self, done: Artifacts) -> Work:
-        """Return the tasks, given the finished inputs."""
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
 
@@ -239,7 +234,6 @@ class Artifact:
         return [self.folder / name for name in names]
 
     def file(self, suffix: str) -> Path:
-        """Return the one file that ends in `suffix`."""
         (only,) = self.files(suffix)
         return only
 
@@ -261,17 +255,14 @@ class Artifact:
             raise self.of_earlier_version(f"count of {where}") from None
 
     def result(self, kind: type[_ResultT]) -> _ResultT:
-        """Return what the one task of the step told."""
         (only,) = self.results(kind)
         return only
 
     def of_earlier_version(self, lacks: str) -> RunError:
         """Return the error that says what the step lacks, because an earlier version made it."""
         version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
-        return RunError(
-            f"{self.folder} has no {lacks}: its step {self.name} is of an earlier version (made by nextlong {version}); "
-            "run the recipe again: what has not changed is kept"
-        )
+        why = f"its step {self.name} is of an earlier version (made by nextlong {version})"
+        return RunError(f"{self.folder} has no {lacks}: {why}; run the recipe again: what has not changed is kept")
 
 
 Artifacts = Mapping[str, Artifact]  # by step name

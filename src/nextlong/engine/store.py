@@ -51,8 +51,6 @@ _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free 
 
 
 class _RecordedFile(TypedDict):
-    """What a marker or manifest says of a file."""
-
     bytes: int
     xxh3: str
     mtime_ns: NotRequired[int]
@@ -70,7 +68,6 @@ class TaskPart(TypedDict):
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON as `write_file` does."""
     write_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -185,9 +182,8 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
             written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
-            raise RunError(
-                f"{path} {state} {written}; delete the folder {folder.resolve()} and run again to rebuild it"
-            )
+            cure = f"delete the folder {folder.resolve()} and run again to rebuild it"
+            raise RunError(f"{path} {state} {written}; {cure}")
 
 
 def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
@@ -253,10 +249,8 @@ def _hold(path: Path, kind: int) -> IO[str]:
         file.close()
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-        raise RunError(
-            f"{path.parent} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o "
-            "flock), or choose another run_dir"
-        ) from None
+        cure = "mount it with them (Lustre: -o flock), or choose another run_dir"
+        raise RunError(f"{path.parent} lies on a file system without file locks ({error.strerror}); {cure}") from None
     return file
 
 

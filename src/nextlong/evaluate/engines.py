@@ -214,9 +214,8 @@ def _read_config(options: ModelOptions, *, local_files_only: bool = False) -> Pr
         ) from None
     # transformers has no public list of the classes that AutoModelForCausalLM accepts.
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
-        raise EvaluateError(
-            f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
-        )
+        cure = "evaluate asks models to continue a text"
+        raise EvaluateError(f"{name} is a {config.model_type}, no causal language model; {cure}")
     return config
 
 

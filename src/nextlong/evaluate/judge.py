@@ -77,10 +77,8 @@ def run(
     found = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
     if not found:
         tasks = list(needed)
-        raise EvaluateError(
-            f"{folders[0]} holds no result of {' or '.join(tasks)}; run nextlong evaluate MODEL --tasks {tasks[0]} --out "
-            f"{folders[0]} first"
-        )
+        cure = f"run nextlong evaluate MODEL --tasks {tasks[0]} --out {folders[0]} first"
+        raise EvaluateError(f"{folders[0]} holds no result of {' or '.join(tasks)}; {cure}")
     scores = []
     for result in found:
         before = result.values.get("judge") or {}
@@ -106,9 +104,8 @@ def _rate_citations(
     for sample in samples:
         question = str(sample["details"]["question"])
         if (shown := passages(name, result.length or 0).get(question)) is None:
-            raise EvaluateError(
-                f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
-            )
+            cure = "give the folder it was measured with"
+            raise EvaluateError(f"{result.path}: --data holds no question {question!r:.60}; {cure}")
         scores = citations(sample["answer"], question, shown, entails(), is_list=name == "qampari")
         found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
         rated.append({**scores, "share": fmean([found, *scores.values()])})
@@ -267,9 +264,8 @@ def import_helmet(
             )
     models = sorted({str(record["args"].get("model_name_or_path")) for record in records.values()})
     if len(models) > 1:
-        raise EvaluateError(
-            f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; import each into its own --out"
-        )
+        cure = "import each into its own --out"
+        raise EvaluateError(f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; {cure}")
     written: dict[Path, Path] = {}
     for file, record in records.items():
         for values in _imported(record, file):
@@ -297,9 +293,8 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     is_judged = tasks[0].name == "narrativeqa" and _JUDGED_BY_HELMET in metrics
     metric = _JUDGED_BY_HELMET if is_judged else tasks[0].metric
     if metric not in metrics:
-        raise EvaluateError(
-            f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
-        )
+        cure = "score it with HELMET's scripts first"
+        raise EvaluateError(f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); {cure}")
     try:
         length, score = int(arguments["input_max_length"]), float(metrics[metric]) * (100 / 3 if is_judged else 1)
     except (KeyError, TypeError, ValueError):

@@ -175,9 +175,8 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
             f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"
         ) from None
     if not getattr(tokenizer, "is_fast", False):
-        raise EvaluateError(
-            f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
-        )
+        cure = "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
+        raise EvaluateError(f"{name}: its tokenizer has no tokenizer.json; {cure}")
     if options.prompt_format == "chat" and not tokenizer.chat_template:
         raise EvaluateError(
             f"--prompt-format chat: {name} has no chat template; leave the option out for a base model, or name the folder of "

@@ -66,19 +66,16 @@ def read(folders: Sequence[Path], *, protocols: Literal["same", "mixed"] = "same
         raise EvaluateError("report: no results are named; run nextlong evaluate report RESULTS… -o table.html")
     results = [read_results(folder) for folder in folders]
     if not any(one.finished for one in results):
-        raise EvaluateError(
-            f"{folders[0]} holds no finished task; run nextlong evaluate MODEL --out {folders[0]} again"
-        )
+        cure = f"run nextlong evaluate MODEL --out {folders[0]} again"
+        raise EvaluateError(f"{folders[0]} holds no finished task; {cure}")
     names = [one.name for one in results]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
-        raise EvaluateError(
-            f"two results have the label {duplicate!r}; evaluate one of them again with another --label (finished tasks are reused)"
-        )
+        cure = "evaluate one of them again with another --label (finished tasks are reused)"
+        raise EvaluateError(f"two results have the label {duplicate!r}; {cure}")
     if protocols == "same" and (mixed := tables.mixed_protocols(results)):
         more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
-        raise EvaluateError(
-            f"{mixed[0]}{more}; evaluate them in the same way, or give --mixed, which compares them and marks none as best"
-        )
+        cure = "evaluate them in the same way, or give --mixed, which compares them and marks none as best"
+        raise EvaluateError(f"{mixed[0]}{more}; {cure}")
     return results
 
 
@@ -88,9 +85,8 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
         if output.suffix not in (".html", ".md", ".tex"):
             raise EvaluateError(f"--output {output}: end it in .html, .md, .tex, which choose the format")
         if not output.parent.is_dir():
-            raise EvaluateError(
-                f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
-            )
+            cure = "create it, or choose another place"
+            raise EvaluateError(f"--output {output}: {output.parent} is not a folder; {cure}")
     shown = list(tables.all_tables(results))
     made = _all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
     for output in outputs:

@@ -20,7 +20,7 @@ from rich.segment import ControlType
 
 import nextlong
 from nextlong.engine import store
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import engines, required, results
 from nextlong.evaluate.data import DataFiles
@@ -97,10 +97,8 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
             _local(None, task)
     for _, length in _pairs(settings):
         if context is not None and length is not None and length > context:
-            raise EvaluateError(
-                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a model with a "
-                "longer one (--context overrides it, at your own risk)"
-            )
+            cure = "leave the length out, or give a model with a longer one (--context overrides it, at your own risk)"
+            raise EvaluateError(f"--lengths {length:,}: the model's context is {context:,} tokens; {cure}")
     if missing := dict.fromkeys(name for pair in _pairs(settings) for name in settings.missing(*pair)):
         raise settings.data.missing(list(missing))
 
@@ -109,10 +107,8 @@ def _local(model: _Model | None, probe: Probe) -> HuggingFaceModel:
     """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
     if isinstance(model, HuggingFaceModel):
         return model
-    raise EvaluateError(
-        f"{probe.name}: a server gives no access to the inside of its model; name the model's folder or hub name, without --url, "
-        "or leave the probe out"
-    )
+    cure = "name the model's folder or hub name, without --url, or leave the probe out"
+    raise EvaluateError(f"{probe.name}: a server gives no access to the inside of its model; {cure}")
 
 
 def evaluate(
@@ -196,9 +192,8 @@ def _one(
     if final.is_file():
         done = results.read_finished(final)
         if done.values["fingerprint"] != mark:
-            raise EvaluateError(
-                f"{final} was measured with other settings, samples or data; delete it to measure again, or give another --out"
-            )
+            cure = "delete it to measure again, or give another --out"
+            raise EvaluateError(f"{final} was measured with other settings, samples or data; {cure}")
         progress.start(task.name, length, 0, done=0)
         progress.done(f"{done.score:6.2f}  cached")
         return

@@ -54,14 +54,14 @@ class TextTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, no special ones added."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+        return self.backend.encode(text, add_special_tokens=False).ids
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
     def boundaries(self, text: str) -> list[tuple[int, int]]:
         """Return the characters [start, end) of each token."""
-        return list(self.backend.encode(text, add_special_tokens=False).offsets)
+        return self.backend.encode(text, add_special_tokens=False).offsets
 
     @cached_property
     def hash(self) -> str:

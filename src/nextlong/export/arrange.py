@@ -38,9 +38,8 @@ def _mix(
     """
     for place, index in enumerate(indexes):
         if not len(index):
-            raise CorpusError(
-                f"run {place} of the mix has no sequence to give; remove it from the mix, or run its recipe again"
-            )
+            cure = "remove it from the mix, or run its recipe again"
+            raise CorpusError(f"run {place} of the mix has no sequence to give; {cure}")
     # Of each run, (n,): the sequences or tokens up to and including each of its sequences.
     ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
     shares = [Fraction(str(weight)) for weight in weights]  # 0.1 as it was written
@@ -53,8 +52,7 @@ def _mix(
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
     order = np.argsort(np.concatenate(moments), kind="stable")
-    mixed: NDArray[Any] = np.concatenate(chosen)[order]
-    return mixed
+    return np.concatenate(chosen)[order]
 
 
 SPLITS = ("train", "validation")

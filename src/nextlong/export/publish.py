@@ -231,9 +231,8 @@ class Destination:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ExportError(
-                f"{self.url} holds a damaged {RECORD}; delete that file, and the files that are to be sent again"
-            ) from None
+            cure = "delete that file, and the files that are to be sent again"
+            raise ExportError(f"{self.url} holds a damaged {RECORD}; {cure}") from None
 
     def try_writing(self) -> None:
         """Raise what the file system raises where files cannot be put there; not tried on the hub, where each write is a commit."""

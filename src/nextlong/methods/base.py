@@ -93,8 +93,7 @@ class Method(ABC, Generic[_OptionsT]):
 
 def method_of(recipe: Recipe) -> Method[Any]:
     """Return the recipe's method. Raises PluginError if another distribution's is none."""
-    method: Method[Any] = METHODS.load(recipe.compose.method, Method)
-    return method
+    return METHODS.load(recipe.compose.method, Method)
 
 
 def described(recipe: Recipe) -> str:
@@ -137,9 +136,8 @@ class CorpusArrays:
 class Draft(NamedTuple):
     """One sequence: documents in reading order; composing cuts it at T."""
 
-    documents: NDArray[
-        np.int64
-    ]  # (r,) positions; of an interleaved draft a document once for each of its parts, in order
+    # (r,) positions; of an interleaved draft a document once for each of its parts, in order
+    documents: NDArray[np.int64]
     scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
     chunks: NDArray[np.int64] | None = None  # (r,) that each part takes; None: each document whole
 

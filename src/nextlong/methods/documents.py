@@ -86,19 +86,12 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
 
     def tasks(done: Artifacts) -> list[Task]:
         text, separator = corpus(done), special_ids(done).separator
-        tokenizer = done["tokenizer"].file(".tokenizer.json")
-        task = partial(_count_tokens, tokenizer=tokenizer, engine=engine, separator_tokens=len(separator))
+        tokenizer = done["tokenizer"].file(".tokenizer.json"), engine
+        task = partial(_count_tokens, tokenizer=tokenizer, separator_tokens=len(separator))
         return [partial(task, documents=one, chunks=its) for one, its in zip(text.documents, text.chunks, strict=True)]
 
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=1.3e-8,
-        disk="chunks",
-        bytes=4,
-        tasks=per_shard,
-        memory=TOKENIZER_BYTES,
-        rate="tokens",
-    )
+    costs: dict[str, Any] = {"memory": TOKENIZER_BYTES, "rate": "tokens", "tasks": per_shard}
+    estimate = Estimate(work="kept_chars", seconds=1.3e-8, disk="chunks", bytes=4, **costs)
     return Step("lengths", 1, {"engine": engine}, (ingest, chunk, tokenizer_step), tasks, estimate=estimate)
 
 
@@ -107,22 +100,17 @@ def _draft_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     compose, limit = recipe.compose, sequence_limit(recipe.compose, attempt)
-    config: Json = {
-        **method.promises(recipe.options),
-        "version": method.version,
-        "target_tokens": recipe.sequence_tokens,
-        "sequences": limit,
-        "seed": recipe.compose_seed,
-        "options": recipe.options.identity(),
-    }
+    config: Json = method.promises(recipe.options) | {"version": method.version, "options": recipe.options.identity()}
+    config |= {"target_tokens": recipe.sequence_tokens, "sequences": limit, "seed": recipe.compose_seed}
     read = [step.name for step in needed if step.name in ("lengths", "neighbours", "document_vectors", "keywords")]
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         request = DraftRequest(target_tokens=room, sequences=limit, seed=recipe.compose_seed)
-        docs, files = done["documents"].file(".docs.npy"), {name: done[name].files((".npy", ".arrow")) for name in read}
-        draft = partial(_draft_documents, method=method.name, options=recipe.options, docs=docs, files=files)
+        files = {"documents": done["documents"].files(".docs.npy")}
+        files |= {name: done[name].files((".npy", ".arrow")) for name in read}
+        draft = partial(_draft_documents, method=method.name, options=recipe.options, files=files)
         if not (parts := parts_of(done)):
             return [partial(draft, request=request)]
         # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
@@ -157,10 +145,10 @@ def _draft_step(
 
 
 def _count_tokens(
-    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, separator_tokens: int
+    out: Path, *, documents: Path, chunks: Path, tokenizer: tuple[Path, Engine], separator_tokens: int
 ) -> TaskResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
-    table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
+    table, encoder = read_chunks(chunks), kept_encoder(*tokenizer)
     encoder.expect(int((table["end"] - table["start"]).sum()))
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
@@ -202,17 +190,10 @@ class Vectors:
 
 
 def _draft_documents(
-    out: Path,
-    *,
-    method: str,
-    options: Section,
-    docs: Path,
-    files: _Files,
-    request: DraftRequest,
-    part: Part | None = None,
+    out: Path, *, method: str, options: Section, files: _Files, request: DraftRequest, part: Part | None = None
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, as drawn."""
-    rows = np.load(docs, mmap_mode="r")
+    rows = np.load(files["documents"][0], mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
     members = np.arange(len(rows))
     if part is not None:
@@ -412,20 +393,15 @@ def describe_partition(done: Artifacts) -> str:
 def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount, *, size: int, seed: int) -> list[Step]:
     """Return the steps that put the documents into parts; without tasks where one part holds all."""
 
-    def vectors_in_parts(done: Artifacts) -> tuple[list[Path], int]:
-        drawn = done["documents"].result(DrawResult).drawn
-        parts = _count_parts(size, drawn * count_neighbours(neighbours, done))
-        return done["document_vectors"].files(".document_vectors.npy") if parts > 1 else [], parts
-
     def train(done: Artifacts) -> list[Task]:
-        paths, parts = vectors_in_parts(done)
-        return [partial(_train_clusters, vectors=paths, parts=parts, seed=seed)] if paths else []
+        parts = _count_parts(size, done["documents"].result(DrawResult).drawn * count_neighbours(neighbours, done))
+        vectors = done["document_vectors"].files(".document_vectors.npy")
+        return [partial(_train_clusters, vectors=vectors, parts=parts, seed=seed)] if parts > 1 else []
 
     def assign(done: Artifacts) -> list[Task]:
-        paths, _ = vectors_in_parts(done)
-        return [
-            partial(_assign_clusters, vectors=path, centres=done["clusters"].file(".centres.npy")) for path in paths
-        ]
+        centres = done["clusters"].files(".centres.npy")  # none where one part holds all
+        vectors = done["document_vectors"].files(".document_vectors.npy") if centres else []
+        return [partial(_assign_clusters, vectors=path, centres=centres[0]) for path in vectors]
 
     def clusters(amounts: Amounts) -> float:
         count = _count_parts(size, amounts.all_neighbours)

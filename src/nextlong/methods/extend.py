@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, corpus
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
-from nextlong.engine.step import Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
@@ -50,7 +50,7 @@ from nextlong.retrieval.sample import chunk_ids_of, meta_documents_step, query_r
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.encode import kept_encoder
+from nextlong.sequences.encode import Engine, kept_encoder
 from nextlong.text import Json
 
 _EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates remembered by a task, and of one meta-document
@@ -59,6 +59,7 @@ _EXAMINED = 1.125  # times the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
 
 _Ids = NDArray[np.int64]
+_Paths = Sequence[Path]
 
 
 def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
@@ -82,7 +83,7 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
     index = [] if shortlisting else index_steps(recipe, embed, meta_documents, neighbours)
-    mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
+    mining = mine_steps(recipe, "mine", embed, meta_documents, shortlisting or index, neighbours)
     near_duplicate_steps = []
     if recipe.mine.near_duplicates_for(compose.negatives) is not None:
         shingled = shingling.shingles_step(ingest, chunk)
@@ -97,20 +98,14 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
     """CANDIDATES → DRAFTS of extended documents; with shingles and their weights among the inputs, without near-duplicates."""
     compose, mine, choice = recipe.compose, recipe.mine, NEGATIVES[recipe.compose.negatives]
     enough = sequence_limit(compose, attempt)
-    config: Json = {
-        **method_of(recipe).promises(recipe.options),
-        "target_tokens": recipe.sequence_tokens,
-        "draft_factor": compose.draft_factor,
-        "fit": compose.fit,
-        "negatives": compose.negatives,
-        "reorder_top": mine.reorder_top if choice.origin == "retrieved" and choice.order != "nearest" else 0,
-        "near_duplicates": mine.near_duplicates_for(compose.negatives),
-        "max_similarity": None if choice.repeat_meta_chunk else mine.max_similarity,
-        "seed": recipe.compose_seed if choice.order == "random" else 0,
-        "max_chars": recipe.chunk.max_chars,
-        "engine": recipe.tokenizer.engine,
-        "enough": enough,
-    }
+    is_reordered = choice.origin == "retrieved" and choice.order != "nearest"
+    config: Json = method_of(recipe).promises(recipe.options)
+    config |= {"target_tokens": recipe.sequence_tokens, "draft_factor": compose.draft_factor, "fit": compose.fit}
+    config |= {"negatives": compose.negatives, "reorder_top": mine.reorder_top if is_reordered else 0}
+    config["near_duplicates"] = mine.near_duplicates_for(compose.negatives)
+    config["max_similarity"] = None if choice.repeat_meta_chunk else mine.max_similarity
+    seed = recipe.compose_seed if choice.order == "random" else 0
+    config |= {"seed": seed, "max_chars": recipe.chunk.max_chars, "engine": recipe.tokenizer.engine, "enough": enough}
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents, text = done["meta_documents"].file(".meta_documents.npy"), corpus(done)
@@ -118,44 +113,39 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         if "weights" in done:
             measure = shingling.shingle_store(done), done["weights"].file(".weights.npy")
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        sure_chars = SURE_SHARE * compose.target_tokens * chars_per_token
-        drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
+        # So many documents are drafted that `enough` are most likely shorter than T.
+        chars = np.load(meta_documents)["chars"]
+        sure = np.flatnonzero(chars <= SURE_SHARE * compose.target_tokens * chars_per_token)
+        drafted = len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
+        how = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
+        tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
+        engine = recipe.tokenizer.engine
         draft = partial(
-            _draft_block,
-            meta_documents=meta_documents,
-            documents=text.documents,
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
-            engine=recipe.tokenizer.engine,
-            chunks=text.chunks,
-            vectors=done["embed"].files(".vectors.npy"),
-            measure=measure,
-            compose=compose,
-            mine=mine,
-            target_tokens=recipe.sequence_tokens,
-            chars_per_token=chars_per_token,
-            max_chars=recipe.chunk.max_chars,
-            seed=config["seed"],
+            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), measure=measure, how=how
         )
         return [
-            partial(draft, first=first, last=min(last, drafted), candidates=candidates)
+            partial(draft, rows=(meta_documents, first, min(last, drafted)), candidates=candidates)
             for (first, last), candidates in zip(query_ranges(meta_documents), retrieved, strict=True)
             if first < drafted
         ]
 
-    estimate = Estimate(
-        work="drafted_chunks",
-        seconds=8e-5,
-        disk="drafted_chunks",
-        bytes=21,  # id, role, group and score, and a share of the header
-        tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
-    )
+    def count_tasks(amounts: Amounts) -> float:
+        return blocks(amounts.drafts, amounts.queries)
+
+    size = 21  # bytes: id, role, group and score, and a share of the header
+    estimate = Estimate(work="drafted_chunks", seconds=8e-5, disk="drafted_chunks", bytes=size, tasks=count_tasks)
     return Step("draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate)
 
 
-def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: float) -> int:
-    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
-    sure = np.flatnonzero(chars <= sure_chars)
-    return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
+class _Drafting(NamedTuple):
+    """What the drafts of a run have in common."""
+
+    compose: Compose
+    mine: Mine
+    target_tokens: int
+    chars_per_token: float  # of the corpus
+    max_chars: int  # of a chunk
+    seed: int
 
 
 class _Candidates(NamedTuple):
@@ -171,11 +161,8 @@ class _Candidates(NamedTuple):
 
     def picked(self, picks: Sequence[NDArray[Any]]) -> _Candidates:
         """Return those that `picks`, places or a mask for each meta-chunk, choose."""
-        return _Candidates(
-            [ids[pick] for ids, pick in zip(self.ids, picks, strict=True)],
-            [scores[pick] for scores, pick in zip(self.scores, picks, strict=True)],
-            [chars[pick] for chars, pick in zip(self.chars, picks, strict=True)],
-        )
+        columns: list[list[NDArray[Any]]] = [self.ids, self.scores, self.chars]
+        return _Candidates(*([own[pick] for own, pick in zip(column, picks, strict=True)] for column in columns))
 
 
 class _Filtered(NamedTuple):
@@ -193,39 +180,33 @@ class _Filtered(NamedTuple):
 def _draft_block(
     out: Path,
     *,
-    meta_documents: Path,
-    first: int,
-    last: int,
+    rows: tuple[Path, int, int],
     candidates: Path,
-    documents: Sequence[Path],
-    chunks: Sequence[Path],
-    vectors: Sequence[Path],
-    tokenizer: Path,
-    engine: Literal["auto", "reference"] = "auto",
+    text: CorpusFiles,
+    vectors: _Paths,
+    tokenizer: tuple[Path, Engine],
     measure: tuple[ShingleStore, Path] | None,
-    compose: Compose,
-    mine: Mine,
-    target_tokens: int,
-    chars_per_token: float,
-    max_chars: int,
-    seed: int,
+    how: _Drafting,
 ) -> DraftResult:
-    """Draft the meta-documents [first, last) that fit; writes `{out}.drafts.arrow`. `measure`: SHINGLES, WEIGHTS to filter by."""
+    """Draft those of some `rows` of META_DOCUMENTS, [first, last), that fit; writes `{out}.drafts.arrow`.
+
+    `measure`: SHINGLES and WEIGHTS to filter near-duplicates by.
+    """
     # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
-    metas = np.load(meta_documents)[first:last]  # (n,) META_DOCUMENTS
-    texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
+    metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
+    texts = text.texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
-    tokens = kept_encoder(tokenizer, engine).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
+    tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
     own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
-    fits = own_tokens < target_tokens  # (n,); documents that do not fit are compared with nothing
+    fits = own_tokens < how.target_tokens  # (n,); documents that do not fit are compared with nothing
     those = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
     compared = shingling.documents_of(those) if measure else []
     near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
         # CANDIDATES has a row for each meta-chunk, in the order of `metas`: also those of documents that do not fit are read.
-        for place, retrieved in enumerate(_read_candidates(candidates, metas["chunks"], chunks)):
+        for place, retrieved in enumerate(_read_candidates(candidates, metas["chunks"], text.chunks)):
             if not fits[place]:
                 continue
             meta = metas[place]
@@ -233,18 +214,15 @@ def _draft_block(
             # the E of the meta-document where that is above the corpus's: its negatives are in its own language and style, so
             # where it takes fewer tokens than the mean, so do they.
             chars = int(meta["chars"])
-            own_chars_per_token = chars / max(1, int(own_tokens[place])) if compose.fit == "exact" else 0.0
-            target_chars = target_tokens * max(chars_per_token, own_chars_per_token)
-            order = partial(_ordered_candidates, chunks=chunks, vectors=vectors, seed=seed)
-            ordered = order(meta, retrieved, compose, mine, target_chars=target_chars)
-            prefixes_of = partial(
-                _draft_prefixes, compose=compose, target_chars=target_chars, document_chars=chars, max_chars=max_chars
-            )
-            if measure is None or mine.near_duplicates is None:
+            own_chars_per_token = chars / max(1, int(own_tokens[place])) if how.compose.fit == "exact" else 0.0
+            target_chars = how.target_tokens * max(how.chars_per_token, own_chars_per_token)
+            ordered = _ordered_candidates(meta, retrieved, how, target_chars, text.chunks, vectors)
+            prefixes_of = partial(_draft_prefixes, how=how, target_chars=target_chars, document_chars=chars)
+            if measure is None or how.mine.near_duplicates is None:
                 drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                rule = partial(_filter_near_duplicates, weights=opened(measure[1]), threshold=mine.near_duplicates)
-                drafted = rule(ordered, prefixes_of, document=compared[place], shingles=measure[0])
+                rule = measure[0], opened(measure[1]), how.mine.near_duplicates
+                drafted = _filter_near_duplicates(ordered, prefixes_of, compared[place], *rule)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
@@ -262,19 +240,17 @@ def _draft_block(
     )
 
 
-def _draft_prefixes(
-    candidates: _Candidates, *, compose: Compose, target_chars: float, document_chars: int, max_chars: int
-) -> list[int]:
+def _draft_prefixes(candidates: _Candidates, how: _Drafting, *, target_chars: float, document_chars: int) -> list[int]:
     """Return how long a prefix of each meta-chunk's candidates the draft takes: a document of S characters in p meta-chunks.
 
     `fit="paper"`: as long as it holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q = T·E·w (paper
     §3.1.2), rounded up, at least 1. `"exact"`: as long as it holds (Q − S) / p characters besides what earlier meta-chunks will
     presumably use, which is their first (T·E − S) / p. A candidate of 0 characters will not serve.
     """
-    needed, drafted = target_chars - document_chars, target_chars * compose.draft_factor - document_chars
-    meta_chunks = len(candidates.ids)
-    if compose.fit == "paper":
-        enough = used = max(1, math.ceil(drafted / (meta_chunks * max_chars)))
+    needed, drafted = target_chars - document_chars, target_chars * how.compose.draft_factor - document_chars
+    meta_chunks, is_paper = len(candidates.ids), how.compose.fit == "paper"
+    if is_paper:
+        enough = used = max(1, math.ceil(drafted / (meta_chunks * how.max_chars)))
     else:
         enough, used = math.ceil(drafted / meta_chunks), math.ceil(needed / meta_chunks)
     # A chunk is a number in [0, d) among the d distinct candidates, so that those taken are a mask (d,).
@@ -284,36 +260,25 @@ def _draft_prefixes(
     lengths = []
     for ids, chars in zip(np.split(numbers, firsts), candidates.chars, strict=True):
         free = ~is_taken[ids] & (chars > 0)
-        filled = np.cumsum(free if compose.fit == "paper" else chars * free)
+        filled = np.cumsum(free if is_paper else chars * free)
         lengths.append(min(len(ids), int(np.searchsorted(filled, enough)) + 1))
         is_taken[ids[: int(np.searchsorted(filled, used)) + 1]] = True
     return lengths
 
 
 def _ordered_candidates(
-    meta: NDArray[Any],
-    retrieved: _Candidates,
-    compose: Compose,
-    mine: Mine,
-    *,
-    target_chars: float,
-    chunks: Sequence[Path],
-    vectors: Sequence[Path],
-    seed: int,
+    meta: NDArray[Any], retrieved: _Candidates, how: _Drafting, target_chars: float, chunks: _Paths, vectors: _Paths
 ) -> _Candidates:
     """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `mine.max_similarity`."""
-    negatives = NEGATIVES[compose.negatives]
-    rng = rng_for(seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
+    compose, mine, negatives = how.compose, how.mine, NEGATIVES[how.compose.negatives]
+    rng = rng_for(how.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
     if negatives.repeat_meta_chunk:  # each is its own negative, often enough
         sizes = lookup.chunk_chars(own_chunks, chunks)
         chars = target_chars * compose.draft_factor / len(own_chunks)
         times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
-        return _Candidates(
-            [np.full(count, chunk) for chunk, count in zip(own_chunks, times, strict=True)],
-            [np.ones(count, np.float32) for count in times],
-            [np.full(count, size) for size, count in zip(sizes, times, strict=True)],
-        )
+        own, lengths = ([np.full(*pair) for pair in zip(times, values, strict=True)] for values in (own_chunks, sizes))
+        return _Candidates(own, [np.ones(count, np.float32) for count in times], lengths)
     if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with true cosines
         shards = VectorShards(vectors)
         total = sum(shards.rows)
@@ -338,9 +303,7 @@ def _ordered_candidates(
     return retrieved.picked(orders)
 
 
-def _read_candidates(
-    candidates: Path, chunks_per_meta: NDArray[np.int64], chunks: Sequence[Path]
-) -> Iterator[_Candidates]:
+def _read_candidates(candidates: Path, chunks_per_meta: _Ids, chunks: _Paths) -> Iterator[_Candidates]:
     """Yield the candidates of each meta-document of a block, with their lengths in characters."""
     with pa.ipc.open_file(pa.memory_map(str(candidates))) as reader:
         table = reader.read_all()
@@ -378,7 +341,6 @@ def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
 def _filter_near_duplicates(
     candidates: _Candidates,
     draft: Callable[[_Candidates], list[int]],
-    *,
     document: ComparedDocument,
     shingles: ShingleStore,
     weights: Weights,

@@ -180,10 +180,8 @@ class _Doc2Query:
         try:
             torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
         except ImportError as error:
-            raise EncoderError(
-                f"quest.queries={name}: {error}; pip install 'nextlong[quest]', or take "
-                "quest.queries: extractive, which needs no model"
-            ) from None
+            cure = "pip install 'nextlong[quest]', or take quest.queries: extractive, which needs no model"
+            raise EncoderError(f"quest.queries={name}: {error}; {cure}") from None
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
             model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)

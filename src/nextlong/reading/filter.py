@@ -113,10 +113,8 @@ class _RowFilter:
                 matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
-            raise CorpusError(
-                f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; compare values of one type: CAST(x AS "
-                "DOUBLE), or TRY_CAST where some values are of another type"
-            ) from None
+            cure = "compare values of one type: CAST(x AS DOUBLE), or TRY_CAST where some values are of another type"
+            raise CorpusError(f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; {cure}") from None
         rows_so_far = itertools.count()
         for item in items:
             if isinstance(item, Reject):
@@ -161,10 +159,8 @@ class _RowFilter:
         known: dict[str, str] = {}
         for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
             if (other := known.setdefault(name.lower(), name)) != name:
-                raise RecipeError(
-                    f"{self._key} names {other!r} and {name!r}, which are one column in SQL; write it as your files do, or "
-                    "rename one of two columns"
-                )
+                cure = "write it as your files do, or rename one of two columns"
+                raise RecipeError(f"{self._key} names {other!r} and {name!r}, which are one column in SQL; {cure}")
         return list(paths)
 
     def _varying(self, node: Mapping[str, Any]) -> str:

@@ -175,10 +175,8 @@ def explained(file: InputFile) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
-        raise CorpusError(
-            f"{file.path} ends early or is damaged ({reason}); re-download it, or rename it if its content is of another "
-            "format than its name says"
-        ) from None
+        cure = "re-download it, or rename it if its content is of another format than its name says"
+        raise CorpusError(f"{file.path} ends early or is damaged ({reason}); {cure}") from None
 
 
 def conversation_text(value: Any) -> str | None:

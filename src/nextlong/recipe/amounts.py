@@ -31,8 +31,7 @@ def candidates_of(recipe: Recipe) -> int:
     """
     if recipe.mine.candidates != "auto":
         return recipe.mine.candidates
-    fewest = max(1.0, _draft_chunks(recipe, recipe.chunk.max_chars))
-    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(fewest)))
+    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(recipe, recipe.chunk.max_chars)))))
 
 
 def shortlist_chunks(recipe: Recipe, chunk_chars: float) -> int:
@@ -44,8 +43,7 @@ def shortlist_chunks(recipe: Recipe, chunk_chars: float) -> int:
 
 def _draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
     """Return how many chunks, of so many characters on average, the draft of a sequence has."""
-    chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
-    return chars / max(1.0, chunk_chars)
+    return recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor / max(1.0, chunk_chars)
 
 
 def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:

@@ -76,27 +76,23 @@ class Export(Section):
     def _as_formats_take_it(self) -> Self:
         for terms in map(terms_of, self.formats):
             if self.shard_mb != "auto" and self.shard_mb > (most := terms.most_shard_mb or self.shard_mb):
-                raise ValueError(
-                    f"shard_mb is {self.shard_mb:g} but a file of {terms.name} holds {most:g} at most; lower it"
-                )
+                why = f"a file of {terms.name} holds {most:g} at most"
+                raise ValueError(f"shard_mb is {self.shard_mb:g} but {why}; lower it")
             if self.pack is not None and (why := terms.no_packing):
                 raise ValueError(f"pack is {self.pack} but {terms.name} {why}; leave it null, or choose another format")
             if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
-                takers = " and ".join(_takers(FORMATS.built_in, "pad_documents_to"))
-                raise ValueError(
-                    f"pad_documents_to is {self.pad_documents_to} but {terms.name} cannot mark padding; leave it null, or export "
-                    f"{takers} alone"
-                )
+                cure = f"export {' and '.join(_takers(FORMATS.built_in, 'pad_documents_to'))} alone"
+                why = f"{terms.name} cannot mark padding"
+                raise ValueError(f"pad_documents_to is {self.pad_documents_to} but {why}; leave it null, or {cure}")
         if unused := unused_keys(self.model_dump(mode="json")):
             raise ValueError("; ".join(unused.values()))
         wanted = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(wanted.values())) > 1:
             more = {name: f" + {extra}" if extra else "" for name, extra in wanted.items()}
             lengths = ", ".join(f"{name} target_tokens{extra}" for name, extra in more.items())
-            raise ValueError(
-                f"formats want sequences of different lengths ({lengths}), and one composition has one; give each length a run "
-                "of its own in the same run_dir, which shares every step before the drafts"
-            )
+            why = f"formats want sequences of different lengths ({lengths}), and one composition has one"
+            cure = "give each length a run of its own in the same run_dir, which shares every step before the drafts"
+            raise ValueError(f"{why}; {cure}")
         return self
 
     @property

@@ -50,11 +50,9 @@ class Encoder(Section):
     @property
     def options(self) -> Section:
         """The section that holds its options; where the recipe has none, the defaults."""
-        options: Section = getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
-        return options
+        return getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
 
     def options_as(self, kind: type[_SectionT]) -> _SectionT:
-        """Return the options of an encoder that knows their class."""
         options = self.options
         assert isinstance(options, kind), options
         return options
@@ -111,7 +109,6 @@ def _options(registry: Registry, base: type[Section], name: str) -> type[Section
 
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
-    """Return `Encoder` with the sections of some encoders."""
     sections: Json = {name: ((options := options_class(ENCODERS, name)), options()) for name in names}
     return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections)
 
@@ -157,29 +154,25 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if "://" in self.run_dir:
-            raise ValueError(
-                f"run_dir={self.run_dir} is not a local folder: a run renames and maps files and locks its folder, which object "
-                "stores cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
-            )
+            why = "a run renames and maps files and locks its folder, which object stores cannot do"
+            cure = "give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            raise ValueError(f"run_dir={self.run_dir} is not a local folder: {why}; {cure}")
         special = [f"tokenizer.{key}" for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
         if (tokens := self.compose.target_tokens) <= len(special):
             raise ValueError(f"compose.target_tokens={tokens} leaves no room beside {' and '.join(special)}; raise it")
         wants_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
         if wants_eos and self.tokenizer.eos is None:
-            raise ValueError(
-                f"export.formats: {' and '.join(wants_eos)} wants an EOS token at the end of every document, but "
-                "tokenizer.eos is null; name your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2), or "
-                "by `nextlong run RECIPE --set tokenizer.eos=NAME`"
-            )
+            why = "wants an EOS token at the end of every document, but tokenizer.eos is null"
+            cure = "name your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2), or by "
+            cure += "`nextlong run RECIPE --set tokenizer.eos=NAME`"
+            raise ValueError(f"export.formats: {' and '.join(wants_eos)} {why}; {cure}")
         if self.export.pack is not None and self.export.pack < self.sequence_tokens:
-            raise ValueError(
-                f"export.pack={self.export.pack} tokens a row cannot hold a sequence, which has {self.sequence_tokens}; raise "
-                "it to at least that (a multiple leaves no gap)"
-            )
+            why = f"tokens a row cannot hold a sequence, which has {self.sequence_tokens}"
+            cure = "raise it to at least that (a multiple leaves no gap)"
+            raise ValueError(f"export.pack={self.export.pack} {why}; {cure}")
         if (share := self.export.validation) and self.compose.sequences == 1:
-            raise ValueError(
-                f"export.validation={share:g} but compose.sequences=1 cannot be split; make more sequences"
-            )
+            cure = "make more sequences"
+            raise ValueError(f"export.validation={share:g} but compose.sequences=1 cannot be split; {cure}")
         return self
 
     @classmethod
@@ -212,9 +205,8 @@ class Recipe(Section):
             raise RecipeError(f"{origin} {cure}") from None
         compose, encoder = merged.get("compose"), merged.get("encoder")
         method = compose.get("method") if isinstance(compose, dict) else None
-        methods, merged = _extensions(
-            METHODS, Recipe, merged, method if isinstance(method, str) else keys.Compose().method
-        )
+        chosen = method if isinstance(method, str) else keys.Compose().method
+        methods, merged = _extensions(METHODS, Recipe, merged, chosen)
         encoders, plain = _encoders_named(encoder if isinstance(encoder, dict) else {})
         root = _recipe_with(methods, encoders)
         if isinstance(encoder, dict):
@@ -249,15 +241,13 @@ class Recipe(Section):
 
     @property
     def run_path(self) -> Path:
-        """Where the recipe's run lives."""
         return Path(self.run_dir).expanduser()
 
     @property
     def options(self) -> Section:
         """The section of the recipe's method, which has no keys where the method has no options."""
         name = self.compose.method
-        section: Section = getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
-        return section
+        return getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
 
     @property
     def sequence_tokens(self) -> int:
@@ -272,7 +262,6 @@ class Recipe(Section):
 
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
-    """Return `Recipe` with the sections of some methods and encoders."""
     encoder = encoder_with(encoders)
     sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)

@@ -94,9 +94,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         except RecipeError as error:
             reason = f", and {error}"
     if not path.exists():
-        raise RecipeError(
-            f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
-        )
+        cure = "a base counts from the folder of the recipe that names it"
+        raise RecipeError(f"{where}={name}: {path} does not exist{reason}; {cure}")
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
         raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
@@ -183,15 +182,12 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
         shown = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
         raise RecipeError(f"{where} holds {shown}, half of a surrogate pair and no text; correct it")
-    elif (
-        isinstance(value, int | float) and (_MOST_FRACTIONAL if isinstance(value, float) else _MOST) < abs(value) < inf
-    ):
+    elif isinstance(value, float | int) and (_MOST, _MOST_FRACTIONAL)[isinstance(value, float)] < abs(value) < inf:
         shown = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
         raise RecipeError(f"{origin}: {key} is {shown}, which is more than there can be of anything; correct it")
 
 
 def _copied(value: Any) -> Any:
-    """Return plain data as new dictionaries and lists, however deep."""
     if isinstance(value, Mapping):
         return {key: _copied(below) for key, below in value.items()}
     return [_copied(below) for below in value] if isinstance(value, list | tuple) else value
@@ -204,6 +200,7 @@ def _in_full(key: str, value: Any) -> Any:
     return {"files": value} if key == "decontaminate" and isinstance(value, list) else value
 
 
+_Names = Callable[[], Sequence[str]]
 # pydantic's words for what YAML calls otherwise
 _PLAIN_WORDS = {
     "model_type": "must be a section of keys",
@@ -212,9 +209,7 @@ _PLAIN_WORDS = {
 }
 
 
-def explain(
-    error: ValidationError, root: type[BaseModel], *, methods: Callable[[], Sequence[str]] = lambda: ()
-) -> list[str]:
+def explain(error: ValidationError, root: type[BaseModel], *, methods: _Names = lambda: ()) -> list[str]:
     """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
@@ -251,7 +246,6 @@ def _kinds(model: Any) -> Mapping[str, Any]:
 
 
 def _held(field: Any) -> Any:
-    """Return the type of a field, of a list that of its elements."""
     return get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
 
 
@@ -261,21 +255,21 @@ def key_of(parts: Sequence[int | str]) -> str:
     return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in below)
 
 
-def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
+def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], methods: _Names) -> str:
     first = items[0]
     if first["type"] == "extra_forbidden":
         return _explain_unknown(first["loc"], root, methods)
     if first["type"] == "missing":
-        return f"{where} is missing; `nextlong init` writes a recipe with every key"
+        init = getattr(root, "INIT", "nextlong init").partition(" {")[0]
+        return f"{where} is missing; `{init}` writes a recipe with every key"
     value = "" if isinstance(first["input"], dict | list | tuple | BaseModel) else f" (it is {first['input']!r})"
     if (wrong := next((item for item in items if item["type"] == "value_error"), None)) is not None:
         return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")
     reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
     reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
     reasons = [reason.replace("a valid", "an" if "valid integer" in reason else "a") for reason in reasons]
-    problem = (
-        f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
-    )
+    others = (reason.removeprefix("must be ") for reason in reasons[1:])
+    problem = f"{where} {' or '.join([reasons[0], *others])}{value}"
     if first["type"] == "tuple_type" and isinstance(first["input"], str):
         element = _walk(first["loc"], root)[1]
         is_section = isinstance(element, type) and issubclass(element, BaseModel)
@@ -287,7 +281,7 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
     return problem
 
 
-def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
+def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: _Names) -> str:
     model, key = _walk(loc[:-1], root)[1], str(loc[-1])
     known = sorted({*model.model_fields, *(methods() if model is root else ())})
     if key in known:

@@ -1,10 +1,7 @@
-"""Sweep: one recipe over a grid of values, in one run directory.
+"""Sweep: one recipe over a grid of values, in one run directory: a variant a grid point, `RUN@NAME`, and a table of all.
 
-In:  a recipe file and, for each swept key, its values. Out: one variant a grid point, `RUN@NAME`; and a table.
-A grid point with the recipe's own settings is the variant that `RUN` opens; `RUN` is never another point.
-
-Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
-so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
+A grid point with the recipe's own settings is the variant that `RUN` opens. All variants are validated before any runs.
+Shared steps are cached, so an interrupted sweep resumes.
 """
 
 from __future__ import annotations
@@ -71,9 +68,8 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
         try:
             values = yaml.safe_load(f"[{raw}]")
         except (yaml.YAMLError, ValueError):
-            raise RecipeError(
-                f"--over {asked!r}: {raw!r} is not a list of YAML values; quote what holds a comma"
-            ) from None
+            cure = "quote what holds a comma"
+            raise RecipeError(f"--over {asked!r}: {raw!r} is not a list of YAML values; {cure}") from None
         if not key or not equals or not values:
             raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
         if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
@@ -85,9 +81,8 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
     if "run_dir" in axes:
         raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
     if recipe.name is not None:
-        raise RecipeError(
-            f"name={recipe.name}: the points of a sweep are variants with names of their own; leave it null"
-        )
+        cure = "leave it null"
+        raise RecipeError(f"name={recipe.name}: the points of a sweep are variants with names of their own; {cure}")
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
     checked, mistakes = [], []

@@ -59,11 +59,8 @@ def show_facts(facts: Sequence[tuple[str, str]], console: Console, *, beside: Se
     """
     width = max(len(name) for name, _ in (*facts, *beside)) + 2
     for name, value in facts:
-        style = "yellow" if name == "warning" else ""
-        parts = [value]
-        if console.is_terminal and name not in _COMMANDS:
-            room = max(_LEAST_FACT_CELLS, console.width - width)
-            parts = wrapped(value, room)
+        style, room = "yellow" if name == "warning" else "", max(_LEAST_FACT_CELLS, console.width - width)
+        parts = wrapped(value, room) if console.is_terminal and name not in _COMMANDS else [value]
         shown = visible(f"\n{'':<{width}}".join(parts))
         console.print(f"{name + ':':<{width}}{shown}", highlight=False, markup=False, soft_wrap=True, style=style)
 
@@ -109,10 +106,8 @@ def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
 
 def show_line(row: Text, console: Console) -> None:
     """Print a row at once: cut at the edge of a terminal, whole where there is none."""
-    if console.is_terminal:
-        console.print(row, no_wrap=True, overflow="ellipsis")
-    else:
-        console.print(row, soft_wrap=True)
+    is_cut = console.is_terminal
+    console.print(row, no_wrap=True, overflow="ellipsis" if is_cut else "ignore", crop=is_cut)
 
 
 def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:

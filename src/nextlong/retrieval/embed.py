@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,11 @@ from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
+
+Shard = tuple[
+    Path, Path, Path | None
+]  # its DOCUMENTS, its CHUNKS, and which of these are on a shortlist if there is one
+Prepared = Path | ExecutionResult | None  # the stem of a fitted encoder, or how a model runs
 
 _BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
 _LENGTH_TOLERANCE: Final = 1e-2
@@ -48,25 +53,16 @@ class EmbedResult(TaskResult):
 
 
 def embed_rows(
-    out: Path,
-    *,
-    documents: Path,
-    chunks: Path,
-    encoder: recipe.Encoder,
-    fitted: Path | None = None,
-    execution: ExecutionResult | None = None,
-    shortlist: Path | None = None,
-    first: int = 0,
-    last: int | None = None,
+    out: Path, shard: Shard, encoder: recipe.Encoder, prepared: Prepared = None, some_rows: slice = slice(None)
 ) -> EmbedResult:
-    """Embed [first, last) of the rows of a shard that are embedded: all chunks, or those on the `shortlist` if there is one.
+    """Embed some of the rows of a shard that are embedded: all chunks, or those on its shortlist if there is one.
 
-    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or if an `execution` says how, `{out}.slice.npy` of the rows alone.
+    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or if an execution says how, `{out}.slice.npy` of the rows alone.
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
-    model = _loaded(encoder, fitted, execution)
-    rows = embedded_rows(chunks, shortlist)[first:last]
-    at_once = _BLOCK_CHUNKS if execution is None else execution.call_chunks
+    model, (documents, chunks, shortlist) = _loaded(encoder, prepared), shard
+    rows = embedded_rows(chunks, shortlist)[some_rows]
+    at_once = prepared.call_chunks if isinstance(prepared, ExecutionResult) else _BLOCK_CHUNKS
 
     def blocks() -> Iterator[NDArray[np.float16]]:
         texts = chain.from_iterable(batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
@@ -88,26 +84,23 @@ def embed_rows(
                 raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
             yield vectors.astype("<f2")
 
-    if execution is None:
-        return _write_vectors(out, blocks(), rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
+    if not isinstance(prepared, ExecutionResult):
+        return _write_vectors(out, blocks(), shard, model.dimensions)
     np.save(f"{out}.slice.npy", np.concatenate(list(blocks())))
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(
-    out: Path, *, tasks: Sequence[int], chunks: Path, shortlist: Path | None, dimensions: int
-) -> EmbedResult:
-    """Write `{out}.vectors.npy` of a shard of `chunks` from the slices that these tasks wrote, in their order."""
+def join_slices(out: Path, shard: Shard, *, tasks: Sequence[int], dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` of a shard from the slices that these tasks wrote, in their order."""
     folder = out.parent.parent  # this task's own is inside it
     slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
-    rows = embedded_rows(chunks, shortlist)
-    return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
+    return _write_vectors(out, slices, shard, dimensions)
 
 
-def _write_vectors(
-    out: Path, blocks: Iterable[NDArray[np.float16]], *, rows: NDArray[np.int64], chunks: int, dimensions: int
-) -> EmbedResult:
-    """Write `{out}.vectors.npy` block by block: the vectors of ascending chunk `rows`, and zero for all others."""
+def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: Shard, dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` block by block: the vectors of the rows of a shard that are embedded, zero for all others."""
+    _, path, shortlist = shard
+    rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
     written = done = 0
     with open(f"{out}.vectors.npy", "wb") as file:
         header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
@@ -123,25 +116,27 @@ def _write_vectors(
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionResult | None) -> LoadedEncoder:
+def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
     # One worker embeds many shards or slices; the model is loaded once.
-    if execution is None:
-        return load_encoder(encoder, fitted=fitted)
-    model = load_encoder(encoder, dtype=execution.dtype, threads=execution.threads)
-    device = getattr(model, "device", execution.device)
-    if device != execution.device:
-        cure = f"run where {execution.device} is available, or set encoder.sentence_transformers.device={device}"
-        tried = f"was tried on {execution.device}, and this task would run it on {device}, which gives other vectors"
+    if not isinstance(prepared, ExecutionResult):
+        return load_encoder(encoder, fitted=prepared)
+    model = load_encoder(encoder, dtype=prepared.dtype, threads=prepared.threads)
+    device = getattr(model, "device", prepared.device)
+    if device != prepared.device:
+        cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"
+        tried = f"was tried on {prepared.device}, and this task would run it on {device}, which gives other vectors"
         raise EncoderError(f"encoder.model={encoder.model} {tried}; {cure}")
     return model
 
 
-def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, int, int]]:
-    """Return shard, first and last of the rows of each slice; small corpora are cut finer, to give all workers something."""
+def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, slice]]:
+    """Return shard and rows of each slice; small corpora are cut finer, to give all workers something."""
     finest = -(-sum(row_counts) // _LEAST_TASKS)
     finest += -finest % execution.call_chunks
     size, counts = max(execution.call_chunks, min(execution.task_chunks, finest)), enumerate(row_counts)
-    return [(shard, first, min(first + size, count)) for shard, count in counts for first in range(0, count, size)]
+    return [
+        (shard, slice(first, min(first + size, count))) for shard, count in counts for first in range(0, count, size)
+    ]
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
@@ -166,19 +161,20 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
     return TaskResult()
 
 
+def _values(amounts: Amounts) -> float:
+    return amounts.chunks * amounts.dimensions
+
+
 def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """The chunks → whatever the encoder needs of them before the first is embedded; nothing for some."""
     kind, encoder = kind_of(recipe.encoder), recipe.encoder
 
     def tasks(done: Artifacts) -> list[Task]:
-        text = corpus(done)
-        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=recipe.seed)
+        return kind.prepare(encoder, corpus=corpus(done), seed=recipe.seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
-    needs, estimate = kind.resources(encoder), kind.estimate(encoder)
-    return Step(
-        "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=estimate
-    )
+    needs, costs = kind.resources(encoder), kind.estimate(encoder)
+    return Step("encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=costs)
 
 
 def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
@@ -190,33 +186,24 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortl
         text = corpus(done)
         marks = [None] * len(text.chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
         shards = [*zip(text.documents, text.chunks, marks, strict=True)]
-        files: list[dict[str, Any]] = [
-            {"documents": one, "chunks": its, "shortlist": mark} for one, its, mark in shards
-        ]
         if kind.embeds == "shards":
             fitted = done["encoder"].stem() if kind.needs_fit else None
-            return Work([partial(embed_rows, encoder=encoder, fitted=fitted, **of_shard) for of_shard in files])
+            return Work([partial(embed_rows, shard=shard, encoder=encoder, prepared=fitted) for shard in shards])
         execution = done["encoder"].result(ExecutionResult)
-        counts = [len(embedded_rows(its, mark)) for _, its, mark in shards]
-        embed = partial(embed_rows, encoder=encoder, execution=execution)
-        each: list[Task] = []
-        members: list[list[int]] = [[] for _ in files]  # of each shard, the numbers of its tasks
-        for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
-            each.append(partial(embed, first=first, last=last, **files[shard]))
-            members[shard].append(number)
+        embed = partial(embed_rows, encoder=encoder, prepared=execution)
+        slices = slices_of([len(embedded_rows(its, mark)) for _, its, mark in shards], execution)
+        each = [partial(embed, shard=shards[number], some_rows=rows) for number, rows in slices]
 
-        def join(numbers: list[int], chunks: Path, mark: Path | None) -> Join:
-            task = partial(join_slices, tasks=numbers, chunks=chunks, shortlist=mark, dimensions=execution.dimensions)
-            return Join(numbers, lambda _: task, replaces=True)
+        def join(number: int, shard: Shard) -> Join:
+            members = [task for task, (of_shard, _) in enumerate(slices) if of_shard == number]
+            task = partial(join_slices, shard=shard, tasks=members, dimensions=execution.dimensions)
+            return Join(members, lambda _: task, replaces=True)
 
-        joins = [join(numbers, its, mark) for numbers, (_, its, mark) in zip(members, shards, strict=True)]
+        joins = [join(number, shard) for number, shard in enumerate(shards)]
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
-    def values(amounts: Amounts) -> float:
-        return amounts.chunks * amounts.dimensions
-
     needs, version = kind.resources(encoder), 1
-    estimate = Estimate(work="embedded", seconds=6e-5, disk=values, bytes=2, tasks=per_shard, rate=kind.rate)
+    estimate = Estimate(work="embedded", seconds=6e-5, disk=_values, bytes=2, tasks=per_shard, rate=kind.rate)
     if kind.embeds == "slices":
         version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
         estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
@@ -225,14 +212,12 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortl
 
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
+
+    def disk(amounts: Amounts) -> float:
+        return amounts.kept_documents * (amounts.dimensions + 8)
+
     config: Json = {"of": recipe.documents.vector}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
-    estimate = Estimate(
-        work=lambda amounts: amounts.chunks * amounts.dimensions,
-        seconds=2e-9,
-        disk=lambda amounts: amounts.kept_documents * (amounts.dimensions + 8),
-        bytes=2,
-        tasks=per_shard,
-    )
+    estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks=per_shard)
     return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

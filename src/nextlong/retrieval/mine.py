@@ -46,6 +46,7 @@ _LEAST_QUERIES = 2048
 
 _Paths = Sequence[Path]
 _Scans = tuple[_Paths, _Paths]
+_Queries = tuple[Path, int, int]  # a file of queries, and the first and last of its rows
 
 
 def _corpus_blocks(vectors: _Paths) -> list[range]:
@@ -58,10 +59,10 @@ def _sample_size(k: float, total: float) -> int:
     return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
 
 
-def _find_least_scores(out: Path, *, queries: Path, first: int, last: int, vectors: _Paths, k: int) -> TaskResult:
+def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
     shards = VectorShards(vectors)
-    ids, exclude, _ = read_queries(queries, first, last)
+    ids, exclude, _ = read_queries(*queries)
     guess_Q = None
     if len(ids):
         sample = _sample_size(k, sum(shards.rows))
@@ -91,21 +92,13 @@ def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, blo
 
 
 def _mine_block(
-    out: Path,
-    *,
-    queries: Path,
-    first: int,
-    last: int,
-    index: IndexFiles,
-    k: int,
-    scans: _Scans | None,
-    shortlist: _Paths,
+    out: Path, queries: _Queries, index: IndexFiles, *, k: int, scans: _Scans | None = None, shortlist: _Paths = ()
 ) -> MineResult:
-    """Find the candidates of the queries of rows [first, last); writes `{out}.candidates.arrow`.
+    """Find the candidates of queries; writes `{out}.candidates.arrow`.
 
     `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`.
     """
-    ids, exclude, before = read_queries(queries, first, last)
+    ids, exclude, before = read_queries(*queries)
     opened_index = open_index(index)
     candidates, judged, shortlisted = 0, 0, 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
@@ -182,7 +175,7 @@ def read_bytes(amounts: Amounts) -> float:
     vectors, queries = (2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries))
     if _block_count(amounts):
         return vectors + queries * _block_count(amounts)  # each block's task reads the queries' own vectors
-    return vectors * amounts.visited_share * blocks(amounts.queries, amounts.queries)
+    return vectors * amounts.visited_share * _tasks(amounts)
 
 
 def _products(amounts: Amounts) -> float:
@@ -198,7 +191,11 @@ def _search_memory(amounts: Amounts) -> float:
 
 
 def _least_tasks(amounts: Amounts) -> float:
-    return max(blocks(amounts.queries, amounts.queries), amounts.queries / _LEAST_QUERIES)
+    return max(_tasks(amounts), amounts.queries / _LEAST_QUERIES)
+
+
+def _tasks(amounts: Amounts) -> float:
+    return blocks(amounts.queries, amounts.queries)
 
 
 def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
@@ -212,9 +209,8 @@ _LEAST = costs.of_products(
     bytes=4,
     tasks=_least_tasks,
     memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
-    reads=_if_blocks(
-        lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
-    ),  # each the whole
+    # Each task reads the whole sample.
+    reads=_if_blocks(lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)),
 )
 _SCAN = costs.of_products(
     work=_if_blocks(_products),
@@ -230,66 +226,56 @@ _MINE = costs.of_products(
     ),
     disk="all_neighbours",
     bytes=12,
-    tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
+    tasks=_tasks,
     memory=_search_memory,
     reads=lambda amounts: 12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts),
 )
 
 
 def mine_steps(
-    recipe: Recipe,
-    name: str,
-    vectors: Step,
-    queries: Step,
-    index: Sequence[Step],
-    neighbours: NeighbourCount,
-    *,
-    shortlist: Sequence[Step] = (),
+    recipe: Recipe, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
 ) -> list[Step]:
-    """VECTORS → CANDIDATES of the queries, by the index that the steps `index` built, or exactly; the last step is `name`.
+    """VECTORS → CANDIDATES of the queries, by the index that the steps `before` built, or exactly; the last step is `name`.
 
-    The others search by blocks of the corpus; one block leaves them without tasks. `shortlist`: what chose the chunks with vectors.
+    The others search by blocks of the corpus; one block leaves them without tasks. Or `before` chose the chunks with vectors.
     """
-    given = (vectors, queries, *index, *shortlist)
+    given = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
-    named, unbuilt = (
-        recipe.search.index,
-        None,
-    )  # an index of another package, which reads the vectors as they are stored
-    if named not in (AUTO, EXACT) and not is_built(named):
-        unbuilt = named
+    unbuilt = None  # an index of another package, which reads the vectors as they are stored
+    if recipe.search.index not in (AUTO, EXACT) and not is_built(recipe.search.index):
+        unbuilt = recipe.search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
     def blocks_of(done: Artifacts) -> list[range]:
         return _corpus_blocks(vectors_of(done)) if is_exact(done) else []
 
-    def search_of(done: Artifacts) -> dict[str, Any]:
-        return {"queries": queries_of(done), "vectors": vectors_of(done), "k": count_neighbours(neighbours, done)}
-
     def least_tasks(done: Artifacts) -> Work:
         ranges = query_ranges(queries_of(done), most=_LEAST_QUERIES) if blocks_of(done) else []
-        find = partial(_find_least_scores, **search_of(done))
-        return Work([partial(find, first=first, last=last) for first, last in ranges], gpu="unused")
+        find = partial(_find_least_scores, vectors=vectors_of(done), k=count_neighbours(neighbours, done))
+        return Work([partial(find, queries=(queries_of(done), *rows)) for rows in ranges], gpu="unused")
 
     def scan_tasks(done: Artifacts) -> list[Task]:
-        scan = partial(_scan_block, least=done["least_scores"].files(".least.npy"), **search_of(done))
+        least, k = done["least_scores"].files(".least.npy"), count_neighbours(neighbours, done)
+        scan = partial(_scan_block, queries=queries_of(done), least=least, vectors=vectors_of(done), k=k)
         return [partial(scan, block=block) for block in blocks_of(done)]
 
     def tasks(done: Artifacts) -> Work:
         files, scans, queries = index_files(done), None, queries_of(done)
         files = files if unbuilt is None else replace(files, index=unbuilt)
+        marks = done["shortlist"].files(".shortlist.npy") if "shortlist" in done else ()
         if "scan" in done and blocks_of(done):
             stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in done["scan"].files(".ends.npy")]
             scans = done["least_scores"].files(".least.npy"), stems
-        mine = partial(_mine_block, queries=queries, index=files, k=count_neighbours(neighbours, done), scans=scans)
-        mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy") if shortlist else ())
-        each = [partial(mine, first=first, last=last) for first, last in query_ranges(queries)]
+        k = count_neighbours(neighbours, done)
+        mine = partial(_mine_block, index=files, k=k, scans=scans, shortlist=marks)
+        each = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
         return Work(each, gpu="unused" if is_built(files.index) or scans else None)
 
     resources = Resources(gpu="unused" if recipe.search.device == "cpu" else "optional")
-    before: list[Step] = []
+    scanning: list[Step] = []
     if recipe.search.index in (AUTO, EXACT):
         least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
         scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
-        before = [least, scan]
-    return [*before, Step(name, 5, config, (*given, *before), tasks, MineResult, resources=resources, estimate=_MINE)]
+        scanning = [least, scan]
+    inputs = (*given, *scanning)
+    return [*scanning, Step(name, 5, config, inputs, tasks, MineResult, resources=resources, estimate=_MINE)]

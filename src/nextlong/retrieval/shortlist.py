@@ -89,14 +89,16 @@ class _Vocabulary(NamedTuple):
     mean_words: float
 
 
-def _count_words(
-    out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], sampled: int, seed: int
-) -> _WordsResult:
+_Counted = tuple[Path, _WordsResult]  # the stem of what `_count_words` wrote, and its result
+_Shard = tuple[Path, Path]  # its DOCUMENTS and its CHUNKS
+
+
+def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> _WordsResult:
     """Count the words of a sample of all chunks; writes a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
     from scipy import sparse
 
-    total = sum(map(count_chunks, chunks))
-    texts = sample_texts(documents, chunks, fraction=sampled / max(1, total), seed=seed)
+    total = sum(map(count_chunks, corpus.chunks))
+    texts = sample_texts(corpus.documents, corpus.chunks, fraction=sampled / max(1, total), seed=seed)
     hashes, bounds = _hashed(texts)
     words = np.unique(hashes)
     counts = _looked_up(hashes, bounds, words)
@@ -113,14 +115,7 @@ def _count_words(
 
 
 def _choose_words(
-    out: Path,
-    *,
-    meta_documents: Path,
-    rows: slice,
-    corpus: CorpusFiles,
-    words: Path,
-    summary: _WordsResult,
-    wanted: int,
+    out: Path, *, meta_documents: Path, rows: slice, corpus: CorpusFiles, words: _Counted, wanted: int
 ) -> TaskResult:
     """Choose the words that the meta-chunks of some `rows` of META_DOCUMENTS are looked up by, and the score to reach.
 
@@ -128,8 +123,7 @@ def _choose_words(
     """
     from scipy import sparse
 
-    metas = np.load(meta_documents)[rows]
-    vocabulary = _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
+    metas, vocabulary, (stem, summary) = np.load(meta_documents)[rows], _read_vocabulary(words), words
     counts = _looked_up(*_hashed(corpus.texts(chunk_ids_of(metas)).tolist()), vocabulary.hashes)
     # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
     weights, kept = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
@@ -137,7 +131,7 @@ def _choose_words(
         kept.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
     places, ends = np.concatenate(kept), np.cumsum([*map(len, kept)])
     queries = sparse.csr_matrix((counts.data[places], counts.indices[places], ends), shape=counts.shape)
-    sample = sparse.load_npz(f"{words}.sample.npz")
+    sample = sparse.load_npz(f"{stem}.sample.npz")
     # A document's own chunks are the best of each of its chunks, but not among those that it gets.
     own = np.repeat(metas["chunks"], metas["chunks"])
     in_sample = (wanted / own + own) * summary.sampled / max(1, summary.chunks)
@@ -155,27 +149,18 @@ def _choose_words(
 
 
 def _mark_shard(
-    out: Path,
-    *,
-    shard: int,
-    documents: Path,
-    chunks: Path,
-    meta_documents: Path,
-    words: Path,
-    summary: _WordsResult,
-    queries: Sequence[Path],
-    seed: int,
+    out: Path, shard: int, files: _Shard, *, meta_documents: Path, words: _Counted, queries: Sequence[Path], seed: int
 ) -> _ShortlistResult:
     """Mark the chunks of a shard that are embedded; writes `{out}.shortlist.npy`. `queries` are stems of `_choose_words`."""
     from scipy import sparse
 
-    vocabulary = _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
+    vocabulary = _read_vocabulary(words)
     # (chunks,): bits that say why a chunk is embedded, as a control or because it is on the shortlist; 0 if it is not.
-    marks = np.zeros(count_chunks(chunks), np.uint8)
-    keys = chunk_keys(documents, chunks, seed=seed, stage="shortlist.control")
+    marks = np.zeros(count_chunks(files[1]), np.uint8)
+    keys = chunk_keys(*files, seed=seed, stage="shortlist.control")
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
     found = []
-    for batch in iter_chunk_texts(documents, chunks):
+    for batch in iter_chunk_texts(*files):
         hashes, bounds = _hashed(batch.texts)
         found.append(_weights(_looked_up(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary))
     if found:
@@ -224,6 +209,11 @@ def describe_shortlist(done: Artifacts) -> str:
         f"{share}; the shortlist has about {found:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
         f"(estimated from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
     )
+
+
+def _read_vocabulary(words: _Counted) -> _Vocabulary:
+    stem, summary = words
+    return _Vocabulary(np.load(f"{stem}.words.npy"), np.load(f"{stem}.idf.npy"), summary.mean_words)
 
 
 def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -275,15 +265,14 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     def words_of(done: Artifacts) -> dict[str, Any]:
         """What `_choose_words` and `_mark_shard` both take."""
         metas, words = done["meta_documents"].file(".meta_documents.npy"), done["shortlist_words"]
-        return {"meta_documents": metas, "words": words.stem(), "summary": words.result(_WordsResult)}
+        return {"meta_documents": metas, "words": (words.stem(), words.result(_WordsResult))}
 
     def count(done: Artifacts) -> list[Task]:
-        text = corpus_of(done)
-        return [partial(_count_words, documents=text.documents, chunks=text.chunks, sampled=_SAMPLED, seed=seed)]
+        return [partial(_count_words, corpus=corpus_of(done), sampled=_SAMPLED, seed=seed)]
 
     def choose(done: Artifacts) -> list[Task]:
         given = words_of(done)
-        wanted = shortlist_chunks(recipe, given["summary"].chars / max(1, given["summary"].sampled))
+        wanted = shortlist_chunks(recipe, given["words"][1].chars / max(1, given["words"][1].sampled))
         each = partial(_choose_words, corpus=corpus_of(done), wanted=wanted, **given)
         return [partial(each, rows=slice(*some)) for some in query_ranges(given["meta_documents"])]
 
@@ -292,7 +281,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
         each = partial(_mark_shard, queries=stems, seed=seed, **words_of(done))
         shards = enumerate(zip(text.documents, text.chunks, strict=True))
-        return [partial(each, shard=shard, documents=documents, chunks=chunks) for shard, (documents, chunks) in shards]
+        return [partial(each, shard=shard, files=files) for shard, files in shards]
 
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
     compose = recipe.compose

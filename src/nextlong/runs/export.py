@@ -161,10 +161,8 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         if not equals:
             raise RecipeError(f"--set {asked!r} is not KEY=VALUE; write --set export.pack=524288")
         if key.split(".")[0] not in ("export", "workers"):
-            raise RecipeError(
-                f"--set {asked} changes more than the export; say `nextlong run RECIPE --set {asked}`, which keeps every "
-                "step that it does not touch"
-            )
+            cure = f"say `nextlong run RECIPE --set {asked}`, which keeps every step that it does not touch"
+            raise RecipeError(f"--set {asked} changes more than the export; {cure}")
     options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
     if formats:
         options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
@@ -205,9 +203,8 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
 def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     """Raise a user's error for what cannot work, before anything is written."""
     if stale == "replace" and recipe.export.push is None:
-        raise RecipeError(
-            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out"
-        )
+        cure = "say --into DIR-or-URL, or leave it out"
+        raise RecipeError(f"--replace without --into: there is nothing to replace; {cure}")
     for run in runs:
         if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
             raise RecipeError(

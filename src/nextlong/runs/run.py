@@ -226,9 +226,8 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
         if not (isfinite(share) and share > 0):
             raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
     if by != "sequences" and not proportions:
-        raise RecipeError(
-            f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
-        )
+        cure = "give a mix such as 1,2"
+        raise RecipeError(f"by={by!r} says what the proportions of a mix count, but there are none; {cure}")
     composed = [(run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs]
     if twice := [run for place, run in enumerate(runs) if composed[place] in composed[:place]]:
         raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")

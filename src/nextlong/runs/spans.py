@@ -260,5 +260,4 @@ def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each element its place, from 0, in its run of equal keys."""
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     sizes = np.diff(begins, append=len(keys))
-    places: NDArray[np.int64] = np.arange(len(keys)) - np.repeat(begins, sizes)
-    return places
+    return np.arange(len(keys)) - np.repeat(begins, sizes)

@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
 from nextlong.runs.run import Run
+from nextlong.sequences.shortfall import why_fewer
 
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
@@ -94,6 +96,9 @@ def synthesize(
     recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():
         (run,) = export.run(recipe, reporter=reporter).runs
+    if recipe.compose.sequences != "all" and len(run) < recipe.compose.sequences:
+        causes = "; ".join(why_fewer(recipe.compose, run.steps))
+        warnings.warn(f"{len(run):,} sequences, fewer than num_sequences={num_sequences} ({causes})", stacklevel=2)
     return run
 
 
@@ -118,9 +123,8 @@ def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tup
         row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
         if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
             found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
-            raise CorpusError(
-                f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
-            )
+            cure = f"give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
+            raise CorpusError(f"texts[{number}] {found}; {cure}")
         record = {"id": str(row.get(id, number)), "text": row[text]}
         content += json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         chars.append(len(record["text"]))
@@ -143,9 +147,8 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
         return {"source": str(given)}
     inner = getattr(given, "backend_tokenizer", given)
     if not hasattr(inner, "to_str"):
-        raise RecipeError(
-            f"tokenizer is {type(given).__name__}; give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
-        )
+        cure = "give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        raise RecipeError(f"tokenizer is {type(given).__name__}; {cure}")
     content = inner.to_str()
     path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
     if not path.exists():

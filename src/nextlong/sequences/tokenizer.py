@@ -106,10 +106,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     source = config.source or ""
     path = local_path(source)
     if not path.is_file() and (path != Path(source) or re.fullmatch(_HUB_NAME, source) is None):
-        raise TokenizerError(
-            f"tokenizer.source={source!r}: {path} does not exist; "
-            "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
-        )
+        cure = "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
+        raise TokenizerError(f"tokenizer.source={source!r}: {path} does not exist; {cure}")
     try:
         if path.is_file():
             return without_options(Tokenizer.from_file(str(path)))
@@ -171,10 +169,8 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    options: dict[str, Any] = {"special_tokens": specials, "initial_alphabet": alphabet, "show_progress": False}
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, **options))
     return tokenizer
 
 

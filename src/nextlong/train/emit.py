@@ -87,9 +87,8 @@ class Settings:
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
         if count % min(_GPUS_PER_NODE, count):
-            raise RecipeError(
-                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple"
-            )
+            cure = "use a multiple"
+            raise RecipeError(f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; {cure}")
         _ = self.accumulation
 
     @property
@@ -112,9 +111,8 @@ class Settings:
         """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
         path = self.recipe.model.path
         if not (file := Path(path or "") / "config.json").is_file():
-            raise RecipeError(
-                f"model.path={path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
-            )
+            cure = "name a local folder"
+            raise RecipeError(f"model.path={path!r}: this trainer needs the model's sizes and RoPE; {cure}")
         config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
@@ -128,9 +126,8 @@ class Settings:
         base = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
         kind = own.setdefault("rope_type", own.pop("type", "default"))
         if model.rope_scaling == "keep" and kind not in ("default", "llama3"):
-            raise RecipeError(
-                f"model.rope_scaling=keep: {kind} is not known to this trainer; set model.rope_scaling=replace"
-            )
+            cure = "set model.rope_scaling=replace"
+            raise RecipeError(f"model.rope_scaling=keep: {kind} is not known to this trainer; {cure}")
         is_kept = model.rope_scaling == "keep" and kind == "llama3"
         return float(base if model.rope_base is None else model.rope_base), own if is_kept else None
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -28,8 +30,7 @@ from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
 from nextlong.train import exact
-from nextlong.train.model import accelerator, autocast, memory_advice, optimizer_for, ready_to_train
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.model import Prepared, accelerator, autocast, memory_advice, optimizer_for, prepare, ready_to_train
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import on_device, packed_batch
 
@@ -173,10 +174,8 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
     """Return the seconds of training on a row here: one and two layers with random weights are timed, the rest is linear."""
-    here = accelerator()
-    bounds = [0, *accumulate(lengths)]
+    here, bounds = accelerator(), [0, *accumulate(lengths)]
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
-
     times: dict[int, list[float]] = {1: [], 2: []}
     for layers, of_steps in times.items():
         network = model_of_layers(recipe, config, layers=layers).to(here)
@@ -205,13 +204,12 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
             # Each group of ranks that shares a row needs one in every step; if none divides evenly, all devices share it.
             for ranks in [ranks for ranks in powers if rows % (count // ranks) == 0] or [count]:
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
-                held = _PeakMemory(
-                    _interpolate(*(one.parts for one in (alone if count == 1 else split)), share=share), {}
-                )
+                ends = (one.parts for one in (alone if count == 1 else split))
+                held = _PeakMemory(_interpolate(*ends, share=share), {})
                 held = held if count == 1 else _sharded(held, sizes, count)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
-            total = flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
+            total = flops(sizes, [tokens]) / tokens * recipe.training.tokens
             hours = total / (tera * 1e12 * _UTILISATION * count) / 3600
             yield _Case(name, count, tokens, ranks, held, fits, hours)
 
@@ -289,10 +287,9 @@ def sizes_of(config: PretrainedConfig) -> _Sizes:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     # Tied weights are one tensor, and `parameters()` yields it once.
-    parameters = sum(tensor.numel() for tensor in model.parameters())
+    parameters, heads = sum(tensor.numel() for tensor in model.parameters()), config.num_attention_heads
     embedding = model.get_input_embeddings().weight
     is_tied = model.get_output_embeddings().weight is embedding
-    heads = config.num_attention_heads
     return _Sizes(
         parameters=parameters,
         multiplied=parameters - (0 if is_tied else embedding.numel()),
@@ -370,7 +367,9 @@ def _run_step(
     from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
 
     with FakeTensorMode():
-        model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
+        # PEFT moves each module to the device that it is on, and torch cannot move fake weights.
+        with patch.object(torch.nn.Module, "_apply", lambda module, *_: module):
+            model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
         optimizer = optimizer_for(model, recipe)
         for parameter in model.parameters():  # a first step makes the optimizer's states
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
@@ -379,6 +378,10 @@ def _run_step(
         batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
+        hookless = torch.utils.hooks.RemovableHandle(OrderedDict())
+        for parameter in model.parameters():  # the tracker hooks on gradients, which frozen weights do not have
+            if not parameter.requires_grad:
+                tracker._param_to_grad_hook_handles[parameter] = hookless, hookless
         stack = exact.layers_of(model.get_base_model() if hasattr(model, "peft_config") else model)
         with tracker:
             with autocast(recipe, torch.device("cpu")):

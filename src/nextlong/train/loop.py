@@ -1,23 +1,29 @@
-"""Loop: training on one device, from a recipe to a finished model.
+"""Loop: training on one device, from a recipe to a finished model: by our own loop, or conversations by TRL's SFTTrainer.
 
 In:  a training recipe.
-Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
+Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg; of TRL its own checkpoints and logs.
 
 A folder is trained in by one process at a time, and training resumes from what it holds. Rows, learning rate and random numbers
 of a step follow from its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
+
+TRL trains on the rows of our own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
+chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from rich.console import Console
 from transformers import PreTrainedModel
@@ -27,14 +33,19 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, forecast, metrics
 from nextlong.train import model as models
+from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
-from nextlong.train.metrics import Metrics, TrainedStep
-from nextlong.train.prepare import RECORD, Prepared, prepare
-from nextlong.train.recipe import TrainRecipe
+from nextlong.train.model import RECORD, Prepared, prepare
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat, on_device
 
 _SEARCHED_ROWS: Final = 16  # for one of several documents
 _Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
+
+_TRL_SUPPORTED = (
+    "data seed attention attention_kernel model.rope_base model.rope_scaling compile training checkpoints hardware"
+)
+_TRL_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_TRL_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -45,10 +56,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or recipe.hardware.count > 1:
         setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
-        raise RecipeError(
-            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
-            "hardware.count=1 and start one process"
-        )
+        cure = "use --engine torchtitan for several, or set hardware.count=1 and start one process"
+        raise RecipeError(f"{setting}: nextlong's own loop trains on one device; {cure}")
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()
@@ -56,10 +65,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
         is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
-        checked, sizes = (
-            models.check_model(model, recipe, device=device, is_packed=is_packed),
-            forecast.sizes_of(ready.config),
-        )
+        sizes = forecast.sizes_of(ready.config)
+        checked = models.check_model(model, recipe, device=device, is_packed=is_packed)
         for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
             tables.say(line, console)
         training = _Training(ready, device, model, models.optimizer_for(model, recipe))
@@ -68,7 +75,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
-        logs, bounds = Metrics(out, recipe.watch, first_step=done), rows[0].bounds
+        logs, bounds = metrics.Metrics(out, recipe.watch, first_step=done), rows[0].bounds
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
         with metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as progress:
@@ -105,7 +112,7 @@ class _Training:
             tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
         return 0
 
-    def run_steps(self, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+    def run_steps(self, logs: metrics.Metrics, *, first_step: int, progress: metrics.Progress) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
         recipe = self.ready.recipe
         if first_step == 0:
@@ -121,7 +128,7 @@ class _Training:
                 logs.flush()
                 self._save(number)
 
-    def _measure(self, logs: Metrics, step: int) -> None:
+    def _measure(self, logs: metrics.Metrics, step: int) -> None:
         if (rows := self.ready.held_out_rows) is not None:
             with models.autocast(self.ready.recipe, self.device):
                 most = self.ready.recipe.held_out.rows
@@ -132,9 +139,8 @@ class _Training:
         rows, steps = self.ready.rows, self.ready.recipe.training.steps
 
         def read(number: int) -> list[_Batch]:
-            batches = [
-                flat([rows[row] for row in numbers.tolist()]) for numbers in self.ready.micro_batches(number - 1)
-            ]
+            numbers = self.ready.micro_batches(number - 1).tolist()
+            batches = [flat([rows[row] for row in at_once]) for at_once in numbers]
             if self.device.type == "cuda":
                 for batch in batches:
                     batch |= {name: one.pin_memory() for name, one in batch.items() if isinstance(one, torch.Tensor)}
@@ -148,7 +154,7 @@ class _Training:
                 coming = reader.submit(read, number + 1) if number < steps else None
                 yield number, batches
 
-    def _step(self, logs: Metrics, number: int, batches: Sequence[_Batch]) -> TrainedStep:
+    def _step(self, logs: metrics.Metrics, number: int, batches: Sequence[_Batch]) -> metrics.TrainedStep:
         started, recipe, training = time.perf_counter(), self.ready.recipe, self.ready.recipe.training
         torch.manual_seed(recipe.seed * 1_000_003 + number * 1009)  # of dropout
         lr = training.lr_at(number)
@@ -175,7 +181,7 @@ class _Training:
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
+        return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
     def _save(self, step: int, *, reason: str | None = None) -> None:
         """Write a checkpoint of `step` steps done, and remove old ones."""
@@ -192,3 +198,68 @@ class _Training:
             checkpoint.write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
             path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
+
+
+def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
+    """Run or resume a fine-tuning on conversations with TRL; return the folder of the finished model."""
+    if importlib.util.find_spec("trl") is None:
+        raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
+    if recipe.data.chat is None or recipe.model.path is None:
+        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
+    advice = "leave these at their defaults, or train with --engine nextlong"
+    check_supported(recipe, _TRL_KEYS, trainer="--engine trl", advice=advice)
+    from datasets import Dataset
+    from torch.optim.lr_scheduler import LambdaLR
+    from trl import SFTConfig, SFTTrainer
+
+    out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
+    with store.locked(out) if is_first else nullcontext():
+        # The last checkpoint with the file that the trainer writes last.
+        whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        ready = prepare(recipe)
+        if is_first:
+            ready.begin(resumes=last is not None)
+            for line in ready.notes():
+                tables.say(line, console)
+        # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
+        numbers = np.concatenate([ready.micro_batches(step).ravel() for step in range(recipe.training.steps)])
+
+        class RowsTrainer(SFTTrainer):  # type: ignore[misc]
+            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+                """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
+                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
+                return self.lr_scheduler
+
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        accumulation = micro_batches(recipe, rows_per_step=ready.rows_per_step, devices=processes, ranks_per_row=1)
+        arguments = SFTConfig(
+            output_dir=str(out),
+            per_device_train_batch_size=recipe.training.micro_batch_rows,
+            **trainer_arguments(recipe, accumulation=accumulation),
+            optim="adamw_torch_fused",
+            activation_checkpointing=recipe.memory.checkpointing == "layers",
+            activation_checkpointing_kwargs={"use_reentrant": False},
+            torch_compile=recipe.compile == "on",
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            max_length=None,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=not torch.accelerator.is_available(),
+        )
+        trainer = RowsTrainer(
+            model=models.load_weights(recipe, ready.config),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"row": numbers.tolist()}),
+            data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+            processing_class=ready.tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=last and str(last))
+        work = out / ".work-final"
+        trainer.save_model(str(work))
+        if is_first:
+            with checkpoint.explained(out):
+                checkpoint.publish(work, out / "final")
+    return out / "final"

@@ -121,10 +121,8 @@ class _ParquetRows:
         self._rows = [rows[number] for number in here.tolist()]
         tokens = sorted({int(lengths.sum()) for *_, lengths in self._rows})
         if len(tokens) > 1:
-            raise RecipeError(
-                f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; name exports whose rows have one length, "
-                "or name the runs under data.runs with data.pack"
-            )
+            cure = "name exports whose rows have one length, or name the runs under data.runs with data.pack"
+            raise RecipeError(f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; {cure}")
         self.row_tokens, self.sequence_tokens = tokens[0], max(int(lengths.max()) for *_, lengths in self._rows)
         self._open: tuple[tuple[Path, int], pa.Table] | None = None
 
@@ -144,9 +142,8 @@ class _ParquetRows:
             return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
-            raise RecipeError(
-                f"data.parquet: {group[0]} has spans of role {min(unknown)!r}; known are {', '.join(ROLES)}: {_PARQUET_CURE}"
-            )
+            cure = f"known are {', '.join(ROLES)}: {_PARQUET_CURE}"
+            raise RecipeError(f"data.parquet: {group[0]} has spans of role {min(unknown)!r}; {cure}")
         # SPANS: one element per span, in the order of the row; `first` and `last` count the tokens of the row.
         spans = np.zeros(len(row_spans), SPANS)
         for field, column in {"chunk_id": "chunk_id", "first": "token_start", "last": "token_end"}.items():
@@ -172,10 +169,8 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
     if "input_ids" not in names:
         raise RecipeError(f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}")
     if "seq_lengths_padded" in names:
-        raise RecipeError(
-            f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
-            "export.pad_documents_to"
-        )
+        cure = "export it without export.pad_documents_to"
+        raise RecipeError(f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}")
     has_lengths = "seq_lengths" in names  # without it a row is one sequence
     for number in range(file.num_row_groups):
         (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
@@ -353,8 +348,6 @@ def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
             "change training.tokens_per_step or training.micro_batch_rows"
         )
     if rows < rows_per_step:
-        raise CorpusError(
-            f"there are {rows} rows to train on and a step needs {rows_per_step}; make more sequences, or lower "
-            "training.tokens_per_step"
-        )
+        cure = "make more sequences, or lower training.tokens_per_step"
+        raise CorpusError(f"there are {rows} rows to train on and a step needs {rows_per_step}; {cure}")
     return rows_per_step

@@ -27,7 +27,6 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.text import Json
 
 _TERM: Final = re.compile(r'"([^"]+)"?|(\S+)')
-_LISTED: Final = ("source", "source_id", "text")
 _BEFORE, _AFTER = 60, 160  # characters of a snippet around the first term
 
 
@@ -81,15 +80,6 @@ class Query:
         return self == Query()
 
 
-class _ListedDocument(NamedTuple):
-    """A document as a list shows it, with what `snippet` returns of its text."""
-
-    doc_id: int
-    source: str
-    source_id: str
-    snippet: list[tuple[str, bool]]
-
-
 class Place(NamedTuple):
     """Where to continue: shard, batch, row of the batch."""
 
@@ -99,9 +89,12 @@ class Place(NamedTuple):
 
 
 class _MatchingDocuments(NamedTuple):
-    """Documents that fit, and where to continue; None: there are no more. `share` of the corpus was looked at."""
+    """Documents that fit: doc_id, source, source_id and what `snippet` returns; where to continue, and the searched share.
 
-    documents: list[_ListedDocument]
+    `next` is None where there are no more.
+    """
+
+    documents: list[Json]
     next: Place | None
     share: float
 
@@ -109,17 +102,15 @@ class _MatchingDocuments(NamedTuple):
 def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
-    documents: list[_ListedDocument] = []
+    documents: list[Json] = []
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
         with ExitStack() as files:
             # Texts are decompressed only where they are asked for, for that takes longer than all else.
             whole = _open(files, corpus.documents[shard])
             searched = whole if query.text else _open(files, corpus.documents[shard], "source", "source_id")
-            counted, before = (
-                _open(files, corpus.documents[shard], "content_hash"),
-                0,
-            )  # documents of the batches before
+            counted = _open(files, corpus.documents[shard], "content_hash")
+            before = 0  # documents of the batches before
             for number in range(whole.num_record_batches):
                 start, before = before, before + counted.get_batch(number).num_rows
                 if (shard, number) < (first.shard, first.batch):
@@ -129,15 +120,23 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                 if not is_first and time.monotonic() > until:
                     return _MatchingDocuments(documents, Place(shard, number), share)
                 batch = searched.get_batch(number)
-                rows = _fitting(batch, query, first.row if is_first else 0)
+                # Whether each row of the batch matches; the cheap columns first.
+                fits = np.arange(batch.num_rows) >= (first.row if is_first else 0)
+                if query.name:
+                    fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
+                if query.text:
+                    fits &= contain(batch.column("text"), query.text)
+                if query.source:
+                    fits &= np.asarray(pc.equal(batch.column("source"), query.source))
+                rows = np.flatnonzero(fits).tolist()
                 if rows and not query.text and len(documents) < most:
                     batch = whole.get_batch(number)
                 for row in rows:
                     if len(documents) == most:
                         return _MatchingDocuments(documents, Place(shard, number, row), share)
-                    source, source_id, text = (batch.column(name)[row].as_py() for name in _LISTED)
-                    doc_id = shard << schemas.SHARD_BITS | (start + row)
-                    documents.append(_ListedDocument(doc_id, source, source_id, snippet(text, query.text)))
+                    told = {name: batch.column(name)[row].as_py() for name in ("source", "source_id", "text")}
+                    told["doc_id"] = shard << schemas.SHARD_BITS | (start + row)
+                    documents.append(told | {"snippet": snippet(told["text"], query.text)})
     return _MatchingDocuments(documents, None, 1.0)
 
 
@@ -148,30 +147,8 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
 
 
-def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
-    # Whether each row of the batch matches; the cheap columns first.
-    fits = np.arange(batch.num_rows) >= skip
-    if query.name:
-        fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
-    if query.text:
-        fits &= contain(batch.column("text"), query.text)
-    if query.source:
-        fits &= np.asarray(pc.equal(batch.column("source"), query.source))
-    rows: list[int] = np.flatnonzero(fits).tolist()
-    return rows
-
-
-class _Chunks(NamedTuple):
-    """A document: its name, what its source keeps beside the text, and its chunks with their texts."""
-
-    source: str
-    source_id: str
-    metadata: Json
-    texts: list[str]
-
-
-def read(corpus: CorpusFiles, doc_id: int) -> _Chunks | None:
-    """Return a document; None if there is none of that number."""
+def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
+    """Return a document: source, source_id, metadata, and the texts of its chunks; None if there is none of that number."""
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
@@ -185,7 +162,8 @@ def read(corpus: CorpusFiles, doc_id: int) -> _Chunks | None:
     ids = schemas.pack_ids(shard, np.arange(first, last))
     source, source_id, metadata = (column[0] for column in columns)
     texts = corpus.texts(ids).tolist() if len(ids) else []
-    return _Chunks(str(source), str(source_id), json.loads(metadata) if metadata else {}, texts)
+    told = {"source": str(source), "source_id": str(source_id), "texts": texts}
+    return told | {"metadata": json.loads(metadata) if metadata else {}}
 
 
 def sources(corpus: CorpusFiles, *, most: int) -> list[str]:

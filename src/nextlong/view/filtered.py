@@ -1,7 +1,6 @@
-"""Filtered: what is in no sequence, by reason, with the examples that the steps recorded.
+"""Filtered: what is in no sequence of a run, by reason, with its count and the examples that the steps recorded.
 
-In:  a run. Out: kinds of things filtered out, how many there are of each, and some of them from a place on.
-What the corpus left out, and how much, is what the step `filter_report` says; here it is listed whole where files say which it was.
+What the corpus left out is what the step `filter_report` says; here it is listed whole where files say which it was.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +46,6 @@ class _Kind:
     entries: Callable[[], Iterator[_Entry]]
     is_sampled: bool  # whether only some of each task are remembered
 
-    def page(self, first: int, most: int) -> tuple[list[_Entry], int | None]:
-        """Return some entries from number `first` on, and where to go on; None: there are no more."""
-        entries = list(islice(self.entries(), first, first + most + 1))
-        return entries[:most], first + most if len(entries) > most else None
-
 
 def kinds(run: Run) -> list[_Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
@@ -67,7 +60,7 @@ def _of_corpus(run: Run) -> Iterator[_Kind]:
     is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
     for place, one in enumerate(reasons):
         # Where files tell what was left out for the reason from all else, every entry is listed.
-        is_sampled, entries = False, partial(_examples, one.examples)
+        entries: Callable[[], Iterator[_Entry]] | None = None
         if one.reason.startswith(filter_report.REJECTED):
             entries = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
         elif one.reason == filter_report.NEARLY_EQUAL:
@@ -76,9 +69,8 @@ def _of_corpus(run: Run) -> Iterator[_Kind]:
             entries = partial(_contaminated_chunks, run)
         elif one.reason in by_select and is_alone:
             entries = partial(_not_kept, run, "select", None)
-        else:
-            is_sampled = True
-        yield _Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled)
+        listed = entries or partial(_examples, one.examples)
+        yield _Kind(f"corpus-{place}", one.unit, one.reason, one.count, listed, is_sampled=entries is None)
 
 
 def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
@@ -143,9 +135,8 @@ def _of_drafts(run: Run) -> Iterator[_Kind]:
         totals = sum((Counter(part.dropped) for part in parts), Counter[str]())
         for place, (reason, count) in enumerate(totals.items()):
             examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]
-            yield _Kind(
-                f"{name}-{place}", "drafts of a sequence", reason, count, partial(_dropped, run, examples), True
-            )
+            entries = partial(_dropped, run, examples)
+            yield _Kind(f"{name}-{place}", "drafts of a sequence", reason, count, entries, is_sampled=True)
 
 
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:

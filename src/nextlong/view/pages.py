@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -87,9 +88,8 @@ class Variants:
     """The variants of a run directory by name."""
 
     def __init__(self, run: Run) -> None:
-        self.first = run.variant.name
-        self.run_dir = run.path
-        self._open = {run.variant.name: _OpenVariant(run)}
+        self.first, self.run_dir = run.variant.name, run.path
+        self._open = {self.first: _OpenVariant(run)}
 
     @property
     def names(self) -> list[str]:
@@ -160,10 +160,6 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     # A sequence that extends no document is listed by its first one.
     lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
     names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
-
-    def link(**changes: Any) -> str:
-        return view.url(view.name, "sequences", **(state | changes))
-
     return view.page(
         "sequences",
         "Sequences",
@@ -179,7 +175,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         histograms=histograms,
         forms=_FORMS,
         sources=variant.sources,
-        link=link,
+        link=partial(view.url, view.name, "sequences", **state),
         sorts={column: f"-{column}" if sort == column else column for column in sequences.SORTS},
         page_size=most,
         introduction=f"{counted(total, 'sequence')} of exactly {variant.run.recipe.sequence_tokens:,} tokens",
@@ -216,10 +212,6 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY)
     fitting = [(place, span) for place, span in chunks if _fits(span, chosen)]
     shown = [(place, span) for place, span in fitting if place >= first]
     most = len(shown) if view.held is not None else _CHUNK_ROWS
-    rows = []
-    for place, span in shown[:most]:
-        cosine = f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
-        rows.append({"place": place, "span": span, "length": span.length, "cosine": cosine})
     return view.page(
         "sequence",
         f"Sequence {number:,}: {name}",
@@ -230,7 +222,8 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY)
         chosen=chosen,
         example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
         roles=list(dict.fromkeys(span.role for _, span in chunks)),
-        rows=rows,
+        rows=shown[:most],
+        cosine=lambda span: f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–",
         fitting=len(fitting),
         following=shown[most][0] if len(shown) > most else None,
         mark=_mark_of(view, Mark(source, name, sequence=f"{view.name}/{number}")),
@@ -244,9 +237,7 @@ def _explorer(view: View, variant: _OpenVariant, number: int, *, lead: int, besi
     if view.held is not None:
         words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
         texts = {"texts": one.texts, "words": words}
-    name, label = (
-        (f"sequence-{beside}", f"Sequence {number} of {beside}") if beside else ("sequence", f"Sequence {number}")
-    )
+    name, label = f"sequence-{beside}" if beside else "sequence", f"Sequence {number}{f' of {beside}' * bool(beside)}"
     scale = pieces.scale(pieces.scored(one.spans))
     return strip.explorer(one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts)
 
@@ -295,13 +286,13 @@ def document(view: View, doc_id: int) -> str:
         raise IndexError(f"there is no document {doc_id}")
     return view.page(
         "document",
-        found.source_id or f"Document {doc_id}",
+        found["source_id"] or f"Document {doc_id}",
         doc_id=doc_id,
         document=found,
-        shown=found.texts[:_SHOWN_CHUNKS],
-        characters=sum(map(len, found.texts)),
-        mark=_mark_of(view, Mark(found.source, found.source_id)),
-        source_mark=_mark_of(view, Mark(found.source)),
+        shown=found["texts"][:_SHOWN_CHUNKS],
+        characters=sum(map(len, found["texts"])),
+        mark=_mark_of(view, Mark(found["source"], found["source_id"])),
+        source_mark=_mark_of(view, Mark(found["source"])),
     )
 
 
@@ -346,16 +337,15 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
     """Return what was filtered out: the reasons, and what is known of one of them."""
     kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
-    entries, following = chosen.page(first, _ROWS) if chosen else ([], None)
-    more = "" if following is None else view.url(view.name, "filtered", reason=key, after=following)
-    return view.page("filtered", "Filtered out", kinds=kinds, chosen=chosen, entries=entries, next=more)
+    entries = list(islice(chosen.entries(), first, first + _ROWS + 1)) if chosen else []
+    more = view.url(view.name, "filtered", reason=key, after=first + _ROWS) if len(entries) > _ROWS else ""
+    return view.page("filtered", "Filtered out", kinds=kinds, chosen=chosen, entries=entries[:_ROWS], next=more)
 
 
 def marked(view: View) -> str:
     """Return what was marked as bad."""
-    found = marks.read(view.variants.run_dir)
-    path = view.variants.run_dir / marks.FILE
-    return view.page("marks", "Marked as bad", marks=found, path=str(path))
+    run_dir = view.variants.run_dir
+    return view.page("marks", "Marked as bad", marks=marks.read(run_dir), path=str(run_dir / marks.FILE))
 
 
 def problem(view: View, message: str, *, title: str) -> str:

@@ -17,6 +17,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from hmac import compare_digest
 from math import isfinite
 from typing import Final, TypeVar
@@ -25,12 +26,12 @@ from urllib.parse import parse_qs
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nextlong.errors import NextlongError
 from nextlong.picture import html
@@ -92,31 +93,32 @@ def application(run: Run, *, token: str) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/", lambda request: answered(request, _to_list)),
+            Route("/", lambda request: answered(request, lambda view, _: _redirect(view, "sequences"))),
             asset("/style.css", "text/css", pages.style()),
             asset("/page.js", "text/javascript", html.script()),
             asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
             Route("/{variant}/marks", mark, methods=["POST"]),
-            route("", _to_list),
+            route("", lambda view, _: _redirect(view, "sequences")),
             route("/sequences", _sequences),
-            route("/sequence", _jump),
+            route("/sequence", lambda view, of: _redirect(view, "sequence", _number(of, "number", int) or 0)),
             route("/random", _random),
-            route("/sequence/{number:int}", _sequence),
+            route(
+                "/sequence/{number:int}",
+                lambda view, of: pages.sequence(view, of.path_params["number"], first=_after(of), chosen=_query(of)),
+            ),
             route("/sequence/{number:int}/pairs/{place:int}", _pair),
             route("/documents", _documents),
             route("/document/{doc:int}", lambda view, request: pages.document(view, request.path_params["doc"])),
-            route("/compare", _compare),
-            route("/filtered", _filtered),
+            route(
+                "/compare", lambda view, of: pages.compare(view, _text(of, "with"), doc_id=_number(of, "document", int))
+            ),
+            route("/filtered", lambda view, of: pages.filtered_out(view, _text(of, "reason"), first=_after(of))),
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
-        middleware=[Middleware(_Guard, token=token)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=partial(_guard, token=token))],
     )
-
-
-def _to_list(view: View, _: Request) -> Response:
-    return RedirectResponse(view.url(view.name, "sequences"))
 
 
 def _nothing(_: View, request: Request) -> str:
@@ -128,23 +130,17 @@ def _sequences(view: View, request: Request) -> str:
     sort = given.get("sort", "")
     if sort and sort.removeprefix("-") not in SORTS and not re.fullmatch(r"random-\d+", sort):
         raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
-    first = _number(request, "after", int) or 0
-    return pages.sequence_list(view, _query(request), sort=sort, first=first, columns=given.getlist("columns"))
+    columns = given.getlist("columns")
+    return pages.sequence_list(view, _query(request), sort=sort, first=_after(request), columns=columns)
 
 
-def _jump(view: View, request: Request) -> Response:
-    return RedirectResponse(view.url(view.name, "sequence", _number(request, "number", int) or 0))
+def _redirect(view: View, *parts: str | int) -> Response:
+    return RedirectResponse(view.url(view.name, *parts))
 
 
 def _random(view: View, _: Request) -> Response:
     count = len(view.variant.run)
-    of_one = ("sequence", secrets.randbelow(count)) if count else ("sequences",)
-    return RedirectResponse(view.url(view.name, *of_one))
-
-
-def _sequence(view: View, request: Request) -> str:
-    first = _number(request, "after", int) or 0
-    return pages.sequence(view, request.path_params["number"], first=first, chosen=_query(request))
+    return _redirect(view, "sequence", secrets.randbelow(count)) if count else _redirect(view, "sequences")
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -157,15 +153,6 @@ def _documents(view: View, request: Request) -> str:
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
     return pages.document_list(view, _query(request), first=documents.Place(*map(int, after.split("."))))
-
-
-def _compare(view: View, request: Request) -> str:
-    return pages.compare(view, request.query_params.get("with", ""), doc_id=_number(request, "document", int))
-
-
-def _filtered(view: View, request: Request) -> str:
-    first = _number(request, "after", int) or 0
-    return pages.filtered_out(view, request.query_params.get("reason", ""), first=first)
 
 
 def _mark(view: View, form: dict[str, str]) -> Response:
@@ -187,16 +174,23 @@ def _mark(view: View, form: dict[str, str]) -> Response:
 
 
 def _query(request: Request) -> Query:
-    given = request.query_params
-    words = {name: given.get(name, "") for name in ("source", "role")}
-    words |= {name: given.get(name, "").strip() for name in ("text", "name")}
+    text, name = (_text(request, name).strip() for name in ("text", "name"))
+    (source, role), document = (_text(request, name) for name in ("source", "role")), _number(request, "document", int)
     least, most = (_number(request, name, float) for name in ("least", "most"))
-    return Query(**words, least=least, most=most, document=_number(request, "document", int))
+    return Query(text=text, name=name, source=source, role=role, least=least, most=most, document=document)
+
+
+def _text(request: Request, name: str) -> str:
+    return str(request.query_params.get(name, ""))
+
+
+def _after(request: Request) -> int:
+    return _number(request, "after", int) or 0
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
     """Return a number of the address, None where it is not given; a whole number is not negative."""
-    text = request.query_params.get(name, "")
+    text = _text(request, name)
     try:
         value = kind(text) if text else None
         if value is not None and (not isfinite(value) or (kind is int and not text.isdecimal())):
@@ -214,48 +208,29 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             listener.bind((_HOST, port))
             listener.listen()
         except (OSError, OverflowError) as error:
-            raise NextlongError(
-                f"--port {port} cannot be used on {_HOST} ({error}); choose another, or 0 for any free port"
-            ) from None
+            cure = "choose another, or 0 for any free port"
+            raise NextlongError(f"--port {port} cannot be used on {_HOST} ({error}); {cure}") from None
         token = secrets.token_urlsafe(24)
-        config = uvicorn.Config(
-            application(run, token=token), log_level="warning", server_header=False, lifespan="off", ws="none"
-        )
+        app = application(run, token=token)
+        config = uvicorn.Config(app, log_level="warning", server_header=False, lifespan="off", ws="none")
         when_ready(f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
 
 
-class _Guard:
-    """ASGI: answers requests of this machine's own pages and address bar that hold the token, and no others."""
-
-    def __init__(self, app: ASGIApp, *, token: str) -> None:
-        self._app, self._token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        request = Request(scope)
-        given = request.query_params.get("token", "")
-        # Cookies are of a host, so the name holds the port.
-        cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
-        bearer = request.headers.get("authorization", "").removeprefix("token ")
-        words = (given, request.cookies.get(cookie, ""), bearer)
-        is_known = any(compare_digest(word.encode(), self._token.encode()) for word in words)
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                if given and is_known:
-                    headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-            await send(message)
-
-        refused = _refusal(request.method, request.headers) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
-        await (refused or self._app)(scope, receive, send_guarded)
+async def _guard(request: Request, call_next: RequestResponseEndpoint, *, token: str) -> Response:
+    """Answer requests of this machine's own pages and address bar that hold the token, and no others."""
+    given = request.query_params.get("token", "")
+    # Cookies are of a host, so the name holds the port.
+    cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
+    bearer = request.headers.get("authorization", "").removeprefix("token ")
+    words = (given, request.cookies.get(cookie, ""), bearer)
+    is_known = any(compare_digest(word.encode(), token.encode()) for word in words)
+    refused = _refusal(request.method, request.headers) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
+    response = refused or await call_next(request)
+    response.headers.update(_HEADERS)
+    if given and is_known:
+        response.headers["Set-Cookie"] = f"{cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
+    return response
 
 
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:

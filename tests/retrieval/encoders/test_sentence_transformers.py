@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
@@ -157,7 +158,7 @@ def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
     encoder = recipe.Encoder.from_dict(
         {"model": f"sentence-transformers:{model_path}", "sentence_transformers": options}
     )
-    found = try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
+    found = try_model(tmp_path / "out", corpus=CorpusFiles((shard[0],), (shard[1],)), encoder=encoder)
     assert (found.dimensions, found.device, found.dtype) == (384, "cpu", "float32")
     assert found.chunks_per_second > 0
     assert list(tmp_path.glob("out*")) == []

@@ -196,9 +196,8 @@ _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao
 
 def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
     if model.prompts.format == "chat":
-        raise EvaluateError(
-            "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
-        )
+        cure = "leave --prompt-format chat out, or this probe"
+        raise EvaluateError(f"attention: where the context lies is known for plain prompts only; {cure}")
 
 
 def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
@@ -284,9 +283,8 @@ def _check_special(model: HuggingFaceModel, _: Path | None) -> None:
     """Raise EvaluateError for a model without BOS and EOS, and where lm-eval is not installed."""
     required("lm_eval")
     if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
-        raise EvaluateError(
-            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
-        )
+        cure = "set one and save it beside the model"
+        raise EvaluateError(f"short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; {cure}")
 
 
 def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:

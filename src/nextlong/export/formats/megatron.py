@@ -58,8 +58,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
             start = stop
         file.write(ids[start:].data)
         os.fsync(file.fileno())
-        lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
-        return lengths
+        return block.document_lengths + is_open.astype(np.int32)
 
     count = 0
     written: list[Future[NDArray[np.int32]]] = []

@@ -181,12 +181,11 @@ _BEFORE = 120  # characters before the first of them
 _WORD = re.compile(r"\w+")
 
 
-# Source and text of a chunk filtered out, and of the chunk that it repeats.
-_Pair = tuple[tuple[str, str], tuple[str, str]]
+def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[list[tuple[str, str, list[tuple[str, bool]]]]]:
+    """Yield near-duplicates that drafting filtered out, from different tasks before several of one.
 
-
-def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:
-    """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
+    Of the chunk that was filtered out, and of the one that it repeats: a heading, the source, and what `marked` returns.
+    """
     # The first example of every task, then the second of every task, and so on.
     of_tasks = (part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult))
     rounds = (one for turn in zip_longest(*of_tasks) for one in turn if one is not None)
@@ -197,15 +196,14 @@ def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:
         nearest = max(range(1, len(ids)), key=lambda place: len(words & pieces.words_of(texts[place])))
         documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
         names = lookup.source_ids(documents, run.corpus.documents).tolist()
-        yield (names[0], texts[0]), (names[1], texts[nearest])
+        yield list(zip(("Filtered out", "It repeats"), names, marked([texts[0], texts[nearest]]), strict=True))
 
 
-def marked(pair: _Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:
-    """Return a heading, the source and the pieces of each text, with whether both texts hold that piece."""
-    texts = [text for _, text in pair]
-    shared = set(_runs(texts[0])) & set(_runs(texts[1]))
-    headings = ("Filtered out", "It repeats")
-    return [(heading, source, _pieces(text, shared)) for heading, (source, text) in zip(headings, pair, strict=True)]
+def marked(texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
+    """Return two texts in pieces, with whether both texts hold that piece."""
+    one, other = map(_runs, texts)
+    places = ([place for run in one.keys() & other.keys() for place in of[run]] for of in (one, other))
+    return list(map(_pieces, texts, places))
 
 
 def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
@@ -218,9 +216,8 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
     return places_of
 
 
-def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
-    """Return a text, from a little before the first run that both hold, in pieces that such runs cover or do not."""
-    places = [place for run, run_places in _runs(text).items() if run in shared for place in run_places]
+def _pieces(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[str, bool]]:
+    """Return a text, from a little before the first of the places, in pieces that they cover or do not."""
     is_covered = np.zeros(len(text), np.bool_)  # of each character, for runs overlap
     for start, end in places:
         is_covered[start:end] = True

@@ -1,8 +1,7 @@
 """Write: finished runs as one HTML report that opens from disk, side by side.
 
-In:  runs. Out: the report as text: the decision, one sequence to walk through, charts with their numbers, what was filtered
-out. Nothing comes from a network, every text of the corpus is escaped, and the one script is named by its hash in the
-report's policy. Every number is one of `nextlong stats --json`.
+Nothing comes from a network, every text of the corpus is escaped, and the one script is named by its hash in the report's
+policy. Every number is one of `nextlong stats --json`.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ def identity(runs: Sequence[Run]) -> str:
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
     if len(runs) > palette.RUNS:
-        raise NextlongError(
-            f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; name fewer, or use nextlong compare"
-        )
+        cure = "name fewer, or use nextlong compare"
+        raise NextlongError(f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; {cure}")
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = numbers.Numbers(plain, names)
@@ -96,7 +94,7 @@ def page(runs: Sequence[Run]) -> str:
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
             "summary": summary.lines(run.recipe, run.steps, folder=run.data),
-            "examples": [sequences.marked(pair) for pair in sequences.near_duplicate_pairs(run, most=_EXAMPLES)],
+            "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }
         shown_runs.append(told)
     return html.render(

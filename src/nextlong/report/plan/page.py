@@ -1,9 +1,7 @@
-"""Plan: what would run, what is done, and what it will take, before anything runs.
+"""Plan: what would run, what is done, and for every step its state, time, disk and memory, before anything runs.
 
-In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated from a trial: the steps run here and now on a small sample of the user's own files
-(`trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
-(`costs.py`). The same for other machines, or a larger corpus.
+What is not done yet is estimated from a trial: the steps run on a small sample of the user's own files (`trial.py`), and what
+they took is scaled by the size of the corpus (`costs.py`). The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -14,7 +12,10 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Final
 
+import yaml
 from rich.console import Console
 
 from nextlong import pipeline
@@ -22,7 +23,7 @@ from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described, method_of
@@ -48,6 +49,7 @@ from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000
+_WORDS: Final[dict[str, str]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
 GPU_TFLOP_PER_S = 120.0  # of a data-centre GPU in half precision at some 500 tokens a text: a third of an A100's 312
 
 
@@ -70,17 +72,15 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is to be done, how much of it, and what it takes on each of the machines that are asked for, this one first.
-
-    `measured` and `amounts` are None where everything is done and nothing else was asked for.
-    """
+    """What is to do, and what it takes on each machine asked for, this one first; without `measured` everything is done."""
 
     recipe: Recipe
     steps: Sequence[Step]
     states: Sequence[str]  # of each step
     missing: str = ""  # a package that running needs and planning does not
+    loses: str = ""  # what the tokenizer loses of the text
     measured: Measured | None = None
-    amounts: Amounts | None = None  # as the last of the machines does it
+    amounts: Amounts | None = None  # as the last of the machines does it; None as `measured`
     lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
     on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the steps that are to do
     notes: Sequence[str] = ()  # what figures for other machines rest on
@@ -94,12 +94,6 @@ class _Plan:
     def totals(self) -> list[Total]:
         """What all that is to do takes, on each of the machines."""
         return [total(self.steps, costs, machines) for machines, costs in self.on]
-
-    @property
-    def loses(self) -> str:
-        """What the tokenizer loses of the text, in words, "" if nothing."""
-        loses = lossy_tokenizer(self.measured.tokenizing.lost_share) if self.measured else ""
-        return f"the tokenizer {loses}" if loses else ""
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
@@ -136,8 +130,8 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     except EncoderError as error:
         missing = str(error)
-    files, run_dir = pipeline.prepare(recipe, encoder="any"), recipe.run_path
-    files = recognise_inputs(recipe.ingest.sources, files, run_dir, tell=tell)
+    run_dir = recipe.run_path
+    files = recognise_inputs(recipe.ingest.sources, pipeline.prepare(recipe, encoder="any"), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     is_other_corpus = asked.chunks is not None
     states = []
@@ -168,16 +162,15 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
     too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
     here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
-    notes: Sequence[str] = ()
-    if asked.is_elsewhere or is_other_corpus:
-        notes = assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
+    is_assumed, loses = asked.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
     return replace(
         known,
         measured=measured,
+        loses=f"the tokenizer {loses}" if loses else "",
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=notes,
+        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_assumed else (),
         warnings=[
             *_warn_of_run(recipe, amounts, seen, here),
             *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
@@ -192,23 +185,20 @@ def costs_on(
     """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
     seen, workers = measured.sample, pipeline.worker_count(recipe)
     corpus = seen.size.times(1.0 if asked.chunks is None else asked.chunks / max(1.0, seen.size.chunks))
-    if asked.chunks is None:
-        shards = max(len(files), math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, files)))
-    else:
-        shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)))
+    least, shard_bytes = len(files), shard_bytes_of(recipe.ingest, files)
+    if asked.chunks is not None:
+        least, shard_bytes = 1, shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)
+    shards = max(least, math.ceil(corpus.text_bytes / shard_bytes))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
-
-    def machines_of(workers: int, gpus: int, *, head_s: float = of_costs.HEAD_S) -> Machines:
-        process_bytes = measured.process_bytes + of_costs.WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
-        return Machines(workers, gpus, head_s, asked.start_s, process_bytes)
-
-    places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
+    places = [(workers, pipeline.count_gpus_for(recipe), of_costs.HEAD_S)]
     if asked.is_elsewhere:
         head_s = of_costs.RAY_HEAD_S if asked.nodes > 1 else of_costs.HEAD_S
-        places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
+        places.append((asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s))
     tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
-    for machines in places:
-        has_gpu = machines.gpus > 0 and recipe.search.device != "cpu"
+    for processes, gpus, head_s in places:
+        own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
+        machines = Machines(processes, gpus, head_s, asked.start_s, measured.process_bytes + own_bytes)
+        has_gpu = gpus > 0 and recipe.search.device != "cpu"
         amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
         on_gpu = encoding.chunk_s
         if asked.gpus:
@@ -231,32 +221,24 @@ def assumed(
     machines, cost_of = on
     said = ["", "assumed:"]
     if asked.is_elsewhere:
+        values = {"nodes": asked.nodes, "s": "s" * (asked.nodes > 1), "workers": machines.workers // asked.nodes}
+        values |= {"gpus": asked.gpus, "head_ms": machines.head_s * 1e3}
         written = sum(cost.disk_bytes for cost in cost_of.values())
-        said.append(
-            f"  {asked.nodes} node{'s' * (asked.nodes > 1)} of {machines.workers // asked.nodes} workers and {asked.gpus} GPUs, "
-            f"a worker as fast as a core here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; "
-            f"{machines.head_s * 1e3:.0f} ms of the head a task"
-        )
+        said.append("  " + _WORDS["machines"].format(**values, gigabytes=written / 1e9))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
     if "embed" in on_gpus and asked.gpus and (shape := shape_of(recipe.encoder)) is not None:
         tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
-        said.append(
-            f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
-            f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "
-            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): "
-            f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
-        )
+        values = {"chunks": amounts.chunks, "tokens": tokens, "parameters": shape.parameters / 1e6, "shape": shape}
+        values |= {"operations": amounts.chunks * operations, "tflops": asked.gpu_tflops}
+        said.append("  " + _WORDS["embed"].format(**values, rate=asked.gpu_tflops * 1e12 / operations))
     if amounts.queries:
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         if on_gpus & {"mine", "neighbours"}:
             where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
         visited = f" × {amounts.visited_share:.1%} visited" if is_built(amounts.index) else ""
-        said.append(
-            f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
-            f"{amounts.dimensions:,.0f} dimensions{visited} = {pairs:.1e} operations, at {where}; "
-            f"{read_bytes(amounts) / 1e9:,.1f} GB of vectors are read"
-        )
+        values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
+        said.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
     return said
 
 
@@ -301,12 +283,9 @@ def _summary(page: _Plan, corpus: Amounts, measured: Measured) -> str:
     is_kept = round(corpus.kept_documents) == round(corpus.documents)
     stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} stay"
     lost = f"of {corpus.eligible:,.0f} that may be extended about {dropped}; " if dropped else ""
-    return (
-        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text{stay}, "
-        f"{corpus.chunks:,.0f} chunks of {corpus.chunk_chars:,.0f} characters on average, "
-        f"{measured.tokenizing.chars_per_token:.2f} characters per token; method {described(page.recipe)}; {lost}"
-        f"{pipeline.worker_count(page.recipe)} workers"
-    )
+    values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
+    values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(page.recipe), "lost": lost}
+    return _WORDS["summary"].format(**values, workers=pipeline.worker_count(page.recipe))
 
 
 def _time(seconds: float | None, unknown: str) -> str:
@@ -332,16 +311,12 @@ def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
 
 def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
     """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
-    told = []
-    count = sum(sample.rejects.values())
+    told, count = [], sum(sample.rejects.values())
     share = count / max(1.0, count + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
         kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
-        told.append(
-            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
-            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or "
-            f"set {allowing(share)} in the recipe"
-        )
+        most = recipe.ingest.max_reject_share
+        told.append(_WORDS["rejects"].format(share=share, kinds=kinds, most=most, allowing=allowing(share)))
     if message := _none_extended(recipe, sample):
         told.append(f"the run is likely to stop: {message}")
     if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
@@ -349,33 +324,21 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
         index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
         if is_built(index):
-            told.append(
-                f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
-                f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
-            )
+            told.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
     if here is None:
         return told
     run_dir = recipe.run_path.absolute()
     free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
     if here.disk_bytes > free:
-        told.append(
-            f"this does not fit the disk: about {here.disk_bytes / 1e9:,.1f} GB are to be written to {recipe.run_path}, where "
-            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
-        )
+        told.append(_WORDS["disk"].format(needed=here.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9))
     if here.memory_bytes > (memory := memory_bytes()):
         fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
-        told.append(
-            f"this does not fit the memory: about {here.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
-            f"{memory / 1e9:,.1f} GB; use {fewer}a larger machine"
-        )
+        told.append(_WORDS["memory"].format(needed=here.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer))
     return told
 
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
-    """Return what the run will warn of, as far as it follows from the size of the corpus.
-
-    As if every chunk served as often as any other: in a real run some serve more often.
-    """
+    """Return what the run will warn of because of the corpus's size, as if every chunk served as often as any other."""
     sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
@@ -384,11 +347,8 @@ def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropp
         return [too_short(recipe.compose, tokens)]
     warned: list[Warned | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
-        message = (
-            f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
-            f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
-            f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
-        )
+        values = {"dropped": dropped, "eligible": amounts.eligible, "share": dropped / amounts.eligible}
+        message = _WORDS["many-dropped"].format(**values, tokens=recipe.compose.target_tokens, longer=LONGER)
         warned.append(Warned("many-dropped", message))
     warned.append(warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens))
     if uses_a_chunk_once(recipe.compose):

@@ -1,8 +1,7 @@
 """Trial: run the recipe's own route on 0.6 MB of the user's texts, to measure what each step takes here.
 
-In:  a recipe, its files. Out: the size of the corpus and a sample of its documents, from the part of the files that
-     `corpus.look` reads; the seconds and bytes of each step on the trial, and how much there was to do; and the rates that no
-     trial can tell.
+In:  a recipe, its files. Out: the size of the corpus and a sample of its documents (`corpus.look`); the seconds and bytes of each
+step on the trial, and how much there was to do; and the rates that no trial can tell.
 
 In a trial, LSA stands for an encoder that is a model or a server, exact search for an index, a small tokenizer for one that takes
 a second to load, and no evaluation files are read: the rates of these are measured apart, or declared.
@@ -34,8 +33,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, TokenizerResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
-from nextlong.engine import process
-from nextlong.engine.executor import Call, Resources, SerialExecutor
+from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import TRIED, Amounts, Artifact
 from nextlong.errors import CorpusError, EncoderError, NextlongError
@@ -46,7 +44,7 @@ from nextlong.reading.listing import input_files
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
-from nextlong.recipe.keys import EXACT, Chunk
+from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult
@@ -81,12 +79,6 @@ class CorpusSample:
     chars: NDArray[np.int64]
     chunks: NDArray[np.int64]
     rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
-
-    def some_chunks(self, chunk: Chunk, most: int) -> list[str]:
-        """Return about `most` chunks, spread over the documents."""
-        texts = self.looked_at[:: max(1, len(self.looked_at) // most)]
-        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **chunk.model_dump())]
-        return chunks[:: max(1, len(chunks) // most)]
 
     def mixed(self) -> list[str]:
         """Return documents in random order, each source with the share that it has after caps and weights."""
@@ -125,9 +117,8 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     rejects = {kind: sum(look.scale * look.rejects.get(kind, 0) for look in every) for kind in kinds}
     if not looks:
         if recipe.ingest.exclude is not None and not rejects:
-            raise CorpusError(
-                "ingest.exclude excludes all documents of a sample; delete lines of it, or set it to null"
-            )
+            cure = "delete lines of it, or set it to null"
+            raise CorpusError(f"ingest.exclude excludes all documents of a sample; {cure}")
         most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
         why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
         raise CorpusError(
@@ -140,9 +131,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     texts = [text for look in looks for text in look.texts]
     options = recipe.chunk.model_dump()
     chunks = np.array([len(chunk_text(text, **options)) for text in texts])
-    stands_for = np.concatenate(
-        [np.full(len(look.texts), share * look.text_scale) for share, look in zip(kept, looks, strict=True)]
-    )
+    stands_for = np.repeat(np.multiply(kept, [look.text_scale for look in looks]), [len(look.texts) for look in looks])
     is_eligible = chunks >= recipe.compose.min_meta_chunks
     size = Amounts(
         text_bytes=sum(look.text_bytes for look in looks),
@@ -201,7 +190,10 @@ class Measured:
 
 def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
-    chunks = sample.some_chunks(recipe.chunk, _MEASURED_CHUNKS)
+    texts, options = sample.looked_at, recipe.chunk.model_dump()  # some chunks, spread over the documents
+    texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
+    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+    chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
     tokenizing = _measure_tokenizer(recipe, chunks)
     try:
         encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
@@ -211,7 +203,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         encoding = Speed(None, "no model here", shape.width)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
-    process_bytes = process.resident_bytes() or WORKER_BYTES
+    process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
         random = np.random.default_rng(0)
         stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
@@ -235,8 +227,7 @@ def _spread(texts: Sequence[str], chars: int) -> list[str]:
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
     """Run the route on `texts` in a temporary folder; steps that the trial is too small for are missing from what it took."""
     with tempfile.TemporaryDirectory(prefix="nextlong-plan-") as name, threadpool_limits(1):
-        folder = Path(name)
-        run_dir = folder / "run"
+        folder, run_dir = Path(name), Path(name, "run")
         run_dir.mkdir()
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult
@@ -67,9 +68,8 @@ class EncoderKind(ABC):
 
     Options: type[recipe.Section] = recipe.Section  # the keys of its section of the recipe
     usage: str  # what `encoder.model` says: `openai:<model>`
-    embeds: Literal["shards", "slices"] = (
-        "shards"  # what a task takes: a slice is as the preparation's `ExecutionResult` says
-    )
+    # What a task takes: a slice is as the preparation's `ExecutionResult` says.
+    embeds: Literal["shards", "slices"] = "shards"
     needs_fit: bool = False  # `load` reads what the preparation wrote
     asks_for_gpus: bool = False
     is_model: bool = False  # `config.name` is a name on a hub or a local folder
@@ -87,9 +87,7 @@ class EncoderKind(ABC):
     ) -> LoadedEncoder:
         """Return the encoder, by the stem that the preparation wrote, and what it chose. Raises EncoderError with the cure."""
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
+    def prepare(self, config: recipe.Encoder, *, corpus: CorpusFiles, seed: int) -> list[Task]:
         """Return the tasks to do before the first chunk is embedded: none."""
         return []
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import count_chunks, runs_within, sample_texts
 from nextlong.engine.step import TRIED, Amounts, Estimate, Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
@@ -160,12 +161,10 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
 
 
-def fit_on_chunks(
-    out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], options: LsaOptions, seed: int
-) -> FitResult:
+def fit_on_chunks(out: Path, *, corpus: CorpusFiles, options: LsaOptions, seed: int) -> FitResult:
     """Fit on about `options.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
-    total = sum(map(count_chunks, chunks))
-    sample = sample_texts(documents, chunks, fraction=options.fit_chunks / max(total, 1), seed=seed)
+    total = sum(map(count_chunks, corpus.chunks))
+    sample = sample_texts(corpus.documents, corpus.chunks, fraction=options.fit_chunks / max(total, 1), seed=seed)
     lsa = _fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
     lsa.save(out)
     return FitResult(chunks=total, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
@@ -297,11 +296,8 @@ class _LsaKind(EncoderKind):
         assert fitted is not None
         return Lsa.load(fitted)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
-        options = config.options_as(LsaOptions)
-        return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=options, seed=seed)]
+    def prepare(self, config: recipe.Encoder, *, corpus: CorpusFiles, seed: int) -> list[Task]:
+        return [partial(fit_on_chunks, corpus=corpus, options=config.options_as(LsaOptions), seed=seed)]
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         return {"seed": seed}

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
@@ -189,15 +190,13 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
         ) from None
 
 
-def try_model(
-    _out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder
-) -> ExecutionResult:
+def try_model(_out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder) -> ExecutionResult:
     """Return how the model runs best here, tried on chunks of all shards; writes no file."""
     texts: list[str] = []
-    for documents_path, chunks_path in zip(documents, chunks, strict=True):
-        rows = np.arange(count_chunks(chunks_path))
-        rows = rows[:: max(1, len(rows) * len(documents) // _TRIED_CHUNKS)]
-        texts += (text for batch in iter_chunk_texts(documents_path, chunks_path, rows) for text in batch.texts)
+    for documents, chunks in zip(corpus.documents, corpus.chunks, strict=True):
+        rows = np.arange(count_chunks(chunks))
+        rows = rows[:: max(1, len(rows) * len(corpus.documents) // _TRIED_CHUNKS)]
+        texts += (text for batch in iter_chunk_texts(documents, chunks, rows) for text in batch.texts)
     return _choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
 
 
@@ -276,10 +275,8 @@ class _SentenceTransformersKind(EncoderKind):
         options = config.options_as(SentenceTransformersOptions)
         return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
-    ) -> list[Task]:
-        return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
+    def prepare(self, config: recipe.Encoder, *, corpus: CorpusFiles, **_: object) -> list[Task]:
+        return [partial(try_model, corpus=corpus, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device

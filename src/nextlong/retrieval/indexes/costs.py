@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nextlong.engine.process import memory_bytes
+from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import Amounts, Estimate
 from nextlong.recipe.keys import EXACT, Search
 from nextlong.retrieval.indexes import ivf

@@ -58,9 +58,8 @@ class TuneResult(TaskResult):
     recall_measured: float = 0  # recall@k, of the sample's queries on average, …
     recall_p5: float = 0  # … the 5th percentile …
     recall_worst: float = 0  # … and the least
-    recall_nearest: float = (
-        0  # of the nearest `nearest` of the k, which the first negatives of a gap come from, on average
-    )
+    # Of the nearest `nearest` of the k, which the first negatives of a gap come from, on average.
+    recall_nearest: float = 0
     nearest: int = 0
     sample: int = 0  # queries
     k: int = 0

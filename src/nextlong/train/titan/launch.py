@@ -28,7 +28,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.metrics import STOPPED_ADVICE
-from nextlong.train.prepare import RECORD, Prepared
+from nextlong.train.model import RECORD, Prepared
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
 _SUPPORTED = (
@@ -47,9 +47,8 @@ def installed_version() -> Literal["0.3", "main"]:
     Raises RecipeError where torchtitan or torch is missing or not supported.
     """
     if importlib.util.find_spec("torchtitan") is None:
-        raise RecipeError(
-            "--engine torchtitan needs torchtitan; pip install torchtitan==0.3.0 beside a torch newer than 2.13"
-        )
+        cure = "pip install torchtitan==0.3.0 beside a torch newer than 2.13"
+        raise RecipeError(f"--engine torchtitan needs torchtitan; {cure}")
     if not hasattr(torch.distributed, "set_timeout"):
         raise RecipeError(
             f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout, which torchtitan calls "
@@ -64,9 +63,8 @@ def installed_version() -> Literal["0.3", "main"]:
     version = _version_or_commit()
     if version.startswith("0.3.") and {"seq_len", "global_batch_size"} <= fields:
         return "0.3"
-    raise RecipeError(
-        f"torchtitan {version} is not supported; install 0.3.0, or main with training.max_context_length (since August 2026)"
-    )
+    cure = "install 0.3.0, or main with training.max_context_length (since August 2026)"
+    raise RecipeError(f"torchtitan {version} is not supported; {cure}")
 
 
 def _version_or_commit() -> str:
@@ -87,9 +85,9 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     if not (version := _version_or_commit()).startswith(_TRIED) and os.environ.get("RANK", "0") == "0":
         tables.say(f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have", console)
     recipe = _with_local_paths(recipe)
-    from nextlong.train.titan import parts
+    from nextlong.train.titan.config import prepared
 
-    ready, final = parts.prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
+    ready, final = prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
     if _is_finished(ready):
         tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
     elif "WORLD_SIZE" in os.environ:
@@ -128,9 +126,8 @@ def _train_as_rank(ready: Prepared) -> None:
     """Train as one of torchrun's processes."""
     recipe, rank, processes = ready.recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if processes != recipe.hardware.count:
-        raise RecipeError(
-            f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; make them equal"
-        )
+        cure = "make them equal"
+        raise RecipeError(f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; {cure}")
     if rank == 0:
         ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     if _last_save(recipe) is None and not _is_finished(ready):  # rank 0 may have finished it a moment ago
@@ -166,9 +163,8 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
                 f"model.path={recipe.model.path!r} is not a folder, and cannot be downloaded from the Hub ({error})"
             ) from None
     if not list(folder.glob("*.safetensors")):
-        raise RecipeError(
-            f"model.path={recipe.model.path!r} holds no .safetensors, which torchtitan reads; save it as safetensors"
-        )
+        cure = "save it as safetensors"
+        raise RecipeError(f"model.path={recipe.model.path!r} holds no .safetensors, which torchtitan reads; {cure}")
     model = recipe.model.model_copy(update={"path": str(folder.absolute())})
     return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
 
@@ -206,9 +202,8 @@ def _finish(ready: Prepared) -> None:
             with safe_open(saved / name, framework="pt"):  # reads the header, and compares it with the size of the file
                 pass
         except (FileNotFoundError, SafetensorError):
-            raise RunError(
-                f"{saved / name} is missing or torn; delete {saved} and run again: training resumes from the checkpoint before"
-            ) from None
+            cure = f"delete {saved} and run again: training resumes from the checkpoint before"
+            raise RunError(f"{saved / name} is missing or torn; {cure}") from None
     ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
     with checkpoint.explained(saved):
         ready.config.save_pretrained(saved)
