@@ -46,7 +46,7 @@ from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, ShingleStore, Weights
-from nextlong.retrieval.sample import chunk_ids_of, meta_documents_step, query_ranges
+from nextlong.retrieval.sample import meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
@@ -194,7 +194,7 @@ def _draft_block(
     """
     # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
-    texts = text.texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
+    texts = text.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
     tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)

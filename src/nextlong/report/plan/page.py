@@ -36,7 +36,7 @@ from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, 
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
-from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
 from nextlong.retrieval.sample import none_long_enough
@@ -242,7 +242,7 @@ def assumed(
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         if on_gpus & {"mine", "neighbours"}:
             where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
-        visited = f" × {amounts.visited_share:.1%} visited" if is_built(amounts.index) else ""
+        visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
         said.append(
             f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
             f"{amounts.dimensions:,.0f} dimensions{visited} = {pairs:.1e} operations, at {where}; "
@@ -338,7 +338,7 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
         has_gpu = index_costs.has_gpu(recipe.search)
         index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
-        if is_built(index):
+        if index_kind(index).is_built:
             told.append(
                 f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
                 f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
