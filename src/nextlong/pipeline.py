@@ -148,7 +148,6 @@ class _Session:
     def run_steps(
         self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
     ) -> dict[str, Artifact]:
-        """Run steps as `runner.run_steps` does."""
         run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
         return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
 

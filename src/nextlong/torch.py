@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, origina
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html
+from nextlong.text import Json
 
 try:
     import torch
@@ -220,16 +221,6 @@ def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded
     return batch
 
 
-class _State(TypedDict):
-    """Where a rank is: rows of the epoch that all ranks have read, and how many one of its workers read since."""
-
-    epoch: int
-    position: int
-    workers: int
-    read: int
-    data: str
-
-
 @dataclass(eq=False, repr=False)
 class SequenceStream(IterableDataset):  # type: ignore[misc]
     """One rank's rows of each epoch, in an order that does not depend on how many workers read them.
@@ -283,8 +274,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if epoch != self.epoch:
             self._begin(epoch, 0)
 
-    def state_dict(self, *, rows: int | None = None) -> _State:
-        """Return where this rank is, for `load_state_dict`.
+    def state_dict(self, *, rows: int | None = None) -> Json:
+        """Return where this rank is, for `load_state_dict`: rows of the epoch that all ranks have read, and of its worker since.
 
         `rows`: how many rows the trainer has taken since it began or resumed (batches · batch_size). It may be left out
         only where the rows are read in the asking process: no DataLoader workers, or torchdata's StatefulDataLoader,
@@ -299,9 +290,9 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         epoch, position = self._start.tolist()
         if workers == 1:
             position, read = min(position + read * self._place[1], len(self.dataset)), 0
-        return _State(epoch=epoch, position=position, workers=workers, read=read, data=self._fingerprint())
+        return {"epoch": epoch, "position": position, "workers": workers, "read": read, "data": self._fingerprint()}
 
-    def load_state_dict(self, state: _State) -> None:
+    def load_state_dict(self, state: Json) -> None:
         """Go on from a state; raises RunError if it is of another data set or order, or of one of several workers."""
         if state["data"] != self._fingerprint():
             raise RunError(

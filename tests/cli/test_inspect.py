@@ -160,7 +160,7 @@ def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, 
         (["--sample", "2.5"], "--sample 2.5 is neither a whole number nor all; give 0 or more"),
         (["--sample", "some"], "--sample some is neither a whole number nor all; give 0 or more"),
         (["--workers", "0"], "--workers 0 is not a number of processes; give 1 or more"),
-        (["--run", "other"], "--run other needs the folder of a delivered export, which"),
+        (["--run", "other"], "--run other needs the folder of a delivered export;"),
     ],
 )
 def test_an_option_that_has_no_sense_is_told(shared_run, capsys, options, told):

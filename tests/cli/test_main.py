@@ -197,7 +197,7 @@ def test_init_where_nothing_can_be_written(call, tmp_path):
     assert "my.yaml cannot be written" in err
     code, _, err = call("init", tmp_path, "--force")
     assert code == 2
-    assert "cannot be written: Is a directory" in err
+    assert "is a folder; RECIPE is the file to write" in " ".join(err.split())
 
 
 def test_init_copies_a_preset_with_its_comments(call, tmp_path):
@@ -392,7 +392,7 @@ def test_brackets_in_a_message_are_no_markup(call, tmp_path):
     assert "[red]x[/] does not exist" in err
 
 
-def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):
+def test_ctrl_c_says_what_is_kept_where_something_is(call, folder, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -400,6 +400,9 @@ def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):
     code, _, err = call("run", folder / "r.yaml")
     assert code == 130
     assert "finished steps are kept" in err
+    monkeypatch.setattr("nextlong.verify.checks.verify", interrupted)
+    code, _, err = call("verify", folder)
+    assert (code, err) == (130, "\nstopped\n")
 
 
 def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextlong import schemas
 from nextlong.corpus.deduplicate import (
     _PERMUTATIONS,
     NearDuplicatesResult,
@@ -80,10 +81,10 @@ def deduplicate(folder, shards, *, threshold=0.8, **options):
         assert keep.dtype == np.bool_
         assert len(keep) == len(rows)
         stays |= {rows[row][0] for row in np.flatnonzero(keep)}
-    everything = [row for rows in shards for row in rows]
-    for gone, instead in counts.examples:  # which they are depends on the order; that they are right does not
-        assert everything[gone][0] not in stays
-        assert everything[instead][0] in stays
+    for pair in counts.examples:  # which they are depends on the order; that they are right does not
+        gone, instead = (shards[schemas.shard_of(doc)][schemas.row_of(doc)][0] for doc in pair)
+        assert gone not in stays
+        assert instead in stays
     assert bool(counts.examples) == bool(counts.near_duplicates)
     return counts.model_copy(update={"examples": ()}), stays
 

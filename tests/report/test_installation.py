@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from installed import REQUIRES, installed
-from nextlong.engine import process
+from nextlong.engine import executor
 from nextlong.report import installation
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_ci_installs_or_resolves_every_extra():
 
 def test_the_memory_is_what_a_container_may_use(tmp_path, monkeypatch):
     (tmp_path / "process.max").write_text("1048576\n")
-    monkeypatch.setattr(process, "_CONTAINER_LIMITS", (tmp_path / "process.max",))
+    monkeypatch.setattr(executor, "_CONTAINER_LIMITS", (tmp_path / "process.max",))
     assert installation.examine()["hardware"]["memory_bytes"] == 1 << 20
 
 

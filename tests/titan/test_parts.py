@@ -239,7 +239,7 @@ def saved(tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import metrics
-    from nextlong.train.prepare import Prepared
+    from nextlong.train.model import Prepared
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan import config
 

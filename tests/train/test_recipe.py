@@ -129,7 +129,7 @@ def test_every_preset_resolves_and_every_number_has_a_source():
     assert set(names) == {*PINNED, "tiny"}
     for name in names:
         assert made(name).out == "out"
-        assert all(sourced.source.strip() for sourced in preset(name).values())
+        assert all(source.strip() for _, source in preset(name).values())
 
 
 def test_one_run_needs_no_mix():

@@ -64,7 +64,7 @@ def test_packed_rows_by_sequence_and_whole(shared_run):
 def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(rows, per_step, at_once, seed, steps):
     from types import SimpleNamespace
 
-    from nextlong.train.prepare import Prepared
+    from nextlong.train.model import Prepared
     from nextlong.train.recipe import Training
 
     def read(step, micro_batch_rows=1):

@@ -31,7 +31,6 @@ class CorpusFiles:
     chunks: tuple[Path, ...]
 
     def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
-        """Return the text of each chunk, shape (n,)."""
         shards, back = lookup.by_shard(chunk_ids)
         texts: list[str] = []
         for shard, rows in shards:
@@ -138,7 +137,6 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def token_store(done: Artifacts) -> TokenStore:
-    """Return the tokens of a finished run."""
     text, tokens = corpus(done), done["tokens"]
     of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
     return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
@@ -150,7 +148,6 @@ def chunks_of(done: Artifacts) -> Artifact:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    """Return the text of a finished run."""
     return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
 
 

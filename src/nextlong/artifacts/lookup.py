@@ -139,7 +139,8 @@ def file_version(path: Path) -> FileVersion:
 def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
     shards, back = by_shard(ids)
-    return np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
+    pieces = [opened(paths[shard])[rows] for shard, rows in shards or [(0, np.empty(0, np.int64))]]
+    return np.concatenate(pieces)[back]
 
 
 def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:

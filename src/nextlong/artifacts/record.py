@@ -104,7 +104,6 @@ def unfinished_steps(run_dir: Path) -> str:
 
 
 def variant_names(run_dir: Path) -> list[str]:
-    """Return the names of the variants of a run directory, the oldest first."""
     return [variant.name for variant in variants(run_dir)]
 
 

@@ -96,11 +96,10 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))  # (P,) where each span begins in input_ids
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
-    chunk_starts, chunk_stops = run.tokens.bounds(chunk_ids[is_chunk])
     lengths = (ends - starts).astype(np.int64)
-    run.tokens.copy_into(
-        input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
-    )
+    ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
+    chunk_starts, chunk_stops = run.tokens.bounds(ids)
+    run.tokens.copy_into(input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept)
     run.special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
     doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
     sources, source_ids, metadata = (np.full(len(chunk_ids), blank, object) for blank in ("", "", None))
@@ -108,7 +107,6 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
     elif wanted != "ids":
-        ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
         doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
         columns = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id", "metadata"))
@@ -146,7 +144,6 @@ def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, cor
 
 
 def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
-    """Return the span of each sequence that names its domain."""
     firsts = span_offsets[:-1]
     # (n,) of each sequence the first meta-chunk or document, else its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
@@ -191,7 +188,6 @@ class Resolved:
 
 
 def joined(blocks: Sequence[Resolved]) -> Resolved:
-    """Return the rows of several blocks as one block."""
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
         offsets_of = [getattr(block, column.name) for block in blocks]
@@ -262,10 +258,8 @@ def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArr
 
 def of_documents(block: Resolved) -> Resolved:
     """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one."""
-    first_of_row = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
-    starts = document_starts(
-        block.document_lengths, roles=block.roles, groups=block.groups, starts=first_of_row + block.token_starts
-    )
+    starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
+    starts = document_starts(block.document_lengths, roles=block.roles, groups=block.groups, starts=starts)
     return replace(
         block,
         document_offsets=np.searchsorted(starts, block.token_offsets),

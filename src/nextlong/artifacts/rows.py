@@ -33,9 +33,7 @@ class Rows:
     """
 
     def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints) -> None:
-        self._sources = list(sources)
-        self.index = index
-        self._offsets = offsets
+        self._sources, self.index, self._offsets = list(sources), index, offsets
         self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
 
     def __len__(self) -> int:

@@ -92,9 +92,7 @@ def _look_at(file: InputFile) -> _FileLook:
 
 def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | int]]:
     """Return the columns whose values may be ids."""
-    return {
-        name: cells for name, cells in columns.items() if cells and all(isinstance(one, str | int) for one in cells)
-    }
+    return {name: cells for name, cells in columns.items() if cells and {*map(type, cells)} <= {str, int, bool}}
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:

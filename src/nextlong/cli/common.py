@@ -73,7 +73,6 @@ def write(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
 
 
 def check_folder_of(path: Path) -> None:
-    """Raise NextlongError if the folder of a file does not exist."""
     if not path.parent.is_dir():
         cure = "create it or choose another path"
         raise NextlongError(f"{path} cannot be written: {path.parent} is not a folder; {cure}")

@@ -65,7 +65,6 @@ class _Proposal:
     first_rejects: Sequence[Reject] = ()
 
     def __str__(self) -> str:
-        """Return the proposal in words, with the reason."""
         uses = self.sequences * self.target_tokens / self.tokens
         message = (
             f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: {counted(self.sequences, 'sequence')} of "
@@ -89,11 +88,12 @@ class _NewRecipe:
 
 
 def init(args: argparse.Namespace) -> None:
-    """Write a recipe, and report what was found in its files."""
     path: Path = args.recipe
     # Documents are never overwritten.
     if path.name.lower().endswith(_NEVER_RECIPES):
         raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+    if path.is_dir():
+        raise RecipeError(f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}")
     if path.exists() and not args.force:
         raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
     if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):

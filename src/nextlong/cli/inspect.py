@@ -176,7 +176,8 @@ def verify(args: argparse.Namespace) -> int:
             fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
             outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
         elif args.made_by is not None:
-            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
+            which = "is none" if Path(args.run).exists() else "does not exist"
+            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export; {args.run} {which}")
         else:
             options = {"sample": sample, "seed": args.seed, "workers": args.workers or usable_cpus()}
             outcomes = list(checks.verify(Path(args.run), **options, starting=starting))

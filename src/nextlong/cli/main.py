@@ -26,10 +26,17 @@ _RUN_HELP: Final = "a run directory, or one of its variants: RUN@NAME"
 _RUNS_HELP: Final = "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
 _USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
 _READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  # nothing is lost if their output is cut
+_RESUME = "run the same command again to resume"
+_STOPPED = dict.fromkeys(
+    ("demo", "export", "replicate", "run", "sweep"), f"stopped; finished steps are kept, {_RESUME}"
+)
+_STOPPED |= {
+    "evaluate": f"stopped; finished samples are kept, {_RESUME}",
+    "train": f"stopped; {_RESUME} from the last checkpoint, if there is one",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     everything = parser()
     if not (sys.argv[1:] if arguments is None else arguments):
         everything.print_help()
@@ -62,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
         print("" if is_terminated else "\n", end="", file=sys.stderr)  # after the ^C of the terminal
-        message = "stopped; finished steps are kept, run the same command again to resume"
+        message = _STOPPED.get(args.name_of_command, "stopped")
         return _tell(message, _TERMINATED if is_terminated else _INTERRUPTED)
     return code or 0
 
@@ -100,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
             parsed.sources, left = [*parsed.sources, *left], []
         if left:
             hint = "; --set takes KEY=VALUE" if "--set" in (args or ()) else ""
-            hint = "; nextlong plan is the dry run" if "--dry-run" in left else hint
+            hint = "; nextlong plan is the dry run" if "--dry-run" in left and self.prog == "nextlong run" else hint
             self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
         return parsed, left
 

@@ -44,7 +44,6 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run or resume a recipe, or the part of it that an array job computes."""
     from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:

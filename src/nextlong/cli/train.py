@@ -181,7 +181,6 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
 
 
 def evaluate_command(args: argparse.Namespace) -> None:
-    """Evaluate a model, or work on the results of evaluations."""
     if args.model not in ("report", "judge", "import", "data") and args.files:
         raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):

@@ -72,8 +72,7 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     estimate = Estimate(
         work=work, seconds=1e-7, disk=work, bytes=0.8, memory=lambda all_of: 4 * all_of.evaluation_bytes, rate=""
     )
-    config = {"files": hashes, "ngram": ngram}
-    eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, estimate=estimate)
+    eval_ngrams = Step("eval_ngrams", 1, {"files": hashes, "ngram": ngram}, (), lambda _: grams, estimate=estimate)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
@@ -106,8 +105,7 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
     # Hash and length in words of heads; hash, file and length of runs.
     heads, grams = [np.empty(0, _HEADS)], [np.empty(0, _GRAMS)]
     for number, file in enumerate(files):
-        file_runs = 0
-        texts = _texts_of(file)
+        file_runs, texts = 0, _texts_of(file)
         while batch := list(_take(texts, _BATCH_CHARS)):
             words = hash_words("\n".join(batch))
             bounds = bounds_of(words, batch)
@@ -119,8 +117,8 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                     at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
                 if len(at):
                     heads.append(np.empty(len(at), _HEADS))
-                    heads[-1]["words"] = min(length, _HEAD_WORDS)
-                    heads[-1]["hash"] = ngrams(words.hashes, min(length, _HEAD_WORDS))[at]
+                    heads[-1]["words"] = size = min(length, _HEAD_WORDS)
+                    heads[-1]["hash"] = ngrams(words.hashes, size)[at]
                     grams.append(np.empty(len(at), _GRAMS))
                     grams[-1]["words"], grams[-1]["file"] = length, number
                     grams[-1]["hash"] = ngrams(words.hashes, length)[at]
@@ -267,8 +265,7 @@ def _matches(words: Words, text_starts: NDArray[np.int64], wanted: _Wanted) -> t
         text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
         at = at[words.ends[at + length - 1] <= text_ends]
         # The `length` words from each place on, one run behind the other; of their n-grams every `length`-th is a run.
-        runs = words.hashes[at[:, None] + np.arange(length)].ravel()
-        rows = _find(wanted.hashes, ngrams(runs, length)[::length])
+        rows = _find(wanted.hashes, ngrams(words.hashes[at[:, None] + np.arange(length)].ravel(), length)[::length])
         at, rows = at[rows >= 0], rows[rows >= 0]
         while len(at):  # a run that occurs in several files has consecutive rows
             columns.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))

@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong import schemas
+from nextlong.artifacts import lookup
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
@@ -45,7 +47,7 @@ class NearDuplicatesResult(TaskResult):
 
     near_duplicates: int
     clusters: int
-    examples: tuple[tuple[int, int], ...] = ()  # rows of the corpus: one that goes, and the one that stays instead
+    examples: tuple[tuple[int, int], ...] = ()  # ids: of one that goes, and of the one that stays instead
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
@@ -70,10 +72,10 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         seconds=2e-5,
         disk="documents",
         bytes=16.0,
-        tasks=lambda amounts: bands * _passes_for(round(amounts.documents)),
-        memory=lambda amounts: 60 * amounts.documents / _passes_for(round(amounts.documents)),
+        tasks=lambda of: bands * _passes_for(round(of.documents)),
+        memory=lambda of: 60 * of.documents / _passes_for(round(of.documents)),
     )
-    pairs = Step("similar_pairs", 1, {"threshold": threshold}, (ingest, minhash), find_pairs, estimate=estimate)
+    pairs = Step("similar_pairs", 2, {"threshold": threshold}, (ingest, minhash), find_pairs, estimate=estimate)
 
     def cluster(done: Artifacts) -> list[Task]:
         pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
@@ -81,10 +83,10 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         return [partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
 
     estimate = Estimate(
-        work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
+        work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda of: 40 * of.documents
     )
     inputs = (ingest, select, pairs)
-    clusters = Step("near_duplicates", 2, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
+    clusters = Step("near_duplicates", 3, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
     return [minhash, pairs, clusters]
 
 
@@ -161,45 +163,46 @@ def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int
 def _similar_pairs(
     out: Path, *, band: int, step: int, passes: int, threshold: float, **files: Sequence[Path]
 ) -> TaskResult:
-    """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
+    """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of documents that agree on a band, in a range of its hashes, and are similar.
 
     The range is number `step` of `passes`. The `files` of each shard are `signatures`, `band_hashes` and `band_rows`, as
-    `_minhash_shard` writes them, and `hashes` of contents, uint64 (rows,). Rows count the documents of all shards. A document
-    is compared with the first of those that share its hash and with the one before it, not with each of them, which would take
-    quadratic time; transitivity and the other bands find the pairs that this misses. Those that share a hash are in order of
-    content hash, so that sharding does not matter.
+    `_minhash_shard` writes them, and `hashes` of contents, uint64 (rows,). A document is compared with the first of those that
+    share its hash and with the one before it, not with each of them, which would take quadratic time; transitivity and the
+    other bands find the pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not
+    matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
-    # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
-    corpus = _Columns(files["signatures"])
-    of_shards, rows_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for start, hashes_path, rows_path in zip(corpus.starts, files["band_hashes"], files["band_rows"], strict=False):
+    # (n,) each, of the documents whose hash of this band is in the range: the hash, and the id.
+    of_shards, ids_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for shard, (hashes_path, rows_path) in enumerate(zip(files["band_hashes"], files["band_rows"], strict=True)):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
         of_shards.append(np.asarray(shard_hashes[low:high]))
-        rows_of_shards.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
-    keys, rows = np.concatenate(of_shards), np.concatenate(rows_of_shards)
+        ids_of_shards.append(
+            schemas.pack_ids(shard, np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
+        )
+    keys, ids = np.concatenate(of_shards), np.concatenate(ids_of_shards)
     order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
-    # Only rows that share a key: those of one key form a run, ordered by content hash.
+    keys, ids = keys[order], ids[order]
+    # Only documents that share a key: those of one key form a run, ordered by content hash.
     shared = np.zeros(len(keys), np.bool_)
     same = np.flatnonzero(keys[1:] == keys[:-1])
     shared[same] = shared[same + 1] = True
-    keys, rows = keys[shared], rows[shared]
-    order = np.lexsort((_Columns(files["hashes"]).gather(rows), keys))
-    keys, rows = keys[order], rows[order]
+    keys, ids = keys[shared], ids[shared]
+    order = np.lexsort((lookup.array_rows(ids, files["hashes"]), keys))
+    keys, ids = keys[order], ids[order]
     # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of those.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
     heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
     leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
     later = follows[follows - 1 != leaders]
-    pairs = rows[np.stack([np.concatenate([leaders, later - 1]), np.concatenate([follows, later])], axis=1)]
+    pairs = ids[np.stack([np.concatenate([leaders, later - 1]), np.concatenate([follows, later])], axis=1)]
     similar = np.empty(len(pairs), np.bool_)  # the share of equal values estimates the Jaccard similarity
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
-        equal = corpus.gather(part[:, 0]) == corpus.gather(part[:, 1])
-        similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * _PERMUTATIONS
+        one, other = (lookup.array_rows(column, files["signatures"]) for column in part.T)
+        similar[start : start + len(part)] = (one == other).sum(axis=1) >= threshold * _PERMUTATIONS
     np.save(f"{out}.pairs.npy", pairs[similar])
     return TaskResult()
 
@@ -215,7 +218,7 @@ def _keep_longest(
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong
 
-    # (m,) the rows that pairs connect, ascending, and the number of the component of each; `ends` are places in `members`.
+    # (m,) the ids that pairs connect, ascending, and the number of the component of each; `ends` are places in `members`.
     members, ends = np.unique(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]), return_inverse=True)
     clusters = members
     if len(members):
@@ -223,47 +226,23 @@ def _keep_longest(
         graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(members),) * 2)
         clusters = connected_components(graph, directed=False)[1].astype(np.int64)
     # Members of a cluster, the longest first (of equally long ones that with the smallest hash): the first alone stays.
-    order = np.lexsort((_Columns(hashes).gather(members), -_Columns(chars).gather(members), clusters))
+    order = np.lexsort((lookup.array_rows(members, hashes), -lookup.array_rows(members, chars), clusters))
     of_member = clusters[order]
     losers = np.sort(members[order][1:][of_member[1:] == of_member[:-1]])
-    starts = _Columns(keep).starts
+    rows_of_losers = dict(lookup.by_shard(losers)[0])
     for shard, path in enumerate(keep):
         kept = np.load(path)
-        first, last = starts[shard : shard + 2]
-        kept[losers[np.searchsorted(losers, first) : np.searchsorted(losers, last)] - first] = False
+        kept[rows_of_losers.get(shard, [])] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
     some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]  # spread over the corpus
     is_loser = np.isin(members, losers)
-    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)  # of each cluster the row that is kept
+    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)  # of each cluster the document that is kept
     stays[clusters[~is_loser]] = members[~is_loser]
-    kept_instead = stays[clusters[np.searchsorted(members, some)]]
-    return NearDuplicatesResult(
-        near_duplicates=len(losers),
-        clusters=int(clusters.max(initial=-1)) + 1,
-        examples=tuple(zip(some.tolist(), kept_instead.tolist(), strict=True)),
-    )
+    examples = zip(some.tolist(), stays[clusters[np.searchsorted(members, some)]].tolist(), strict=True)
+    return NearDuplicatesResult(near_duplicates=len(losers), clusters=len(stays), examples=tuple(examples))
 
 
 def _band_width(threshold: float) -> int:
     """Return how many values make a band: the most with which a pair at the threshold still agrees on one of the bands."""
-    for width in range(_PERMUTATIONS, 1, -1):
-        if 1 - (1 - threshold**width) ** (_PERMUTATIONS // width) >= _LEAST_RECALL:
-            return width
-    return 1
-
-
-class _Columns:
-    """The .npy files of all shards, mapped and not held; row i of shard s is `starts[s]` + i."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._columns = [np.load(path, mmap_mode="r") for path in paths]
-        self.starts = np.cumsum([0, *map(len, self._columns)])
-
-    def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the values of rows in any order, shape (n, …)."""
-        shards = np.searchsorted(self.starts, rows, side="right") - 1
-        values = np.empty((len(rows), *self._columns[0].shape[1:]), self._columns[0].dtype)
-        for shard in np.unique(shards).tolist():
-            of_shard = shards == shard
-            values[of_shard] = self._columns[shard][rows[of_shard] - self.starts[shard]]
-        return values
+    recalls = ((width, 1 - (1 - threshold**width) ** (_PERMUTATIONS // width)) for width in range(_PERMUTATIONS, 1, -1))
+    return next((width for width, recall in recalls if recall >= _LEAST_RECALL), 1)

@@ -6,10 +6,9 @@ Out: one JSON file for people to look at. Kept documents are checked for ids tha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
@@ -73,12 +73,12 @@ class LeftOut:
     examples: tuple[Example, ...]
 
 
+_REPORT = TypeAdapter(tuple[LeftOut, ...])
+
+
 def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
     """Return what the step `filter_report` wrote."""
-    return tuple(
-        LeftOut(**{**one, "examples": tuple(Example(**example) for example in one["examples"])})
-        for one in json.loads(done.file(_SUFFIX).read_text(encoding="utf-8"))
-    )
+    return _REPORT.validate_json(done.file(_SUFFIX).read_bytes())
 
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
@@ -87,11 +87,9 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
     places = [place for place, of_source in enumerate(splits) for _ in of_source]  # of each task's source
     labels = [source.label for source in settings.sources]
     task = partial(_write_filter_report, places=places, labels=labels, dedup=settings.dedup)
+    # Read are three hashes and two marks of each document.
     estimate = Estimate(
-        work="documents",
-        seconds=1e-7,
-        memory=lambda amounts: 8 * amounts.documents,
-        reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
+        work="documents", seconds=1e-7, memory=lambda of: 8 * of.documents, reads=lambda of: 26 * of.documents
     )
     inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
     return Step("filter_report", 5, {}, inputs, tasks, LeftOutResult, estimate=estimate)
@@ -103,9 +101,7 @@ def _write_filter_report(
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     ingested = done["ingest"].results(IngestResult)
     documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
-    found: Counter[str] = Counter()
-    for part in ingested:
-        found.update(part.reject_reasons)
+    found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
     examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
     for path in done["ingest"].files(".rejects.arrow") if found else ():
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -131,11 +127,7 @@ def _write_filter_report(
     stay = keep  # of the last step that removes documents
     if "near_duplicates" in done:
         near, stay = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
-        # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
-        starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in keep)])
-        rows = np.array(near.examples, np.int64).reshape(-1, 2)
-        shards = np.searchsorted(starts, rows, side="right") - 1
-        gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
+        gone, stays = np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
         some = _examples(documents, gone, ["near-duplicate of "] * len(gone), beside=stays)
         reasons.append(LeftOut(NEARLY_EQUAL, "documents", near.near_duplicates, some))
     if "decontaminate" in done:
@@ -148,8 +140,7 @@ def _write_filter_report(
         some = _examples(documents, list(shares), list(shares.values()))
         reasons.append(LeftOut(CONTAMINATED, "chunks", sum(part.contaminated for part in contaminated), some))
     reasons = [one for one in reasons if one.count]
-    told = json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False)
-    out.with_name(out.name + _SUFFIX).write_text(told, encoding="utf-8")
+    Path(f"{out}{_SUFFIX}").write_bytes(_REPORT.dump_json(tuple(reasons), indent=1))
     count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), stay)
     return LeftOutResult(left_out={one.reason: one.count for one in reasons}, same_ids=count, same_id_example=example)
 
@@ -162,11 +153,9 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
     dropped: list[int] = []  # ids of some documents that select did not keep, from as many shards as there are
     for shard, path in enumerate(keep):
         rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(keep))]
-        dropped += schemas.pack_ids(shard, rows).tolist()
-        if len(dropped) >= _EXAMINED:
-            break
+        dropped += schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
     # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
-    wanted = lookup.array_rows(np.array(dropped), all_compared) if dropped else np.empty(0, np.uint64)
+    wanted = lookup.array_rows(np.array(dropped, np.int64), all_compared)
     # By the hash compared, which of all that have it is kept: place of the source, hash of the content, id.
     kept: dict[int, tuple[int, int, int]] = {}
     for shard, (compared_path, hash_path) in enumerate(zip(all_compared, all_hashes, strict=True) if dropped else ()):
@@ -177,12 +166,10 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
             kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
     stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
     equal = {doc: stays for doc, stays in stays_of.items() if stays != doc}
-    capped = [doc for doc, stays in stays_of.items() if stays == doc]
-    is_exact = dedup != "normalized"
+    capped, is_exact = [doc for doc in dropped if doc not in equal], dedup != "normalized"
     notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
     duplicates = _examples(documents, list(equal), notes, beside=list(equal.values()))
-    selected = done["select"].result(SelectResult)
-    over = _examples(documents, capped, [""] * len(capped))
+    selected, over = done["select"].result(SelectResult), _examples(documents, capped, [""] * len(capped))
     return [
         LeftOut(EXACT if is_exact else NORMALIZED, "documents", selected.duplicates, duplicates),
         LeftOut(OVER, "documents", selected.capped + selected.weighted_out, over),
@@ -204,8 +191,7 @@ def _examples(
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     """Return a few of the items, evenly spread over them."""
-    step = max(1, len(items) // _EXAMPLES)
-    return tuple(items[::step][:_EXAMPLES])
+    return tuple(items[:: max(1, len(items) // _EXAMPLES)][:_EXAMPLES])
 
 
 def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:

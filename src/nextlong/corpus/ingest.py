@@ -73,9 +73,8 @@ def ingest_step(
         ]
 
     def check(done: Artifact) -> None:
-        results = done.results(IngestResult)
+        rest = iter(results := done.results(IngestResult))
         _check_rejects(results, ingest.max_reject_share, f"{done.folder}/part-*.rejects.arrow")
-        rest = iter(results)
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
             own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
             documents = sum(result.documents for result in own)
@@ -128,9 +127,8 @@ def _ingest_split(
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
     held: list[tuple[str, int, str]] = []  # rejects that are yet to be written
     kinds, removed = Counter[RejectKind](), Counter[str]()
-    example, without_id = "", 0
+    example, without_id, met = "", 0, set[str]()
     examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
-    met: set[str] = set()
     for part in parts:
         for item in read_records(part, source, max_document_chars=settings.max_document_chars):
             name = part.file.name
@@ -186,16 +184,15 @@ def _ingest_split(
 
 def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
-
     names = [name for part in ingested.manifest["parts"] for name in part["files"]]
     lists, tasks = (
         [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
         for suffix in (".excluded.json", ".excluded_met.json")
     )
-    elsewhere = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
-    entries = sum(len(kept["ids"]) + kept["whole"] for kept in lists) + elsewhere
-    met = {(task["source"], entry) for task in tasks for entry in task["entries"]}
-    return entries - len(met), entries
+    entries = sum(len(kept["ids"]) + kept["whole"] for kept in lists) + int(
+        ingested.manifest["config"].get(_ELSEWHERE, 0)
+    )
+    return entries - len({(task["source"], entry) for task in tasks for entry in task["entries"]}), entries
 
 
 def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
@@ -279,10 +276,7 @@ class _DocumentShards:
         normalized = {"normalized": "Q"} if hash_normalized else {}
         self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q", **normalized}
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
-        self._texts: list[bytes] = []
-        self._ids: list[str] = []
-        self._metadata: list[bytes] = []
-        self._batch_bytes = 0
+        self._texts, self._ids, self._metadata, self._batch_bytes = list[bytes](), list[str](), list[bytes](), 0
         self.documents = self.text_bytes = self.chars = self.shards = 0
         self.metadata_values = dict.fromkeys(source.metadata, 0)
         self._open_shard()
@@ -295,8 +289,7 @@ class _DocumentShards:
         if "normalized" in self._columns:
             self._columns["normalized"].append(normalized_hash(raw))
         self._columns["chars"].append(len(record.text))
-        named = f"{self._source.label}\0{record.source_id}"
-        self._columns["id_hashes"].append(content_hash(named.encode()))
+        self._columns["id_hashes"].append(content_hash(f"{self._source.label}\0{record.source_id}".encode()))
         if self._source.metadata:
             values = dict(zip(self._source.metadata, record.values, strict=True))
             for name, value in values.items():
@@ -334,14 +327,10 @@ class _DocumentShards:
             return
         # The texts from bytes, because hashing has encoded them already: int64 offsets (rows + 1,) and their content.
         offsets = np.cumsum([0, *map(len, self._texts)], dtype=np.int64)
-        columns = [
-            pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))),
-            np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy(),
-            pa.repeat(pa.scalar(self._source.label, pa.string()), rows),
-            self._ids,
-            *([self._metadata] if self._source.metadata else []),
-        ]
-        self._file.write(columns)
+        texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts)))
+        hashes = np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy()
+        labels = pa.repeat(pa.scalar(self._source.label, pa.string()), rows)
+        self._file.write([texts, hashes, labels, self._ids, *([self._metadata] if self._source.metadata else [])])
         self._texts, self._ids, self._metadata, self._batch_bytes = [], [], [], 0
 
 

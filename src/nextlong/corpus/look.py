@@ -23,15 +23,7 @@ from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import (
-    FilteredItem,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    explained,
-    text_problem,
-)
+from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, RejectKind, explained, text_problem
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -89,7 +81,8 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
         most_bytes = max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total)
         is_whole = estimate <= most_bytes and len(source_files) <= _WHOLE_FILES
         share = min(1.0, most_bytes / max(1, estimate))
-        texts, scale = (reading.everything(), 1.0) if is_whole else reading.sample(share)
+        every_record = itertools.chain.from_iterable(map(reading.records, source_files))
+        texts, scale = (reading.texts(every_record), 1.0) if is_whole else reading.sample(share)
         keep_every = max(1, round(min(estimate, most_bytes) / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)))
         look = Look(source, is_whole, scale, reading.rejects, reading.first_rejects if is_whole else ())
         for raw in texts:
@@ -129,10 +122,6 @@ class _Reading:
         self.rejects = Counter[RejectKind]()
         self.first_rejects: list[Reject] = []
 
-    def everything(self) -> Iterable[bytes]:
-        """Yield the text of every document, in UTF-8."""
-        return self._texts(itertools.chain.from_iterable(map(self._records, self._files)))
-
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
         """Return about a `share` of the texts, from random places, and how much more there is in all."""
         # One place in each of equal stretches of the source's bytes, so every part of every file counts as it should.
@@ -163,7 +152,7 @@ class _Reading:
             request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
             reader = format_of(file.name, source)
             items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
-            return list(self._texts(apply_filter(items, source, file))), share
+            return list(self.texts(apply_filter(items, source, file))), share
 
     def sample_through(
         self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random
@@ -171,7 +160,7 @@ class _Reading:
         """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
         kept: list[FilteredItem] = []
         read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
-        for item in self._records(file):
+        for item in self.records(file):
             text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
             read += text_bytes
             if draw.random() < share:
@@ -181,12 +170,12 @@ class _Reading:
                 break
         else:
             total = read
-        return list(self._texts(kept)), kept_bytes / max(1, total) if read else share
+        return list(self.texts(kept)), kept_bytes / max(1, total) if read else share
 
-    def _records(self, file: InputFile) -> Iterator[FilteredItem]:
+    def records(self, file: InputFile) -> Iterator[FilteredItem]:
         return read_records(FilePart(file), self._source, max_document_chars=self._max_chars)
 
-    def _texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
+    def texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
         """Yield the texts of those items that are documents, as ingest judges it; count the others by kind."""
         for item in items:
             if isinstance(item, Reject):

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import fsspec
 import numpy as np
@@ -75,27 +74,16 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         disk="documents",
         bytes=1.0,
         # Hashes in each pass over a range of them, and lengths.
-        reads=lambda amounts: amounts.documents * (16 * max(1.0, amounts.documents / _HELD_DOCUMENTS) + 8),
+        reads=lambda of: of.documents * (16 * max(1.0, of.documents / _HELD_DOCUMENTS) + 8),
     )
     config = {"sources": caps, "seed": seed if is_sampled else None}
     return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shards:
-    """The files of all shards, in parallel; read anew in each pass, mapped and not held."""
-
-    hashes: Sequence[Path]
-    chars: Sequence[Path]
-    keeps: Sequence[Path]
-    sources: Sequence[int]
-
-    def of(self, source: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.bool_]]]:
-        """Yield (hashes, chars, keep) of each shard of one source; keep is writable."""
-        for shard, shard_source in enumerate(self.sources):
-            if shard_source == source:
-                hashes, chars = np.load(self.hashes[shard], mmap_mode="r"), np.load(self.chars[shard], mmap_mode="r")
-                yield hashes, chars, np.load(self.keeps[shard], mmap_mode="r+")
+def _open_shards(files: Sequence[tuple[Path, Path, Path]]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Yield (hashes, chars, keep) of each shard, read anew in each pass, mapped and not held; keep is writable."""
+    for *read, keep in files:
+        yield *(np.load(path, mmap_mode="r") for path in read), np.load(keep, mmap_mode="r+")
 
 
 class _Prefix(NamedTuple):
@@ -124,13 +112,13 @@ def _select_documents(
     ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
     """
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
-    shards = _Shards(hashes, chars, keeps, shard_sources)
+    files = list(zip(hashes, chars, keeps, strict=True))
+    shards = [[of for of, own in zip(files, shard_sources, strict=True) if own == i] for i in range(len(sources))]
     # Every keep file, False for duplicates of a kept document; `duplicates` counts them per source.
     documents = [len(np.load(path, mmap_mode="r")) for path in hashes]
     for path, count in zip(keeps, documents, strict=True):
         np.save(path, np.ones(count, np.bool_))
-    passes = max(1, -(-sum(documents) // held_documents)) if hashes else 0
-    duplicates = [0] * len(sources)
+    passes, duplicates = max(1, -(-sum(documents) // held_documents)) if hashes else 0, [0] * len(sources)
     for step in range(passes):
         first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
         rows_of_shards, compared_in_range, hashes_in_range = [], [], []
@@ -150,8 +138,8 @@ def _select_documents(
                 np.load(keeps[shard], mmap_mode="r+")[rows_of_shards[shard][copies]] = False
                 duplicates[shard_sources[shard]] += int(np.count_nonzero(copies))
     sampled = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
-    distinct = {i: sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)) for i in sampled}
-    capped = {i: _prefix(shards, i, seed, sources[i].max_documents, sources[i].max_chars) for i in sampled}
+    distinct = {i: sum(int(np.count_nonzero(keep)) for _, _, keep in _open_shards(shards[i])) for i in sampled}
+    capped = {i: _prefix(shards[i], seed, sources[i].max_documents, sources[i].max_chars) for i in sampled}
     # How many characters each weighted source may keep: by weight, the scarcest kept whole.
     weights = {i: Fraction(weight) for i in sampled if (weight := sources[i].weight)}
     for i in weights:
@@ -161,13 +149,13 @@ def _select_documents(
                 "no earlier source has, so its share cannot be met; remove the source or its weight"
             )
     scale = min((capped[i].chars / weight for i, weight in weights.items()), default=Fraction(0))
-    final = capped | {i: _prefix(shards, i, seed, sources[i].max_documents, int(scale * weights[i])) for i in weights}
+    final = capped | {i: _prefix(shards[i], seed, sources[i].max_documents, int(scale * weights[i])) for i in weights}
     for i in sampled:
-        for shard_hashes, _, keep in shards.of(i):
+        for shard_hashes, _, keep in _open_shards(shards[i]):
             keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(final[i].last_key)
     rows = {
         source.label: Selected(
-            kept=sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
+            kept=sum(int(np.count_nonzero(keep)) for _, _, keep in _open_shards(shards[i])),
             duplicates=duplicates[i],
             capped=distinct[i] - capped[i].documents if i in capped else 0,
             weighted_out=capped[i].documents - final[i].documents if i in capped else 0,
@@ -178,12 +166,14 @@ def _select_documents(
     return SelectResult(**totals, sources=rows)
 
 
-def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, max_chars: int | None) -> _Prefix:
-    """Return the longest prefix of a source within the limits; at least one document, if it has any."""
+def _prefix(
+    shards: Sequence[tuple[Path, Path, Path]], seed: int, max_documents: int | None, max_chars: int | None
+) -> _Prefix:
+    """Return the longest prefix of a source's shards within the limits; at least one document, if it has any."""
     bins, shift = 1 << _BIN_BITS, np.uint64(64 - _BIN_BITS)
     # Documents and characters up to and including each bin, by the leading bits of the key, shape (2**_BIN_BITS,) each.
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
-    for shard_hashes, shard_chars, keep in shards.of(source):
+    for shard_hashes, shard_chars, keep in _open_shards(shards):
         kept = np.flatnonzero(keep)  # rows of the shard
         bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> shift).astype(np.int64)
         documents += np.bincount(bin_of, minlength=bins)
@@ -199,7 +189,7 @@ def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, 
     if split:
         before = _Prefix((split << 64 - _BIN_BITS) - 1, int(documents[split - 1]), int(chars[split - 1]))
     of_keys, of_chars = [], []
-    for shard_hashes, shard_chars, keep in shards.of(source):
+    for shard_hashes, shard_chars, keep in _open_shards(shards):
         kept = np.flatnonzero(keep)
         shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
         inside = shard_keys >> shift == split
@@ -232,9 +222,7 @@ class Exclusion(NamedTuple):
     @property
     def identity(self) -> str:
         """A hash of what is excluded, "" if nothing is."""
-        if not self.is_whole and not self.ids:
-            return ""
-        return xxhash.xxh3_64_hexdigest(json.dumps([self.is_whole, sorted(self.ids)]).encode())
+        return xxhash.xxh3_64_hexdigest(json.dumps([self.is_whole, sorted(self.ids)]).encode()) if any(self) else ""
 
 
 def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
@@ -245,8 +233,8 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
         with fsspec.open(path, "rt", encoding="utf-8") as file:
             lines = file.read().split("\n")  # JSON may have other line separators in its strings
     except (OSError, ValueError) as error:
-        fix = "correct the path, or set it to null"
-        raise CorpusError(f"ingest.exclude={path!r} cannot be read ({error}); {fix}") from None
+        problem = f"ingest.exclude={path!r} cannot be read ({error})"
+        raise CorpusError(f"{problem}; correct the path, or set it to null") from None
     ids: dict[str, set[str]] = {}  # by source; "" stands for all of the source
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -267,5 +255,5 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
             f"{', '.join(sorted(ids))}; correct the names, or set ingest.exclude to null"
         )
     named = [ids.get(source.label, set()) for source in sources]
-    elsewhere = sum(len(entries) for source, entries in ids.items() if source not in known)
-    return [Exclusion("" in entries, frozenset(entries - {""})) for entries in named], elsewhere
+    exclusions = [Exclusion("" in entries, frozenset(entries - {""})) for entries in named]
+    return exclusions, sum(len(entries) for source, entries in ids.items() if source not in known)

@@ -42,6 +42,7 @@ _CHECKSUM_BYTES: Final = 4
 
 Parts = tuple[FilePart, ...]  # of one task
 Splits = Sequence[Sequence[Parts]]  # of each source, of each task
+_Files = Sequence[Sequence[InputFile]]  # of each source
 
 
 class LineCountResult(TaskResult):
@@ -52,18 +53,15 @@ class LineCountResult(TaskResult):
     ends_line: bool = True
 
 
-def shard_bytes_of(
-    ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
-) -> int:
+def shard_bytes_of(ingest: Ingest, files: _Files = (), *, text_bytes: float | None = None) -> int:
     """Return the text bytes of a shard; `auto`: a 32nd of the corpus, estimated unless it is said, between 1 MB and 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
-    if text_bytes is None:
-        text_bytes = sum(map(estimate_text_bytes, files, ingest.sources))
-    return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
+    size = sum(map(estimate_text_bytes, files, ingest.sources)) if text_bytes is None else int(text_bytes)
+    return min(max(size // 32, 1_000_000), 128_000_000)
 
 
-def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
+def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> Splits:
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
@@ -141,9 +139,8 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     """
     bounds, offset = list[int](), 0
     try:
-        with Path(file.path).open(
-            "rb", buffering=0
-        ) as stream:  # not mapped: truncating a mapped file kills the process
+        # Not mapped: truncating a mapped file kills the process.
+        with Path(file.path).open("rb", buffering=0) as stream:
             number = stream.fileno()
             while offset < os.fstat(number).st_size:
                 head = os.pread(number, _MAX_FRAME_HEADER_BYTES, offset)
@@ -167,17 +164,14 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     return (*bounds, offset) if bounds and is_whole else ()
 
 
-def whole_files(
-    sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int, workers: int
-) -> list[str]:
+def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, workers: int) -> list[str]:
     """Return a message for each large compressed file that fewer tasks can read than there are workers."""
     messages = []
     for source, source_files in zip(sources, files, strict=True):
         for file in source_files:
             if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _WORTH_TELLING_BYTES):
                 continue
-            is_shared = _can_be_shared(file, source)
-            tasks = len(_skipping_parts(file)) if is_shared else 1
+            tasks = len(_skipping_parts(file)) if (is_shared := _can_be_shared(file, source)) else 1
             if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(

@@ -79,7 +79,6 @@ class Executor:
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:

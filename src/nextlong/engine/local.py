@@ -39,9 +39,7 @@ class LocalExecutor(Executor):
     """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
 
     def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
-        self.cpus = cpus
-        self._count_gpus = count_gpus
-        self._preload = list(preload)
+        self.cpus, self._count_gpus, self._preload = cpus, count_gpus, list(preload)
         # Of all processors (None), and one process for each GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # the worker that has grown most since it started
@@ -102,7 +100,6 @@ class LocalExecutor(Executor):
             yield key, result
 
     def release_memory(self) -> None:
-        """Start new workers next time if these have grown."""
         if self._grown_mb > _CARRIED_MB:
             self._close()
 
@@ -118,11 +115,9 @@ class LocalExecutor(Executor):
             codes = {process.exitcode for process in processes}
             # As Python ends after an exception: it cannot read its task, say.
             if 1 in codes and -signal.SIGKILL not in codes:
-                cure = (
-                    "mend that (nextlong doctor says which package is missing) and run again: finished steps are kept"
-                )
+                cure = "mend that (nextlong doctor says which package is missing) and run again"
                 why = f"a worker process ended by an error of its own, which it wrote above{at_work}"
-                raise RunError(f"{why}; {cure}") from None
+                raise RunError(f"{why}; {cure}: finished steps are kept") from None
             is_counted = _kills_for_memory() > self._kills_before
             cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"

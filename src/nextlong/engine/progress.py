@@ -38,7 +38,6 @@ class Reporter:
     mark = ""  # before what is done
 
     def kept(self, labels: Sequence[str]) -> None:
-        """Tell which steps are reused."""
         self.tell(f"{self.mark}reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
@@ -54,8 +53,7 @@ class Lines(Reporter):
     """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
     def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
-        self._console = console
-        self._titles = titles or {}
+        self._console, self._titles = console, titles or {}
 
     def tell(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -138,5 +136,4 @@ class _Left(TimeRemainingColumn):
 
 
 def reporter_for(console: Console, titles: Mapping[str, str] | None = None) -> Reporter:
-    """Return bars on a terminal, lines elsewhere; `titles` says what steps do, by name."""
     return Bars(console, titles) if console.is_terminal else Lines(console, titles)

@@ -179,7 +179,6 @@ class RayExecutor(Executor):
         self._running[reference] = task
 
     def _start_queued(self) -> None:
-        """Give the tasks that wait for a GPU to the actors that idle."""
         while self._queue and (actor := self._free_actor()) is not None:
             task = self._queue.pop(0)
             actor.is_busy, task.actor = True, actor

@@ -92,7 +92,6 @@ def run_steps(
 
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
-    """Return the finished step if the run directory holds it."""
     folder = step.folder(run_dir)
     if not (folder / store.MANIFEST).exists():
         return None
@@ -156,7 +155,6 @@ class _Running:
                 self._folder.rmdir()
 
     def hand_over(self, place: int, executor: Executor) -> None:
-        """Give the executor what it has room for."""
         at_once = self._resources.at_once
         while self._left and (at_once is None or self._in_flight < at_once):
             number = self._left[0]
@@ -185,7 +183,6 @@ class _Running:
         return join.members
 
     def add(self, part: store.TaskPart) -> None:
-        """Take note of a task that is done."""
         self._in_flight -= 1
         self.to_do -= 1
         number = part["index"]

@@ -65,7 +65,6 @@ class Amounts:
 
     @property
     def referenced_chars(self) -> float:
-        """Characters of the chunks that drafts name."""
         return self.referenced_chunks * self.chunk_chars
 
     @property
@@ -78,7 +77,6 @@ TRIED = "tried"  # on the sample
 
 
 def per_shard(amounts: Amounts) -> float:
-    """Return a task for each shard."""
     return max(1.0, amounts.shards)
 
 
@@ -185,7 +183,6 @@ class Step:
         return cls(done.name, told["version"], told["config"], (), lambda _: (), known_fingerprint=told["fingerprint"])
 
     def work(self, done: Artifacts) -> Work:
-        """Return the tasks, given the finished inputs."""
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
 
@@ -258,7 +255,6 @@ class Artifact:
             raise self.of_earlier_version(f"count of {where}") from None
 
     def result(self, kind: type[_ResultT]) -> _ResultT:
-        """Return what the one task of the step told."""
         (only,) = self.results(kind)
         return only
 

@@ -51,8 +51,6 @@ _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free 
 
 
 class _RecordedFile(TypedDict):
-    """What a marker or manifest says of a file."""
-
     bytes: int
     xxh3: str
     mtime_ns: NotRequired[int]
@@ -70,7 +68,6 @@ class TaskPart(TypedDict):
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON as `write_file` does."""
     write_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class _Arc(NamedTuple):
     depth: float = 34
 
 
-_Drawing = Iterator[_Box | _Line | _Arc]  # in units of a thousandth of the picture's width
+_Drawing = Iterable[_Box | _Line | _Arc]  # in units of a thousandth of the picture's width
 
 
 def svg(spans: Pieces, *, tokens: int, name: str) -> str:
@@ -71,8 +71,24 @@ def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: i
 
     `sequences` are the spans by the name of their method, each of `tokens` tokens.
     """
+    lead_of = {
+        name: next(span.doc_id for span in spans if span.source_id == source_id) for name, spans in sequences.items()
+    }
+    # The captions begin behind the longest name: some 9 units a letter.
+    captions_x = MARGIN + max(150, 9 * min(_LONGEST_NAME, max(map(len, sequences))) + 16)
+    chunks = max((pieces.chunks_of(spans, lead_of[name]) for name, spans in sequences.items()), key=len)
+    unit = (WIDTH - 2 * MARGIN) / tokens
+    shades = pieces.scale([cosine for spans in sequences.values() for cosine in pieces.scored(spans)])
+    heading = f"One document: {pieces.short(source_id, _LONGEST_NAME)}"
+    drawn: list[_Box | _Line | _Arc] = [_Line(MARGIN, 30, heading, size=17, is_heading=True)]
+    drawn += _strip(chunks, chunks[0].doc_id, 44, unit, shades, start=0)
+    for number, (name, spans) in enumerate(sequences.items()):
+        y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
+        drawn.append(_Line(MARGIN, y, pieces.short(name, _LONGEST_NAME), size=15, is_heading=True))
+        drawn.append(_Line(captions_x, y, _after(spans, lead_of[name])))
+        drawn += _strip(spans, lead_of[name], y + 10, unit, shades)
     height = _FIRST_STRIP_Y + _STRIP_HEIGHT * len(sequences) + 50
-    drawn = _compared(sequences, source_id=source_id, tokens=tokens, legend_y=height - 40)
+    drawn += _legend([span for spans in sequences.values() for span in spans], shades, y=height - 40)
     return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
 
 
@@ -94,25 +110,6 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
         left, right = ((span.token_start + span.token_end) / 2 * unit + MARGIN for span in (one, other))
         yield _Arc(left, right, _AFTER_Y + _BAR + 2)
     yield from _legend(spans, shades, y=_LEGEND_Y)
-
-
-def _compared(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int, legend_y: int) -> _Drawing:
-    lead_of = {
-        name: next(span.doc_id for span in spans if span.source_id == source_id) for name, spans in sequences.items()
-    }
-    longest = min(_LONGEST_NAME, max(map(len, sequences)))
-    chunks = max((pieces.chunks_of(spans, lead_of[name]) for name, spans in sequences.items()), key=len)
-    unit = (WIDTH - 2 * MARGIN) / tokens
-    shades = pieces.scale([cosine for spans in sequences.values() for cosine in pieces.scored(spans)])
-    yield _Line(MARGIN, 30, f"One document: {pieces.short(source_id, _LONGEST_NAME)}", size=17, is_heading=True)
-    yield from _strip(chunks, chunks[0].doc_id, 44, unit, shades, start=0)
-    for number, (name, spans) in enumerate(sequences.items()):
-        y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
-        yield _Line(MARGIN, y, pieces.short(name, _LONGEST_NAME), size=15, is_heading=True)
-        # The caption begins behind the longest name: some 9 units a letter.
-        yield _Line(MARGIN + max(150, 9 * longest + 16), y, _after(spans, lead_of[name]))
-        yield from _strip(spans, lead_of[name], y + 10, unit, shades)
-    yield from _legend([span for spans in sequences.values() for span in spans], shades, y=legend_y)
 
 
 def _after(spans: Pieces, lead: int) -> str:

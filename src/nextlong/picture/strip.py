@@ -80,17 +80,12 @@ def explorer(
     if texts is not None:
         data |= {"texts": [], "words": [], "url": ""} | texts
     first = example(pieces) if opens == "at once" else -1
-    made = html.macro("picture/strip.html", "explorer")
-    return {
-        "caption": caption(pieces, lead=lead),
-        "legend": _legend(pieces, lead=lead, scale=scale),
-        "strip": made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first),
-    }
-
-
-def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
-    """Return what the colours mean."""
+    made, legend = (html.macro("picture/strip.html", part) for part in ("explorer", "legend"))
     has_plain = any(piece.role == "document" and not isfinite(piece.score) for piece in pieces)
     what = "negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
     shades, has_arcs = SHADES if scored(pieces) else 0, bool(neighbours_before(pieces, lead))
-    return html.macro("picture/strip.html", "legend")(what, scale, shades, has_plain, has_arcs)
+    return {
+        "caption": caption(pieces, lead=lead),
+        "legend": legend(what, scale, shades, has_plain, has_arcs),
+        "strip": made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first),
+    }

@@ -132,8 +132,7 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
         raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)
-    content = bytearray()
-    decompressed = pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name))
+    content, decompressed = bytearray(), pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name))
     with suppress(OSError):  # a compressed file that is cut off always ends in an error
         while block := decompressed.read(_BLOCK_BYTES):
             content += block

@@ -81,7 +81,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
         wanted = "known format" if named is None else f"format {source.format!r}"
         raise CorpusError(
             f"{place} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; known are {known_suffixes()}; "
-            f"for other names give a file or a glob and set its format, one of {', '.join(input_formats())} (source code: text)"
+            f"for other names set ingest.sources[].format in the recipe, one of {', '.join(input_formats())} (source code: text)"
         )
     files = []
     full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}

@@ -191,8 +191,7 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
             request.refuse_column(name, known, key=key)
         paths.append(path)
         value_type = kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
-        is_string = any(is_kind(value_type) for is_kind in _STRING_KINDS)
-        if key == "text" and not is_string and not _is_conversation(kind):
+        if key == "text" and not any(is_kind(value_type) for is_kind in _STRING_KINDS) and not _is_conversation(kind):
             raise CorpusError(
                 f"{request.part.file.path}: column {name!r} holds {kind}, not strings or conversations; name another as text"
             )

@@ -126,6 +126,11 @@ def options_class(registry: Registry, name: str) -> type[Section]:
     return options
 
 
+def _key(default: Any, meaning: str) -> Any:
+    """Return the field of a key, which `nextlong init` explains by its meaning."""
+    return Field(default, description=meaning)
+
+
 _ID: Final = "id"
 
 
@@ -136,30 +141,29 @@ class Source(Section):
         description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
         "Arrow/HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt/.md"
     )
-    name: str = Field("", description="the name of the source in every report; by default the path")
-    text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
-    id: Named = Field(
+    name: str = _key("", "the name of the source in every report; by default the path")
+    text: str = _key("text", "the column that holds the text; a.b reads a nested field")
+    id: Named = _key(
         _ID,
-        description="the column of your own ids; a document without one is named file:line; a column other than `id` must exist",
+        "the column of your own ids; a document without one is named file:line; a column other than `id` must exist",
     )
-    format: str = Field(
-        "auto",
-        description="auto: by the file name; else jsonl, parquet, arrow, csv, tsv, warc, html, text or another package's",
+    format: str = _key(
+        "auto", "auto: by the file name; else jsonl, parquet, arrow, csv, tsv, warc, html, text or another package's"
     )
-    filter: Named | None = Field(
+    filter: Named | None = _key(
         None,
-        description="an SQL condition on other columns: only matching documents are used, e.g. language = 'en' AND score > 0.5",
+        "an SQL condition on other columns: only matching documents are used, e.g. language = 'en' AND score > 0.5",
     )
-    metadata: Annotated[_Names, BeforeValidator(as_list)] = Field(
-        (), description="columns to carry along as metadata of each document, into the spans of every export"
+    metadata: Annotated[_Names, BeforeValidator(as_list)] = _key(
+        (), "columns to carry along as metadata of each document, into the spans of every export"
     )
-    license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
-    weight: Annotated[float, Field(gt=0)] | None = Field(
+    license: str = _key("", "of the texts, as SPDX spells it; stated on the data set card")
+    weight: Annotated[float, Field(gt=0)] | None = _key(
         None,
-        description="relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
+        "relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
     )
-    max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
-    max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
+    max_documents: Positive | None = _key(None, "keep at most this many documents, drawn by keyed hash")
+    max_chars: Positive | None = _key(None, "keep at most this many characters, drawn by keyed hash")
 
     @field_validator("format")
     @classmethod
@@ -183,24 +187,23 @@ class Ingest(Section):
     """files → documents."""
 
     sources: tuple[Source, ...] = Field(description="at least one")
-    max_reject_share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="stop when more than this share of the records cannot be read"
+    max_reject_share: Annotated[float, Field(ge=0, le=1)] = _key(
+        0.01, "stop when more than this share of the records cannot be read"
     )
-    max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
-    dedup: Literal["exact", "normalized", "minhash"] = Field(
+    max_document_chars: Positive = _key(10_000_000, "longer documents are rejected")
+    dedup: Literal["exact", "normalized", "minhash"] = _key(
         "exact",
-        description="remove duplicate documents: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
+        "remove duplicate documents: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
         "needs nextlong[dedup])",
     )
-    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.8, description="minhash: share of the five-word runs of two documents that makes them nearly equal"
+    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = _key(
+        0.8, "minhash: share of the five-word runs of two documents that makes them nearly equal"
     )
-    exclude: Named | None = Field(
-        None,
-        description="JSON Lines of documents to exclude: source and id, or a whole source; nextlong view writes one",
+    exclude: Named | None = _key(
+        None, "JSON Lines of documents to exclude: source and id, or a whole source; nextlong view writes one"
     )
-    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="MB of text in a shard; auto: total / 32, between 1 and 128"
+    shard_mb: Annotated[float, Field(gt=0)] | Auto = _key(
+        "auto", "MB of text in a shard; auto: total / 32, between 1 and 128"
     )
 
     @model_validator(mode="after")
@@ -216,24 +219,21 @@ class Ingest(Section):
 class Ray(Section):
     """The cluster of executor=ray; the run directory lies under the same path on all its nodes."""
 
-    address: Named | None = Field(
-        None, description="of a running cluster: host:port, auto or ray://…; null starts one on this machine"
+    address: Named | None = _key(
+        None, "of a running cluster: host:port, auto or ray://…; null starts one on this machine"
     )
-    retries: Annotated[int, Field(ge=0)] = Field(
-        3, description="how often a task whose worker or node was lost is run again"
-    )
+    retries: Annotated[int, Field(ge=0)] = _key(3, "how often a task whose worker or node was lost is run again")
 
 
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: PositiveLength = Field(2048, description="granularity s of the paper, in characters; at least 16")
-    length: Literal["slice", "paper"] = Field(
-        "slice",
-        description="what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between",
+    max_chars: PositiveLength = _key(2048, "granularity s of the paper, in characters; at least 16")
+    length: Literal["slice", "paper"] = _key(
+        "slice", "what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between"
     )
-    oversize: Literal["split", "keep"] = Field(
-        "split", description="a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
+    oversize: Literal["split", "keep"] = _key(
+        "split", "a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
     )
 
     @field_validator("max_chars")
@@ -248,8 +248,8 @@ class Chunk(Section):
 class Decontaminate(Section):
     """evaluation texts → chunks that share a run of words with one are left out."""
 
-    files: _Names = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
-    ngram: Positive = Field(13, description="this many words in a row; shorter texts count as a whole")
+    files: _Names = _key((), "evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
+    ngram: Positive = _key(13, "this many words in a row; shorter texts count as a whole")
 
     @model_validator(mode="before")
     @classmethod
@@ -260,27 +260,25 @@ class Decontaminate(Section):
 class Mine(Section):
     """meta-chunks → candidates."""
 
-    candidates: Positive | Auto = Field(
+    candidates: Positive | Auto = _key(
         "auto",
-        description="nearest chunks kept for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
+        "nearest chunks kept for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
-    reorder_top: Positive = Field(
-        512, description="how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
+    reorder_top: Positive = _key(
+        512, "how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
     )
-    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
-        0.8,
-        description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
+    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = _key(
+        0.8, "no negative shares this much of its words with its meta-document or another negative; null: as they come"
     )
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="no negative has a higher cosine to its meta-chunk"
+    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = _key(
+        None, "no negative has a higher cosine to its meta-chunk"
     )
 
-    shortlist: Literal["bm25"] | None = Field(
-        None,
-        description="bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk",
+    shortlist: Literal["bm25"] | None = _key(
+        None, "bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk"
     )
-    shortlist_chunks: Positive | Auto = Field(
-        "auto", description="chunks that the shortlist has for each meta-document; auto: twice what its draft has"
+    shortlist_chunks: Positive | Auto = _key(
+        "auto", "chunks that the shortlist has for each meta-document; auto: twice what its draft has"
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:
@@ -291,19 +289,16 @@ class Mine(Section):
 class Tokenizer(Section):
     """text → token ids; exactly one of `source` and `train`."""
 
-    source: str | None = Field(None, description="a tokenizer.json, a folder with one, or a hub name")
-    train: Annotated[int, Field(ge=300)] | None = Field(
-        None, description="train a byte-level BPE of this many entries on the corpus"
+    source: str | None = _key(None, "a tokenizer.json, a folder with one, or a hub name")
+    train: Annotated[int, Field(ge=300)] | None = _key(
+        None, "train a byte-level BPE of this many entries on the corpus"
     )
-    revision: str = Field("main", description="of a hub name")
-    bos: str | None = Field(None, description="this special token before each sequence, counted in target_tokens")
-    eos: str | None = Field(None, description="this special token after each sequence, counted in target_tokens")
-    chars_per_token: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="E of the paper; auto: measured on the corpus"
-    )
-    engine: Annotated[Literal["auto", "reference"], Operational()] = Field(
-        "auto",
-        description="auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)",
+    revision: str = _key("main", "of a hub name")
+    bos: str | None = _key(None, "this special token before each sequence, counted in target_tokens")
+    eos: str | None = _key(None, "this special token after each sequence, counted in target_tokens")
+    chars_per_token: Annotated[float, Field(gt=0)] | Auto = _key("auto", "E of the paper; auto: measured on the corpus")
+    engine: Annotated[Literal["auto", "reference"], Operational()] = _key(
+        "auto", "auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)"
     )
 
     @model_validator(mode="before")
@@ -323,41 +318,35 @@ class Tokenizer(Section):
 class Compose(Section):
     """candidates → sequences."""
 
-    method: str = Field("nextlong", description=f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
-    sequences: Positive | Literal["all"] = Field(100, description="how many; all: one from every eligible document")
-    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = Field(
-        131_072, description="T of the paper: the exact length of each sequence; 128k and 64K count 1,024s"
+    method: str = _key("nextlong", f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
+    sequences: Positive | Literal["all"] = _key(100, "how many; all: one from every eligible document")
+    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = _key(
+        131_072, "T of the paper: the exact length of each sequence; 128k and 64K count 1,024s"
     )
-    fit: Literal["exact", "paper"] = Field(
+    fit: Literal["exact", "paper"] = _key(
         "exact",
-        description="exact: share the token budget, cut only a sequence's last negative; paper: k by formula, cut at T, drop "
+        "exact: share the token budget, cut only a sequence's last negative; paper: k by formula, cut at T, drop "
         "if shorter",
     )
-    min_gap_tokens: Positive | Auto = Field(
+    min_gap_tokens: Positive | Auto = _key(
         "auto",
-        description="exact: tokens of negatives that stand between two meta-chunks at least; a document whose share of "
+        "exact: tokens of negatives that stand between two meta-chunks at least; a document whose share of "
         "target_tokens cannot hold them is dropped; auto: half a mean chunk",
     )
-    position: Literal["head", "tail", "random"] = Field(
-        "head", description="where a meta-chunk stands among its negatives: head | tail | random"
+    position: Literal["head", "tail", "random"] = _key(
+        "head", "where a meta-chunk stands among its negatives: head | tail | random"
     )
-    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
+    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = _key(
         "top",
-        description="which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
+        "which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
-    max_uses: Positive | None = Field(
-        None, description="a chunk is a negative in at most this many sequences of the data set"
+    max_uses: Positive | None = _key(None, "a chunk is a negative in at most this many sequences of the data set")
+    draft_factor: Annotated[float, Field(ge=1)] = _key(
+        1.5, "w of the paper: text drafted, as a multiple of what T needs"
     )
-    draft_factor: Annotated[float, Field(ge=1)] = Field(
-        1.5, description="w of the paper: text drafted, as a multiple of what T needs"
-    )
-    min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are not extended (paper: 1)")
-    separator: str = Field(
-        "\n", description="the separator between a chunk that does not end in a newline and the next"
-    )
-    seed: int | None = Field(
-        None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
-    )
+    min_meta_chunks: Positive = _key(2, "documents with fewer chunks are not extended (paper: 1)")
+    separator: str = _key("\n", "the separator between a chunk that does not end in a newline and the next")
+    seed: int | None = _key(None, "for the draw of meta-documents and random positions; default: the recipe's seed")
 
     @field_validator("method")
     @classmethod
@@ -372,10 +361,10 @@ class Compose(Section):
 class Documents(Section):
     """Vectors of whole documents, for methods that look for similar documents."""
 
-    vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
-    partition_size: Positive = Field(
+    vector: Literal["mean", "first"] = _key("mean", "of the chunks' vectors: their mean, or the first")
+    partition_size: Positive = _key(
         1 << 28,
-        description="neighbours of all documents that one task holds at most, 60 bytes each; above it documents are drafted in "
+        "neighbours of all documents that one task holds at most, 60 bytes each; above it documents are drafted in "
         "partitions of similar ones, and no sequence spans two",
     )
 
@@ -387,16 +376,15 @@ EXACT: Final = "exact"  # index: every query against every vector
 class Search(Section):
     """vectors → an index of them: how the nearest are found."""
 
-    index: Named = Field(
+    index: Named = _key(
         AUTO,
-        description="exact; a FAISS factory string with inverted lists, as IVF,SQ8 or IVF4096,Flat; auto: by what either takes",
+        "exact; a FAISS factory string with inverted lists, as IVF,SQ8 or IVF4096,Flat; auto: by what either takes",
     )
-    recall: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.95,
-        description="of an approximate index: this share of the exact nearest is found; measured, and held to by verify",
+    recall: Annotated[float, Field(gt=0, lt=1)] = _key(
+        0.95, "of an approximate index: this share of the exact nearest is found; measured, and held to by verify"
     )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = Field(
-        "auto", description="of exact search; auto: a GPU where torch and one are there; never changes the data"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = _key(
+        "auto", "of exact search; auto: a GPU where torch and one are there; never changes the data"
     )
 
     @model_validator(mode="after")

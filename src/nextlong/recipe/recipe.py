@@ -53,7 +53,6 @@ class Encoder(Section):
         return getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
 
     def options_as(self, kind: type[_SectionT]) -> _SectionT:
-        """Return the options of an encoder that knows their class."""
         options = self.options
         assert isinstance(options, kind), options
         return options

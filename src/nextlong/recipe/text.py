@@ -188,7 +188,6 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return plain data as new dictionaries and lists, however deep."""
     if isinstance(value, Mapping):
         return {key: _copied(below) for key, below in value.items()}
     return [_copied(below) for below in value] if isinstance(value, list | tuple) else value
@@ -247,7 +246,6 @@ def _kinds(model: Any) -> Mapping[str, Any]:
 
 
 def _held(field: Any) -> Any:
-    """Return the type of a field, of a list that of its elements."""
     return get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
 
 

@@ -1,8 +1,4 @@
-"""Compare: the numbers of a data set on a terminal, and data sets side by side.
-
-In:  `Stats`. Out: of one, what it is, the tables of the report's cards, what was filtered out of the corpus, and the warnings; of
-several, or of variants of one, a table with a column a data set; or CSV, a row a data set.
-"""
+"""Compare: the numbers of a data set, and the tables of the report's cards; or data sets side by side, also as CSV."""
 
 from __future__ import annotations
 

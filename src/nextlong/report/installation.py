@@ -1,8 +1,4 @@
-"""Installation: what of nextlong is installed, and what hardware it finds.
-
-In:  the metadata of installed packages, and this machine. Out: what `nextlong doctor` says, as data or as a page.
-The extras and what they need are read from the package's own metadata, so that they cannot go stale.
-"""
+"""Installation: what of nextlong is installed, by the package's own metadata, and what hardware it finds."""
 
 from __future__ import annotations
 
@@ -55,10 +51,10 @@ def examine() -> Json:
     features = []
     for extra, purpose in _FEATURES.items():
         needed = list(_packages(extra, requires))
-        lacking = [one for one in needed if not one["is_enough"]]
         missing = [
             f"{one['name']}{one['needed']} (is {one['installed']})" if one["installed"] else one["name"]
-            for one in lacking
+            for one in needed
+            if not one["is_enough"]
         ]
         cure = f"pip install 'nextlong[{extra}]'" if missing else None
         if needed:

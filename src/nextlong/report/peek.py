@@ -1,7 +1,6 @@
-"""Peek: sequences on a terminal, meta-chunks and negatives in two colours.
+"""Peek: the sequences of a run as a list; or one as a strip, a table of its spans, or its text.
 
-In:  a finished run. Out: a list of its sequences; or one of them as a strip, a table of its spans, or its text. Without a
-terminal the same as plain text, one record a line; or as plain dictionaries (docs/reference/json.md names every key).
+Without a terminal the same as plain text, one record a line; or as plain dictionaries (docs/reference/json.md names every key).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Sweep: one recipe over a grid of values, in one run directory.
+"""Sweep: one recipe over a grid of values, in one run directory: a variant a grid point, `RUN@NAME`, and a table of all.
 
-In:  a recipe file and, for each swept key, its values. Out: one variant a grid point, `RUN@NAME`; and a table.
-A grid point with the recipe's own settings is the variant that `RUN` opens; `RUN` is never another point.
-
-Every variant is a recipe of its own, run as any other: the fingerprint of a step says which steps two variants share,
-so nothing common is computed twice and a killed sweep goes on where it was. All variants are validated before any runs.
+A grid point with the recipe's own settings is the variant that `RUN` opens. All variants are validated before any runs.
+Shared steps are cached, so an interrupted sweep resumes.
 """
 
 from __future__ import annotations

@@ -98,11 +98,10 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
                 tokens = open_done("tokens", folder)
                 told = tokens.manifest
                 is_right = not any(shard.mismatches for shard in tokens.results(_TokensResult))
-                if (
-                    is_right
-                    and [told["version"], told["config"]] == [version, config]
-                    and same.items() <= told["inputs"].items()
-                ):
+                is_same = [told["version"], told["config"]] == [version, config] and same.items() <= told[
+                    "inputs"
+                ].items()
+                if is_right and is_same:
                     (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{told['inputs']['referenced_chunks']}")
                     rows = open_done("referenced_chunks", named).files(".rows.npy")
                     earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))

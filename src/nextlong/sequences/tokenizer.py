@@ -169,10 +169,8 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    options: dict[str, Any] = {"special_tokens": specials, "initial_alphabet": alphabet, "show_progress": False}
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, **options))
     return tokenizer
 
 

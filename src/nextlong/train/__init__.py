@@ -4,8 +4,8 @@ In:  a training recipe, a model of transformers, the sequences of finished runs.
 Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
 
     recipe.py                     settings, presets (the paper's), and which keys a trainer supports
-    rows.py, prepare.py           runs, exports or conversations → rows with the boundaries of their documents; errors found first
-    model.py, exact.py            exact attention and loss per document, without T × T masks and whole logits; leak check
+    rows.py                       runs, exports or conversations → rows with the boundaries of their documents
+    model.py, exact.py            data checked, model with exact attention and loss per document, without T × T masks; leak check
     loop.py, checkpoint.py        steps on one device, resumable; fine-tuning by TRL
     metrics.py                    logs and figures; held-out loss by role and distance
     forecast.py                   memory, operations, hours

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.train.prepare import RECORD
+from nextlong.train.model import RECORD
 
 FOLDER: Final = "checkpoints"
 _OPTIMIZER: Final = "optimizer.pt"

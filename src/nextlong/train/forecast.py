@@ -30,8 +30,7 @@ from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
 from nextlong.train import exact
-from nextlong.train.model import accelerator, autocast, memory_advice, optimizer_for, ready_to_train
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.model import Prepared, accelerator, autocast, memory_advice, optimizer_for, prepare, ready_to_train
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import on_device, packed_batch
 
@@ -175,10 +174,8 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
     """Return the seconds of training on a row here: one and two layers with random weights are timed, the rest is linear."""
-    here = accelerator()
-    bounds = [0, *accumulate(lengths)]
+    here, bounds = accelerator(), [0, *accumulate(lengths)]
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
-
     times: dict[int, list[float]] = {1: [], 2: []}
     for layers, of_steps in times.items():
         network = model_of_layers(recipe, config, layers=layers).to(here)
@@ -207,13 +204,12 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
             # Each group of ranks that shares a row needs one in every step; if none divides evenly, all devices share it.
             for ranks in [ranks for ranks in powers if rows % (count // ranks) == 0] or [count]:
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
-                held = _PeakMemory(
-                    _interpolate(*(one.parts for one in (alone if count == 1 else split)), share=share), {}
-                )
+                ends = (one.parts for one in (alone if count == 1 else split))
+                held = _PeakMemory(_interpolate(*ends, share=share), {})
                 held = held if count == 1 else _sharded(held, sizes, count)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
-            total = flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
+            total = flops(sizes, [tokens]) / tokens * recipe.training.tokens
             hours = total / (tera * 1e12 * _UTILISATION * count) / 3600
             yield _Case(name, count, tokens, ranks, held, fits, hours)
 
@@ -291,10 +287,9 @@ def sizes_of(config: PretrainedConfig) -> _Sizes:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     # Tied weights are one tensor, and `parameters()` yields it once.
-    parameters = sum(tensor.numel() for tensor in model.parameters())
+    parameters, heads = sum(tensor.numel() for tensor in model.parameters()), config.num_attention_heads
     embedding = model.get_input_embeddings().weight
     is_tied = model.get_output_embeddings().weight is embedding
-    heads = config.num_attention_heads
     return _Sizes(
         parameters=parameters,
         multiplied=parameters - (0 if is_tied else embedding.numel()),

@@ -35,8 +35,7 @@ from nextlong.train import checkpoint, forecast, metrics
 from nextlong.train import model as models
 from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
-from nextlong.train.metrics import Metrics, TrainedStep
-from nextlong.train.prepare import RECORD, Prepared, prepare
+from nextlong.train.model import RECORD, Prepared, prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat, on_device
 
@@ -66,10 +65,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
         is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
-        checked, sizes = (
-            models.check_model(model, recipe, device=device, is_packed=is_packed),
-            forecast.sizes_of(ready.config),
-        )
+        sizes = forecast.sizes_of(ready.config)
+        checked = models.check_model(model, recipe, device=device, is_packed=is_packed)
         for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
             tables.say(line, console)
         training = _Training(ready, device, model, models.optimizer_for(model, recipe))
@@ -78,7 +75,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
-        logs, bounds = Metrics(out, recipe.watch, first_step=done), rows[0].bounds
+        logs, bounds = metrics.Metrics(out, recipe.watch, first_step=done), rows[0].bounds
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
         with metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as progress:
@@ -115,7 +112,7 @@ class _Training:
             tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
         return 0
 
-    def run_steps(self, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+    def run_steps(self, logs: metrics.Metrics, *, first_step: int, progress: metrics.Progress) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
         recipe = self.ready.recipe
         if first_step == 0:
@@ -131,7 +128,7 @@ class _Training:
                 logs.flush()
                 self._save(number)
 
-    def _measure(self, logs: Metrics, step: int) -> None:
+    def _measure(self, logs: metrics.Metrics, step: int) -> None:
         if (rows := self.ready.held_out_rows) is not None:
             with models.autocast(self.ready.recipe, self.device):
                 most = self.ready.recipe.held_out.rows
@@ -142,9 +139,8 @@ class _Training:
         rows, steps = self.ready.rows, self.ready.recipe.training.steps
 
         def read(number: int) -> list[_Batch]:
-            batches = [
-                flat([rows[row] for row in numbers.tolist()]) for numbers in self.ready.micro_batches(number - 1)
-            ]
+            numbers = self.ready.micro_batches(number - 1).tolist()
+            batches = [flat([rows[row] for row in at_once]) for at_once in numbers]
             if self.device.type == "cuda":
                 for batch in batches:
                     batch |= {name: one.pin_memory() for name, one in batch.items() if isinstance(one, torch.Tensor)}
@@ -158,7 +154,7 @@ class _Training:
                 coming = reader.submit(read, number + 1) if number < steps else None
                 yield number, batches
 
-    def _step(self, logs: Metrics, number: int, batches: Sequence[_Batch]) -> TrainedStep:
+    def _step(self, logs: metrics.Metrics, number: int, batches: Sequence[_Batch]) -> metrics.TrainedStep:
         started, recipe, training = time.perf_counter(), self.ready.recipe, self.ready.recipe.training
         torch.manual_seed(recipe.seed * 1_000_003 + number * 1009)  # of dropout
         lr = training.lr_at(number)
@@ -185,7 +181,7 @@ class _Training:
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
+        return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
     def _save(self, step: int, *, reason: str | None = None) -> None:
         """Write a checkpoint of `step` steps done, and remove old ones."""

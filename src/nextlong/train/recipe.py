@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
@@ -279,20 +279,13 @@ def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
     return max(1, round(tokens_per_step / row_tokens)) * row_tokens
 
 
-class _Sourced(NamedTuple):
-    """A value and its source."""
-
-    value: Any
-    source: str
-
-
-def preset(name: str) -> Mapping[str, _Sourced]:
-    """Return the keys of a preset. Raises RecipeError for a name that is none."""
+def preset(name: str) -> Mapping[str, tuple[Any, str]]:
+    """Return each key of a preset with its value and the source of it. Raises RecipeError for a name that is none."""
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
     if name not in presets:
         raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
     return {
-        key: _Sourced(tuple(value) if isinstance(value, list) else value, source)
+        key: (tuple(value) if isinstance(value, list) else value, source)
         for source, keys in presets[name].items()
         for key, value in keys.items()
     }
@@ -305,12 +298,12 @@ def recipe_from(
     unused = {"data.mix", "data.by"} if len(data.get("runs", ())) == 1 else set()
     unused |= {"model.scratch"} if model is not None else set()
     keys = preset(name) if name else {}
-    of_preset = [f"{key}={json.dumps(sourced.value)}" for key, sourced in keys.items() if key not in unused]
+    of_preset = [f"{key}={json.dumps(value)}" for key, (value, _) in keys.items() if key not in unused]
     plain = {"out": out, "data": data, **({} if model is None else {"model": {"path": model}})}
     return TrainRecipe.from_dict(plain, overrides=[*of_preset, *overrides])
 
 
-def commented_yaml(recipe: RecipeFile, *, sources: Mapping[str, _Sourced], heading: str) -> str:
+def commented_yaml(recipe: RecipeFile, *, sources: Mapping[str, tuple[Any, str]], heading: str) -> str:
     """Return a recipe as YAML with a comment at every key: what it means, and the source of values that a preset set."""
-    own = {key: one for key, one in sources.items() if reduce(getattr, key.split("."), recipe) == one.value}
-    return commented_sections(recipe, heading=heading, sources={key: f"[{one.source}]" for key, one in own.items()})
+    unchanged = (key for key, (value, _) in sources.items() if reduce(getattr, key.split("."), recipe) == value)
+    return commented_sections(recipe, heading=heading, sources={key: f"[{sources[key][1]}]" for key in unchanged})

@@ -226,7 +226,7 @@ def _verify_one(
 def _run_of(record: Json, run_dir: Path) -> StoredRun:
     """Return the run that an export was made of. Raises RunError if it is of another one, or a mix."""
     if len(record["runs"]) != 1:
-        names = ", ".join(run["name"] for run in record["runs"])
+        names = ", ".join(f"{run['name']}@{run['variant']}" for run in record["runs"])
         cure = "verify it without --run, and each run by itself"
         raise RunError(f"this export is a mix of several runs ({names}); {cure}")
     run, (of,) = StoredRun(run_dir), record["runs"]

@@ -120,7 +120,15 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                 if not is_first and time.monotonic() > until:
                     return _MatchingDocuments(documents, Place(shard, number), share)
                 batch = searched.get_batch(number)
-                rows = _fitting(batch, query, first.row if is_first else 0)
+                # Whether each row of the batch matches; the cheap columns first.
+                fits = np.arange(batch.num_rows) >= (first.row if is_first else 0)
+                if query.name:
+                    fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
+                if query.text:
+                    fits &= contain(batch.column("text"), query.text)
+                if query.source:
+                    fits &= np.asarray(pc.equal(batch.column("source"), query.source))
+                rows = np.flatnonzero(fits).tolist()
                 if rows and not query.text and len(documents) < most:
                     batch = whole.get_batch(number)
                 for row in rows:
@@ -137,18 +145,6 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
     options = pa.ipc.IpcReadOptions(included_fields=fields)
     return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
-
-
-def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
-    # Whether each row of the batch matches; the cheap columns first.
-    fits = np.arange(batch.num_rows) >= skip
-    if query.name:
-        fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
-    if query.text:
-        fits &= contain(batch.column("text"), query.text)
-    if query.source:
-        fits &= np.asarray(pc.equal(batch.column("source"), query.source))
-    return np.flatnonzero(fits).tolist()
 
 
 def read(corpus: CorpusFiles, doc_id: int) -> Json | None:

@@ -1,7 +1,6 @@
-"""Filtered: what is in no sequence, by reason, with the examples that the steps recorded.
+"""Filtered: what is in no sequence of a run, by reason, with its count and the examples that the steps recorded.
 
-In:  a run. Out: kinds of things filtered out, how many there are of each, and some of them from a place on.
-What the corpus left out, and how much, is what the step `filter_report` says; here it is listed whole where files say which it was.
+What the corpus left out is what the step `filter_report` says; here it is listed whole where files say which it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Sequences: those of a run that match a query, sorted, with counts and histograms.
 
-In:  SEQUENCES and a query. Out: a page of sequence numbers, how many match, and how much of the run was read for it.
-
-Nothing is read before a query needs it. A request reads blocks of sequences until its time is up and answers with what it
-knows by then; the next request continues. 48 bytes are kept for each sequence that was read, and one for each held query.
+Out: a page of sequence numbers, how many match, and how much of the run was read for it. A request reads blocks of sequences
+until its time is up; the next one continues. 48 bytes are kept for each sequence that was read, and one for each held query.
 """
 
 from __future__ import annotations
@@ -164,25 +162,23 @@ class SequenceIndex:
                     holds[first + of_roles.sequence[of_roles.doc_ids == doc_id]] = True
                 fits &= holds
         if query.text and fits.any():
-            chunk_of = self._with_text(matches, query.text)
+            known, chunk_of = matches.known_chunks, dict[int, int]()  # of rows: a chunk that contains the text
+            if len(known) > _KNOWN_CHUNKS:
+                known.clear()
+            for first, one in self._read(matches.blocks):
+                chunks = one.of(*spans.CHUNK_ROLES)
+                ids = np.array(
+                    [chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known], np.int64
+                )
+                texts = self._run.corpus.texts(ids)
+                known.update(zip(ids.tolist(), documents.contain(texts, query.text).tolist(), strict=True))
+                for row, chunk in zip((first + chunks.sequence).tolist(), chunks.chunk_ids.tolist(), strict=True):
+                    if known[chunk]:
+                        chunk_of.setdefault(row, chunk)
             fits &= np.isin(np.arange(block.size), list(chunk_of))
             matches.chunk_of |= {block.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
         matches.fits[whole] = fits
         matches.blocks += 1
-
-    def _with_text(self, matches: _Matches, text: str) -> dict[int, int]:
-        """Return the rows of a block one of whose chunks contains the text, with that chunk."""
-        known, chunk_of = matches.known_chunks, dict[int, int]()
-        if len(known) > _KNOWN_CHUNKS:
-            known.clear()
-        for first, one in self._read(matches.blocks):
-            chunks = one.of(*spans.CHUNK_ROLES)
-            new = np.array([chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known], np.int64)
-            known.update(zip(new.tolist(), documents.contain(self._run.corpus.texts(new), text).tolist(), strict=True))
-            for row, chunk in zip((first + chunks.sequence).tolist(), chunks.chunk_ids.tolist(), strict=True):
-                if known[chunk]:
-                    chunk_of.setdefault(row, chunk)
-        return chunk_of
 
     def _know(self, number: int) -> None:
         if self._is_read[number]:

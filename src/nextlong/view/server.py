@@ -103,12 +103,17 @@ def application(run: Run, *, token: str) -> Starlette:
             route("/sequences", _sequences),
             route("/sequence", lambda view, of: _redirect(view, "sequence", _number(of, "number", int) or 0)),
             route("/random", _random),
-            route("/sequence/{number:int}", _sequence),
+            route(
+                "/sequence/{number:int}",
+                lambda view, of: pages.sequence(view, of.path_params["number"], first=_after(of), chosen=_query(of)),
+            ),
             route("/sequence/{number:int}/pairs/{place:int}", _pair),
             route("/documents", _documents),
             route("/document/{doc:int}", lambda view, request: pages.document(view, request.path_params["doc"])),
-            route("/compare", _compare),
-            route("/filtered", _filtered),
+            route(
+                "/compare", lambda view, of: pages.compare(view, _text(of, "with"), doc_id=_number(of, "document", int))
+            ),
+            route("/filtered", lambda view, of: pages.filtered_out(view, _text(of, "reason"), first=_after(of))),
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
@@ -125,8 +130,8 @@ def _sequences(view: View, request: Request) -> str:
     sort = given.get("sort", "")
     if sort and sort.removeprefix("-") not in SORTS and not re.fullmatch(r"random-\d+", sort):
         raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
-    first = _number(request, "after", int) or 0
-    return pages.sequence_list(view, _query(request), sort=sort, first=first, columns=given.getlist("columns"))
+    columns = given.getlist("columns")
+    return pages.sequence_list(view, _query(request), sort=sort, first=_after(request), columns=columns)
 
 
 def _redirect(view: View, *parts: str | int) -> Response:
@@ -136,11 +141,6 @@ def _redirect(view: View, *parts: str | int) -> Response:
 def _random(view: View, _: Request) -> Response:
     count = len(view.variant.run)
     return _redirect(view, "sequence", secrets.randbelow(count)) if count else _redirect(view, "sequences")
-
-
-def _sequence(view: View, request: Request) -> str:
-    first = _number(request, "after", int) or 0
-    return pages.sequence(view, request.path_params["number"], first=first, chosen=_query(request))
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -153,15 +153,6 @@ def _documents(view: View, request: Request) -> str:
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
     return pages.document_list(view, _query(request), first=documents.Place(*map(int, after.split("."))))
-
-
-def _compare(view: View, request: Request) -> str:
-    return pages.compare(view, request.query_params.get("with", ""), doc_id=_number(request, "document", int))
-
-
-def _filtered(view: View, request: Request) -> str:
-    first = _number(request, "after", int) or 0
-    return pages.filtered_out(view, request.query_params.get("reason", ""), first=first)
 
 
 def _mark(view: View, form: dict[str, str]) -> Response:
@@ -183,16 +174,23 @@ def _mark(view: View, form: dict[str, str]) -> Response:
 
 
 def _query(request: Request) -> Query:
-    given = request.query_params
-    words = {name: given.get(name, "") for name in ("source", "role")}
-    words |= {name: given.get(name, "").strip() for name in ("text", "name")}
+    text, name = (_text(request, name).strip() for name in ("text", "name"))
+    (source, role), document = (_text(request, name) for name in ("source", "role")), _number(request, "document", int)
     least, most = (_number(request, name, float) for name in ("least", "most"))
-    return Query(**words, least=least, most=most, document=_number(request, "document", int))
+    return Query(text=text, name=name, source=source, role=role, least=least, most=most, document=document)
+
+
+def _text(request: Request, name: str) -> str:
+    return str(request.query_params.get(name, ""))
+
+
+def _after(request: Request) -> int:
+    return _number(request, "after", int) or 0
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
     """Return a number of the address, None where it is not given; a whole number is not negative."""
-    text = request.query_params.get(name, "")
+    text = _text(request, name)
     try:
         value = kind(text) if text else None
         if value is not None and (not isfinite(value) or (kind is int and not text.isdecimal())):

@@ -62,10 +62,8 @@ def sections(of: Numbers) -> dict[str, list[Card]]:
     hubs, of_steps = [], []
     for name, stats in zip(of.names, of, strict=True):
         of_run = f" of {name}" if len(of.names) > 1 else ""
-        uses = [
-            TableRow(f"{hub['source_id']} · chunk {hub['ordinal']}", (cell(stats, ("reuse", "hubs", place, "uses")),))
-            for place, hub in enumerate(stats["reuse"]["hubs"])
-        ]
+        names = [f"{hub['source_id']} · chunk {hub['ordinal']}" for hub in stats["reuse"]["hubs"]]
+        uses = [TableRow(hub, (cell(stats, ("reuse", "hubs", n, "uses")),)) for n, hub in enumerate(names)]
         forms = (("seconds", "{:,.1f} s", 1), ("peak_bytes", "{:,.0f} MB", 1e6), ("bytes", "{:,.1f} MB", 1e6))
         costs = [
             TableRow(
@@ -88,31 +86,22 @@ _Topic = tuple[str, str, Markup, Iterable[TableRow]]  # name, heading, chart, nu
 
 
 def _hardness(of: Numbers) -> list[_Topic]:
-    """Return what is measured of similarity, distance and context."""
     what, part, owner = ("negatives", "chunk", "meta-document") if of.is_extended else ("documents", "part", "document")
-    compared = "; ".join(
-        dict.fromkeys(
-            f"{'negatives' if is_extended([stats]) else 'documents'} to {stats['scores']}"
-            for stats in of
-            if stats["scores"]
-        )
+    of_scores = ((stats["scores"], "negatives" if is_extended([stats]) else "documents") for stats in of)
+    compared = "; ".join(dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores))
+    pairs, twice = (
+        of.spread("random_similarity", "{:.4f}", of="random pairs: "),
+        {"1.0000": "1.0000 (the same text twice)"},
     )
-    random = [
-        row._replace(
-            cells=tuple(c._replace(text="1.0000 (the same text twice)") if c.text == "1.0000" else c for c in row.cells)
-        )
-        for row in of.spread("random_similarity", "{:.4f}", of="random pairs: ")
-    ]
+    random = [row._replace(cells=tuple(c._replace(text=twice.get(c.text, c.text)) for c in row.cells)) for row in pairs]
     with_count = "{:.4f} (n = {count:,})"
     ranks = [
         of.row(f"rank {rank:,}", "similarity_by_rank", places, "mean", form=with_count)
         for (rank,), places in of.entries("similarity_by_rank", by=("rank",)).items()
     ]
     sources = [name for name in _sources(of) if any(name in stats["similarity_by_source"] for stats in of)]
-    by_source = [
-        of.row(name, "similarity_by_source", name, "mean", form=with_count) for name in sources[:_SHOWN_SOURCES]
-    ]
-    means = Markup()
+    shown, means = sources[:_SHOWN_SOURCES], Markup()
+    by_source = [of.row(name, "similarity_by_source", name, "mean", form=with_count) for name in shown]
     if len(sources) > 1:
         shown = sources[:_MAX_SOURCES]
         held = [stats["similarity_by_source"] for stats in of]
@@ -120,9 +109,8 @@ def _hardness(of: Numbers) -> list[_Topic]:
         means = charts.bars(shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}")
     # Of several attention masks the first, the recipe's own.
     exposure = [{"exposure": stats["exposure"][0]["histogram"] if stats["exposure"] else []} for stats in of]
-    context = _histogram(
-        Numbers(exposure, of.names), "exposure", label="tokens that it can attend to", counted="predicted tokens"
-    )
+    first, label = Numbers(exposure, of.names), "tokens that it can attend to"
+    context = _histogram(first, "exposure", label=label, counted="predicted tokens")
     cosines = [*of.spread("similarity", "{:.4f}"), *of.bins("similarity_histogram", form="from {}")]
     distances = _distribution(of, "distance_tokens", "distance_histogram", "tokens in between", "distances", "tokens")
     return [
@@ -150,7 +138,6 @@ def _attended(of: Numbers) -> list[TableRow]:
 
 
 def _content(of: Numbers) -> list[_Topic]:
-    """Return what is measured of the tokens, and of the chunks and documents that they come from."""
     by_role = [sum(stats["tokens_by_role"].values()) for stats in of]
     roles = [
         of.row(f"tokens: {role}", "tokens_by_role", role, form="{:,} ({share:.2%})", totals=by_role)
@@ -188,7 +175,6 @@ def _distribution(
 
 
 def _removal(of: Numbers) -> list[_Topic]:
-    """Return what became of the drafts, and what was filtered out or must be 0."""
     used = "extended" if of.is_extended else "used"
     yields = [of.row(name.format(used=used), "yields", key) for key, name in LABELS["yields"].items()]
     for reason in dict.fromkeys(reason for stats in of for reason in stats["yields"]["dropped"]):
@@ -232,13 +218,10 @@ def _removal(of: Numbers) -> list[_Topic]:
 def _by_rank(of: Numbers, what: str) -> Markup:
     """Draw the mean cosine at each rank (the paper's figure on choosing negatives), above that of random pairs."""
     tip = "{}rank {:,}: {:.4f} (n = {:,})"
-    lines = [
-        [
-            Point(one["rank"], one["mean"], tip.format(name, one["rank"], one["mean"], one["count"]))
-            for one in stats["similarity_by_rank"]
-        ]
-        for name, stats in _prefixed(of)
-    ]
+    lines = []
+    for name, stats in _prefixed(of):
+        held = [(one["rank"], one["mean"], one["count"]) for one in stats["similarity_by_rank"]]
+        lines.append([Point(rank, mean, tip.format(name, rank, mean, count)) for rank, mean, count in held])
     series = _series(of.names if len(of.names) > 1 else [what], points=lines)
     if ranks := [point.x for line in lines for point in line]:
         for mean in dict.fromkeys(stats["random_similarity"]["mean"] for stats in of if stats["random_similarity"]):
@@ -248,15 +231,13 @@ def _by_rank(of: Numbers, what: str) -> Markup:
 
 
 def _cosines(of: Numbers, what: str) -> Markup:
-    """Draw how the cosines are distributed."""
     lines = []
     for name, stats in _prefixed(of):
         held = [(one["least"], one["count"]) for one in stats["similarity_histogram"]]
         total = max(1, sum(count for _, count in held))
         tip = f"{name}{{:.2f}} to {{:.2f}}: {{:,}}"
-        lines.append(
-            [Point(low + 0.025, 100 * count / total, tip.format(low, low + 0.05, count)) for low, count in held]
-        )
+        shares = ((low, count, 100 * count / total) for low, count in held)
+        lines.append([Point(low + 0.025, share, tip.format(low, low + 0.05, count)) for low, count, share in shares])
     series = _series(of.names, points=lines)
     return charts.lines(series, x_label="cosine, in steps of 0.05", y_label=f"percent of the {what}")
 
@@ -308,7 +289,6 @@ def _sources(of: Numbers) -> list[str]:
 
 
 def _roles(of: Numbers) -> Markup:
-    """Draw what the tokens are, in the strip's colours."""
     groups: dict[str, list[float]] = {}
     for role in dict.fromkeys(role for stats in of for role in stats["tokens_by_role"]):
         sums = groups.setdefault(role if role in _ROLES else "separator", [0.0] * len(of.plain))
@@ -321,9 +301,8 @@ def _roles(of: Numbers) -> Markup:
 def _seconds(of: Numbers) -> Markup:
     """Draw the seconds of the steps that take at least 1 % of the time of a run."""
     held = [{step["step"]: step["seconds"] or 0.0 for step in stats["steps"]} for stats in of]
-    steps = dict.fromkeys(
-        name for of_run in held for name, taken in of_run.items() if taken >= _LEAST_SHARE * sum(of_run.values())
-    )
+    least = [(of_run, _LEAST_SHARE * sum(of_run.values())) for of_run in held]
+    steps = dict.fromkeys(name for of_run, low in least for name, taken in of_run.items() if taken >= low)
     series = _series(of.names, values=[[of_run.get(name, 0.0) for name in steps] for of_run in held])
     titles = [STEP_TITLES.get(name, f"write {name}") for name in steps]
     return charts.bars(titles, series, label="seconds", unit=" s", form="{:,.1f}")

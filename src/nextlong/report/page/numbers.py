@@ -123,16 +123,11 @@ class Numbers:
 
     def first(self) -> list[TableRow]:
         """Return the few numbers of the first screen of one run."""
-        random = self.plain[0]["random_similarity"]
+        random, what = self.plain[0]["random_similarity"], "negatives" if self.is_extended else "documents"
         of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
-        what = f"{'negatives' if self.is_extended else 'documents'}{of_random}"
-        return filled(
-            [
-                *(self.row(name, key) for key, name in LABELS["amounts"].items()),
-                self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"),
-                self.row(f"mean cosine of the {what}", "similarity", "mean", form="{:.2f}"),
-            ]
-        )
+        shown = [self.row(name, key) for key, name in LABELS["amounts"].items()]
+        shown.append(self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"))
+        return filled([*shown, self.row(f"mean cosine of the {what}{of_random}", "similarity", "mean", form="{:.2f}")])
 
     def settings(self) -> list[TableRow]:
         """Return what distinguishes the runs; words of the recipe are explained."""

@@ -1,8 +1,7 @@
 """Write: finished runs as one HTML report that opens from disk, side by side.
 
-In:  runs. Out: the report as text: the decision, one sequence to walk through, charts with their numbers, what was filtered
-out. Nothing comes from a network, every text of the corpus is escaped, and the one script is named by its hash in the
-report's policy. Every number is one of `nextlong stats --json`.
+Nothing comes from a network, every text of the corpus is escaped, and the one script is named by its hash in the report's
+policy. Every number is one of `nextlong stats --json`.
 """
 
 from __future__ import annotations

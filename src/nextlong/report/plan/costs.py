@@ -1,9 +1,7 @@
 """Costs: how much each step has to do, and what that will take, from what it declares and what it took in a trial.
 
-In:  the size of a corpus, steps with their estimates, a `Trial` on a sample of the corpus, rates that were measured apart.
-Out: the `Amounts` of the corpus, a `Cost` a step, when each step runs on so many workers and GPUs, and what all take together.
-
-Times assume that every worker is as fast as one core was on the trial.
+Out: the `Amounts` of a corpus, a `Cost` a step, and when each step runs on so many workers and GPUs. Times assume that every
+worker is as fast as one core was on the trial.
 """
 
 from __future__ import annotations
@@ -111,10 +109,9 @@ class Cost:
 
 
 class _Shape(NamedTuple):
-    """What sets a transformer's operations, and how long it takes on GPUs that are not here: layers, width, feed-forward width.
+    """What sets a transformer's operations: layers, width, feed-forward width.
 
-    It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to; its table
-    of words is only looked up.
+    It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to.
     """
 
     layers: int

@@ -1,9 +1,7 @@
-"""Plan: what would run, what is done, and what it will take, before anything runs.
+"""Plan: what would run, what is done, and for every step its state, time, disk and memory, before anything runs.
 
-In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
-What is not done yet is estimated from a trial: the steps run here and now on a small sample of the user's own files
-(`trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
-(`costs.py`). The same for other machines, or a larger corpus.
+What is not done yet is estimated from a trial: the steps run on a small sample of the user's own files (`trial.py`), and what
+they took is scaled by the size of the corpus (`costs.py`). The same for other machines, or a larger corpus.
 """
 
 from __future__ import annotations
@@ -14,7 +12,10 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Final
 
+import yaml
 from rich.console import Console
 
 from nextlong import pipeline
@@ -48,6 +49,7 @@ from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000
+_WORDS: Final[dict[str, str]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
 GPU_TFLOP_PER_S = 120.0  # of a data-centre GPU in half precision at some 500 tokens a text: a third of an A100's 312
 
 
@@ -70,10 +72,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is to be done, how much of it, and what it takes on each of the machines that are asked for, this one first.
-
-    `measured` and `amounts` are None where everything is done and nothing else was asked for.
-    """
+    """What is to do, and what it takes on each machine asked for, this one first; without `measured` everything is done."""
 
     recipe: Recipe
     steps: Sequence[Step]
@@ -81,7 +80,7 @@ class _Plan:
     missing: str = ""  # a package that running needs and planning does not
     loses: str = ""  # what the tokenizer loses of the text
     measured: Measured | None = None
-    amounts: Amounts | None = None  # as the last of the machines does it
+    amounts: Amounts | None = None  # as the last of the machines does it; None as `measured`
     lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
     on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the steps that are to do
     notes: Sequence[str] = ()  # what figures for other machines rest on
@@ -222,32 +221,24 @@ def assumed(
     machines, cost_of = on
     said = ["", "assumed:"]
     if asked.is_elsewhere:
+        values = {"nodes": asked.nodes, "s": "s" * (asked.nodes > 1), "workers": machines.workers // asked.nodes}
+        values |= {"gpus": asked.gpus, "head_ms": machines.head_s * 1e3}
         written = sum(cost.disk_bytes for cost in cost_of.values())
-        said.append(
-            f"  {asked.nodes} node{'s' * (asked.nodes > 1)} of {machines.workers // asked.nodes} workers and {asked.gpus} GPUs, "
-            f"a worker as fast as a core here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; "
-            f"{machines.head_s * 1e3:.0f} ms of the head a task"
-        )
+        said.append("  " + _WORDS["machines"].format(**values, gigabytes=written / 1e9))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
     if "embed" in on_gpus and asked.gpus and (shape := shape_of(recipe.encoder)) is not None:
         tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
-        said.append(
-            f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
-            f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "
-            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): "
-            f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
-        )
+        values = {"chunks": amounts.chunks, "tokens": tokens, "parameters": shape.parameters / 1e6, "shape": shape}
+        values |= {"operations": amounts.chunks * operations, "tflops": asked.gpu_tflops}
+        said.append("  " + _WORDS["embed"].format(**values, rate=asked.gpu_tflops * 1e12 / operations))
     if amounts.queries:
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         if on_gpus & {"mine", "neighbours"}:
             where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
         visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
-        said.append(
-            f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
-            f"{amounts.dimensions:,.0f} dimensions{visited} = {pairs:.1e} operations, at {where}; "
-            f"{read_bytes(amounts) / 1e9:,.1f} GB of vectors are read"
-        )
+        values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
+        said.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
     return said
 
 
@@ -292,12 +283,9 @@ def _summary(page: _Plan, corpus: Amounts, measured: Measured) -> str:
     is_kept = round(corpus.kept_documents) == round(corpus.documents)
     stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} stay"
     lost = f"of {corpus.eligible:,.0f} that may be extended about {dropped}; " if dropped else ""
-    return (
-        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text{stay}, "
-        f"{corpus.chunks:,.0f} chunks of {corpus.chunk_chars:,.0f} characters on average, "
-        f"{measured.tokenizing.chars_per_token:.2f} characters per token; method {described(page.recipe)}; {lost}"
-        f"{pipeline.worker_count(page.recipe)} workers"
-    )
+    values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
+    values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(page.recipe), "lost": lost}
+    return _WORDS["summary"].format(**values, workers=pipeline.worker_count(page.recipe))
 
 
 def _time(seconds: float | None, unknown: str) -> str:
@@ -327,11 +315,8 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
     share = count / max(1.0, count + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
         kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
-        told.append(
-            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
-            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or "
-            f"set {allowing(share)} in the recipe"
-        )
+        most = recipe.ingest.max_reject_share
+        told.append(_WORDS["rejects"].format(share=share, kinds=kinds, most=most, allowing=allowing(share)))
     if message := _none_extended(recipe, sample):
         told.append(f"the run is likely to stop: {message}")
     if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
@@ -339,33 +324,21 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
         index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
         if index_kind(index).is_built:
-            told.append(
-                f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
-                f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
-            )
+            told.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
     if here is None:
         return told
     run_dir = recipe.run_path.absolute()
     free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
     if here.disk_bytes > free:
-        told.append(
-            f"this does not fit the disk: about {here.disk_bytes / 1e9:,.1f} GB are to be written to {recipe.run_path}, where "
-            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
-        )
+        told.append(_WORDS["disk"].format(needed=here.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9))
     if here.memory_bytes > (memory := memory_bytes()):
         fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
-        told.append(
-            f"this does not fit the memory: about {here.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
-            f"{memory / 1e9:,.1f} GB; use {fewer}a larger machine"
-        )
+        told.append(_WORDS["memory"].format(needed=here.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer))
     return told
 
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
-    """Return what the run will warn of, as far as it follows from the size of the corpus.
-
-    As if every chunk served as often as any other: in a real run some serve more often.
-    """
+    """Return what the run will warn of because of the corpus's size, as if every chunk served as often as any other."""
     sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
@@ -374,11 +347,8 @@ def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropp
         return [too_short(recipe.compose, tokens)]
     warned: list[Warned | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
-        message = (
-            f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
-            f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
-            f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
-        )
+        values = {"dropped": dropped, "eligible": amounts.eligible, "share": dropped / amounts.eligible}
+        message = _WORDS["many-dropped"].format(**values, tokens=recipe.compose.target_tokens, longer=LONGER)
         warned.append(Warned("many-dropped", message))
     warned.append(warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens))
     if uses_a_chunk_once(recipe.compose):

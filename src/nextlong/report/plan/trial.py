@@ -1,8 +1,7 @@
 """Trial: run the recipe's own route on 0.6 MB of the user's texts, to measure what each step takes here.
 
-In:  a recipe, its files. Out: the size of the corpus and a sample of its documents, from the part of the files that
-     `corpus.look` reads; the seconds and bytes of each step on the trial, and how much there was to do; and the rates that no
-     trial can tell.
+In:  a recipe, its files. Out: the size of the corpus and a sample of its documents (`corpus.look`); the seconds and bytes of each
+step on the trial, and how much there was to do; and the rates that no trial can tell.
 
 In a trial, LSA stands for an encoder that is a model or a server, exact search for an index, a small tokenizer for one that takes
 a second to load, and no evaluation files are read: the rates of these are measured apart, or declared.

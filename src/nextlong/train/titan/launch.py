@@ -28,7 +28,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.metrics import STOPPED_ADVICE
-from nextlong.train.prepare import RECORD, Prepared
+from nextlong.train.model import RECORD, Prepared
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
 _SUPPORTED = (
