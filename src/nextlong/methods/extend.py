@@ -115,8 +115,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         # So many documents are drafted that `enough` are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
-        sure = np.flatnonzero(chars <= SURE_SHARE * compose.target_tokens * chars_per_token)
-        drafted = len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
+        drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
         how = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
         tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
         engine = recipe.tokenizer.engine
@@ -146,6 +145,12 @@ class _Drafting(NamedTuple):
     chars_per_token: float  # of the corpus
     max_chars: int  # of a chunk
     seed: int
+
+
+def _surely_enough(chars: _Ids, *, enough: int | None, sure_chars: float) -> int:
+    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
+    sure = np.flatnonzero(chars <= sure_chars)
+    return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
 class _Candidates(NamedTuple):
