@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from nextlong.retrieval.indexes import ivf
-from nextlong.retrieval.indexes.base import IndexFiles, open_index
+from nextlong.retrieval.indexes.base import IndexFiles, index_kind
 from stored_vectors import save_shards
 
 
@@ -20,7 +20,7 @@ def built(folder, shards, factory, *, parts=1, **tuned):
         stems.append(folder / f"p{number}")
         ivf.fill(stems[-1], template=folder / "t.template.faiss", vectors=paths[low:high], first_shard=low)
     files = IndexFiles(factory, tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
-    return open_index(files)
+    return index_kind(files.index).open(files)
 
 
 def tuned(folder, files, queries, *, blocks=1, **given):

@@ -17,14 +17,10 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final
 
 from nextlong.text import Json
 
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 60.0
-_LONGEST_RETRY_AFTER_S: Final = 600.0
-_PASSING: Final = (408, 429)
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _LONGEST_RETRY_AFTER_S = 0.5, 60.0, 600.0
 
 
 class UnansweredError(Exception):
@@ -70,7 +66,7 @@ class Client:
                 with error:
                     said, code = _server_message(error)
                 trouble = f"HTTP {error.code}: {said}"
-                if not (error.code in _PASSING or error.code >= 500) or code == "insufficient_quota":
+                if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
                     raise UnansweredError(f"refused with {trouble}", error.code) from None
                 wait_s = _retry_after_s(error.headers.get("Retry-After"), default=wait_s)
             # Refused, reset, a timeout, or an answer that breaks off.

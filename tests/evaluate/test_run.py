@@ -139,12 +139,10 @@ def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     model = Failing(word_tokenizer())
     with pytest.raises(EvaluateError, match="gone"):
         run(model, replace(what, tasks=what.tasks[1:]))
-    begun = []
     progress = TaskProgress(Console(quiet=True))
-    progress.begin = lambda tokens: begun.extend(tokens)
     with pytest.raises(EvaluateError, match="gone"):
         evaluate(lambda: model, what, progress=progress)
-    assert begun == [8 * 8192, 2 * 8192]
+    assert progress.tokens == [8 * 8192, 2 * 8192]
 
 
 def test_samples_over_the_length_are_refused_and_counted(tmp_path):
@@ -325,7 +323,7 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     sink = io.StringIO()
     console = Console(file=sink, force_terminal=is_terminal, width=100, color_system=None, _environ={"TERM": "xterm"})
     progress = TaskProgress(console)
-    progress.begin([4 * 8192])
+    progress.tokens = [4 * 8192]
     progress.start("vt", 8192, 4, done=0)
     progress.advance(4)
     progress.done("50.00")
@@ -344,7 +342,7 @@ def told(monkeypatch):
     def tell(*, begin, steps):
         sink = io.StringIO()
         progress = TaskProgress(Console(file=sink, width=120))
-        progress.begin(begin)
+        progress.tokens = begin
         for seconds, step in steps:
             now[0] += seconds
             step(progress)

@@ -289,7 +289,7 @@ class TokenStore:
         for number, wanted in shards:
             if number >= len(self.tokens):
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
-            shard = self._shard(number)
+            shard = _open(*map(file_version, self.tokens[number]))
             places = np.searchsorted(shard.rows, wanted)
             if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
@@ -300,7 +300,8 @@ class TokenStore:
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
+        opened_shards = ((n, _open(*map(file_version, self.tokens[n]))) for n in np.unique(shards).tolist())
+        held: dict[int, Any] = {number: shard.ids.view(np.int32) for number, shard in opened_shards}
         into: Any = target
         if target.dtype == np.int32:  # slices of plain memory cost half as much as an array's, but convert nothing
             held, into = {number: ids.data for number, ids in held.items()}, target.data
@@ -315,9 +316,6 @@ class TokenStore:
         ids = np.empty(offsets[-1], np.int32)
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
-
-    def _shard(self, number: int) -> _TokenShard:
-        return _open(*map(file_version, self.tokens[number]))
 
     def _never_tokenized(self, chunk_id: int) -> RunError:
         try:

@@ -96,7 +96,6 @@ class DataFiles:
         raise self.missing([name])
 
     def has(self, name: str) -> bool:
-        """Return whether a file exists, as itself or compressed."""
         return self._place(name) is not None
 
     def _place(self, name: str) -> Path | None:
@@ -155,8 +154,7 @@ class DataFiles:
             except (OSError, ValueError, ArrowException) as error:
                 raise self.error(name, f" cannot be read as Parquet ({error})") from None
             return
-        text = self.text(name)
-        first = text.lstrip()[:1]
+        first = (text := self.text(name)).lstrip()[:1]
         # One JSON value over the whole file, rather than one a line: an object there is followed by no second one.
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
             value = self._loaded(text, name)
@@ -166,10 +164,9 @@ class DataFiles:
             for number, item in enumerate(items, start=1):
                 yield self._checked(item, shape, name, place=f", record {number}")
             return
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                place = f", line {number}"
-                yield self._checked(self._loaded(line, name, place), shape, name, place=place)
+        lines = ((f", line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+        for place, line in lines:
+            yield self._checked(self._loaded(line, name, place), shape, name, place=place)
 
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
         """Return columns of a CSV file with a header; a quoted field may hold line breaks.
@@ -221,15 +218,12 @@ class DataFiles:
 def origin(name: str) -> str:
     """Say where a file comes from."""
     if file := _HUB.get(name):
-        licence = f"; its licence: {file.licence}" if file.licence else ""
-        place = f"{file.repo} on the Hugging Face hub ({file.path}{licence})"
-        return f"it comes from {place}; nextlong evaluate data SUITE downloads it"
+        place = f"{file.path}; its licence: {file.licence}" if file.licence else file.path
+        return f"it comes from {file.repo} on the Hugging Face hub ({place}); nextlong evaluate data SUITE downloads it"
     if told := _SOURCES["elsewhere"].get(name):
         return f"give {told}" if told.startswith("any") else f"it comes from {told}"
-    if name.startswith("helmet/"):
-        data = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB)"
-        return f"it comes with {data}; give the folder with its `data`"
-    return "put it there"
+    helmet = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
+    return f"it comes with {helmet}" if name.startswith("helmet/") else "put it there"
 
 
 def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
@@ -239,14 +233,13 @@ def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
     done, folder = list[Json](), DataFiles(out)
     for name in names:
         if folder.has(folder.source(name)):
-            done.append({"file": name, "state": "present"})
+            one: Json = {"state": "present"}
         elif name in _HUB:
-            digest = _download(_HUB[name], out / name)
-            done.append({"file": name, "state": "downloaded", "sha256": digest, "from": _HUB[name].repo})
+            one = {"state": "downloaded", "sha256": _download(_HUB[name], out / name), "from": _HUB[name].repo}
         else:
-            done.append({"file": name, "state": "manual", "from": origin(name)})
-        source = f": {done[-1]['from']}" if "from" in done[-1] else ""
-        tables.say(f"{done[-1]['state']:<10} {out / name}{source}", console)
+            one = {"state": "manual", "from": origin(name)}
+        done.append({"file": name, **one})
+        tables.say(": ".join([f"{one['state']:<10} {out / name}", *filter(None, [one.get("from")])]), console)
     return done
 
 

@@ -44,7 +44,12 @@ _SHARED_SHARE: Final = 0.5  # from this share of a common prefix on, a batch is 
 
 
 class HuggingFaceModel:
-    """A causal language model and its tokenizer, from a folder or the hub."""
+    """A causal language model and its tokenizer, from a folder or the hub.
+
+    Each model here has `context`, the most tokens with an answer (None: unknown); `engine`, what runs it, with its version;
+    `identity()`, which names it in results; `batch(length)`, how many samples are answered at a time; and `answers(samples)`, which
+    yields greedy answers in order, cut at each sample's limits.
+    """
 
     def __init__(self, options: ModelOptions) -> None:
         """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
@@ -68,8 +73,7 @@ class HuggingFaceModel:
             raise EvaluateError(
                 f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
             ) from None
-        self.device = self.model.device
-        self.chunk_tokens = options.chunk_tokens
+        self.device, self.chunk_tokens = self.model.device, options.chunk_tokens
         parameters = inspect.signature(self.model.forward).parameters
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache: Any = None
@@ -98,8 +102,7 @@ class HuggingFaceModel:
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         # The last token is fed by the decoder, whose first logits are those of the answer.
-        cache = self.prefilled(ids[:-1])
-        last = required("torch").tensor([ids[-1:]], device=self.device)
+        last, cache = required("torch").tensor([ids[-1:]], device=self.device), self.prefilled(ids[:-1])
         answer = self._decode(last, cache, [sample], mask=None)[0]
         # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
         if self._keeps_everything:
@@ -117,8 +120,7 @@ class HuggingFaceModel:
         self.forget(kept)
         try:
             for first in range(kept, len(ids), self.chunk_tokens):
-                chunk = torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device)
-                self.forward(chunk, self._cache)
+                self.forward(torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device), self._cache)
         except BaseException:
             self._cache = None  # some layers may hold a chunk more than others
             raise
@@ -127,22 +129,19 @@ class HuggingFaceModel:
 
     def forget(self, kept: int) -> None:
         """Keep only the first `kept` tokens of the cache."""
-        held = self._cache.get_seq_length()
-        if held > kept:
+        if (held := self._cache.get_seq_length()) > kept:
             self._cache.crop(kept - held)
         self._cached = self._cached[:kept]
 
     def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
         """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
-        torch = required("torch")
-        with torch.inference_mode():
+        with required("torch").inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
 
     def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
-        torch = required("torch")
         # Padded on the left, so that every prompt ends in the last column and its answer begins in the next.
-        longest = max(map(len, ids))
+        torch, longest = required("torch"), max(map(len, ids))
         # `padded` and `mask` have shape (batch, longest); the mask is 1 on tokens and 0 on padding.
         padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
         mask = torch.zeros_like(padded)
@@ -162,9 +161,7 @@ class HuggingFaceModel:
     def _decode(
         self, last: torch.Tensor, cache: DynamicCache, samples: Sequence[Sample], *, mask: torch.Tensor | None
     ) -> list[list[int]]:
-        torch = required("torch")
-        answers: list[list[int]] = [[] for _ in samples]
-        going = set(range(len(samples)))
+        torch, answers, going = required("torch"), [list[int]() for _ in samples], set(range(len(samples)))
         inputs: dict[str, Tensor] = {}
         # A row that has ended is fed on, so that the batch keeps its shape; what it generates is ignored.
         while going:
@@ -287,12 +284,11 @@ class ServerModel:
 
     def identity(self) -> Json:
         # Which weights the server holds, it alone knows.
-        named = {"kind": "server", "name": self.options.name, "url": self.options.url, "context": self.context}
-        return {**named, **self.prompts.identity()}
+        named = {"name": self.options.name, "url": self.options.url, "context": self.context}
+        return {"kind": "server", **named, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:
-        # A few rounds of the requests that are sent concurrently.
-        return self.options.concurrency * (4 if length <= 16_384 else 1)
+        return self.options.concurrency * (4 if length <= 16_384 else 1)  # rounds of concurrent requests
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         with ThreadPoolExecutor(self.options.concurrency) as pool:

@@ -40,8 +40,6 @@ from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 
 _VERSION: Final = 3
-_BUDGET: Final = 4096
-_BATCHES: Final = 4  # rounds of requests between two writes to the disk
 # Messages are not tokenized here.
 _MESSAGES: Final = Prompts(TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE())), "messages")
 _Rate = Callable[[Result, Sequence[Json]], list[Json]]
@@ -69,7 +67,8 @@ def run(
         rate: _Rate = partial(_rate_citations, entails, passages)
     elif folders and model is not None:
         needed, judge = {task: one.needs for task, one in _RUBRICS.items()}, {"name": model.name, "url": model.url}
-        rate, step = partial(_rate_answers, ServerModel(model, _MESSAGES)), model.concurrency * _BATCHES
+        # Four rounds of requests between two writes to the disk.
+        rate, step = partial(_rate_answers, ServerModel(model, _MESSAGES)), 4 * model.concurrency
     else:
         raise EvaluateError(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
@@ -93,7 +92,7 @@ def run(
 def _rate_answers(server: ServerModel, result: Result, samples: Sequence[Json]) -> list[Json]:
     rubric = _RUBRICS[result.task]
     prompts = [rubric.prompts(sample) for sample in samples]
-    texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+    texts = server.answers([Sample(prompt, (), 4096) for several in prompts for prompt in several])
     said = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
     return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in said]
 
@@ -171,22 +170,20 @@ def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> s
 
 def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     answer = parsed_answer((sample["answer_prefix"] + sample["answer"]).replace("\n", " ")) or ""
-    question, references = str(sample["details"]["question"]), sample["references"]
+    fields = {"question": sample["details"]["question"], "references": sample["references"], "answer": answer}
     # One pass over the template, so that braces in a text stay as they are. HELMET formats the list of references as Python does.
-    return (prompt_of("narrativeqa_judge").format(question=question, references=references, answer=answer),)
+    return (prompt_of("narrativeqa_judge").format(**fields),)
 
 
 def _longqa_scores(_: Json, said: Sequence[str]) -> Json:
     """Return the scores of a judgement: of the last JSON object with both in their scales; None where there is none."""
     for braces in reversed(re.findall(r"\{[^{}]*\}", said[0])):
-        try:
+        with suppress(ValueError):
             scores = json.loads(braces)
-        except ValueError:
-            continue
-        fluency, correctness = scores.get("fluency"), scores.get("correctness")
-        if fluency in (0, 1) and correctness in (0, 1, 2, 3):
-            share = fluency * correctness / 3
-            return {"fluency": int(fluency), "correctness": int(correctness), "share": share}
+            fluency, correctness = scores.get("fluency"), scores.get("correctness")
+            if fluency in (0, 1) and correctness in (0, 1, 2, 3):
+                share = fluency * correctness / 3
+                return {"fluency": int(fluency), "correctness": int(correctness), "share": share}
     return dict.fromkeys(("fluency", "correctness", "share"))
 
 
@@ -209,10 +206,10 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
 
     fluency, recall, precision = map(parsed, said)
     try:
-        total = len(sample["details"]["keypoints"])
         # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all, and their harmonic mean.
+        total, sentences = len(sample["details"]["keypoints"]), precision["sentence_count"]
         found = recall["recall"] / total if total else 0.0
-        supported = precision["precision"] / precision["sentence_count"] if precision["sentence_count"] > 0 else 0.0
+        supported = precision["precision"] / sentences if sentences > 0 else 0.0
         both = found + supported
         share = fluency["fluency"] * 2 * found * supported / both if both > 0 else 0.0
         return {"fluency": fluency["fluency"], "recall": found, "precision": supported, "share": share}
@@ -319,11 +316,11 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
         samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
+    mark = results.fingerprint({"imported": arguments, "metrics": metrics})
+    depends_on = {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}}
     for task in tasks:
-        about = {"format": results.FORMAT, "nextlong": nextlong.__version__}
-        about |= {"suite": task.suite, "category": task.category}
-        about |= {"task": task.name, "metric": metric, "length": length, "score": score, "scores": {metric: score}}
-        about |= {"n": len(record.get("data", [])), "refused": 0, "imported_from": file.name}
-        mark = results.fingerprint({"imported": arguments, "metrics": metrics})
-        depends_on = {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}}
-        yield {**about, "fingerprint": mark, "depends_on": depends_on, "samples": samples}
+        about: Json = {"format": results.FORMAT, "nextlong": nextlong.__version__, "suite": task.suite}
+        about |= {"category": task.category, "task": task.name, "metric": metric, "length": length, "score": score}
+        about |= {"scores": {metric: score}, "n": len(record.get("data", [])), "refused": 0}
+        about |= {"imported_from": file.name, "fingerprint": mark}
+        yield {**about, "depends_on": depends_on, "samples": samples}

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
@@ -59,8 +58,8 @@ class ModelOptions:
         """Raise EvaluateError for options that do not fit together, and for a name that is no model's."""
         mistake = None
         if self.url is not None:
-            if not self.url.startswith(("http://", "https://")):
-                mistake = f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
+            is_web = self.url.startswith(("http://", "https://"))
+            mistake = None if is_web else f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
         elif why := why_no_model(self.name):
             mistake = f"{self.name} {why}, or the --url of a server"
         elif self.prompt_format == "messages":
@@ -98,10 +97,10 @@ class Prompts:
     @cached_property
     def overhead(self) -> int:
         """The tokens that a template adds to a prompt."""
-        if self.format == "chat":
-            # The tokens around a prompt of one letter: a template adds the same to every prompt.
-            return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
-        return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
+        if self.format != "chat":
+            return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
+        # The tokens around a prompt of one letter: a template adds the same to every prompt.
+        return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
 
     def text(self, sample: Sample) -> str:
         """Return the text that the model continues, without a BOS."""
@@ -117,17 +116,15 @@ class Prompts:
 
     def ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
-        if sample.input_ids is not None and self.format == "completion":
-            return self.tokenizer.with_prefix(sample.input_ids)
-        return self.tokenizer.with_prefix(self.tokenizer.encode(self.text(sample)))
+        cut = sample.input_ids if self.format == "completion" else None
+        return self.tokenizer.with_prefix(cut or self.tokenizer.encode(self.text(sample)))
 
     def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
         """Return what a server is sent: the prompt; its messages; or, where it was cut between tokens, its ids."""
         if self.format == "messages":
             return _turns(sample)
         # The text of a prompt that was cut may be tokenized differently at the cut.
-        is_cut = sample.input_ids is not None and self.format == "completion"
-        return self.ids(sample) if is_cut else self.text(sample)
+        return self.ids(sample) if sample.input_ids and self.format == "completion" else self.text(sample)
 
     def hash_of(self, sample: Sample) -> str:
         """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
@@ -163,8 +160,7 @@ class Prompts:
 
 
 def _turns(sample: Sample) -> list[dict[str, str]]:
-    turns = sample.turns or (("user", sample.prompt),)
-    return [{"role": role, "content": content} for role, content in turns]
+    return [{"role": role, "content": content} for role, content in sample.turns or (("user", sample.prompt),)]
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:
@@ -187,23 +183,3 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
             "an instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format messages)"
         )
     return tokenizer
-
-
-class AnsweringModel(Protocol):
-    """A model that answers samples: of transformers, of vLLM, or behind a server.
-
-    `context` is the most tokens, answer included, None where it is unknown; `engine` is what runs the model, with its version.
-    """
-
-    context: int | None
-    engine: str
-    prompts: Prompts
-
-    def identity(self) -> Json:
-        """Return what names the model in results: other values are another model."""
-
-    def batch(self, length: int) -> int:
-        """Return how many samples of a length are answered at a time."""
-
-    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        """Yield the answers in order, greedy, cut at the sample's limits."""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
-_SUFFIXES: Final = (".html", ".md", ".tex")
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
 _Line = Sequence[tuple[float, float | None]]  # (x, percent)
@@ -83,8 +82,8 @@ def read(folders: Sequence[Path], *, protocols: Literal["same", "mixed"] = "same
 def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
     """Write the tables of some results to files by their suffix, and the figures as SVG and PNG into a folder."""
     for output in outputs:
-        if output.suffix not in _SUFFIXES:
-            raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which choose the format")
+        if output.suffix not in (".html", ".md", ".tex"):
+            raise EvaluateError(f"--output {output}: end it in .html, .md, .tex, which choose the format")
         if not output.parent.is_dir():
             cure = "create it, or choose another place"
             raise EvaluateError(f"--output {output}: {output.parent} is not a folder; {cure}")
@@ -111,6 +110,10 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
 def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
     """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
     names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
+
+    def over_categories(one: ModelResults, length: int) -> float | None:
+        return _mean(_value(one, tasks, length) for tasks in shared.values())
+
     at_lengths = dict(zip(lengths, map(short, lengths), strict=True))
     panels = {
         title_of(category, tasks): [[(length, _value(one, tasks, length)) for length in lengths] for one in results]
@@ -119,12 +122,13 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
 
     def by_shots(one: ModelResults, task: Task) -> _Line:
         # Imported results hold no samples that say the shots.
-        first = ((result, sample) for result in one.of(task.name) for sample in result.values["samples"][:1])
-        shots = ((sample.get("details", {}).get("shots"), result.score) for result, sample in first)
-        return sorted((float(count), score) for count, score in shots if count is not None)
+        first = ((result.score, sample) for result in one.of(task.name) for sample in result.values["samples"][:1])
+        return sorted(
+            (float(n), score) for score, one in first if (n := one.get("details", {}).get("shots")) is not None
+        )
 
-    shots = {task.name: [by_shots(one, task) for one in results] for task in tasks_of("ICL")}
-    shots = {name: lines for name, lines in shots.items() if any(lines)}
+    icl = {task.name: [by_shots(one, task) for one in results] for task in tasks_of("ICL")}
+    shots = {name: lines for name, lines in icl.items() if any(lines)}
     attention = [
         (one.name, fmean(found), _mean(_value(one, tasks_of("LongQA"), length) for length in lengths_of([one])))
         for one in results
@@ -132,7 +136,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     ]
     # The negatives' similarity of each model's data, and its score (paper, Figure 7).
     similarity = [
-        (one.name, float(cosine), _mean(_over_categories(one, length, shared) for length in lengths))
+        (one.name, float(cosine), _mean(over_categories(one, length) for length in lengths))
         for one in results
         if (cosine := one.model.get("negatives_cosine")) is not None
     ]
@@ -149,7 +153,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     labelled = [(match[1], int(match[2]), one) for one in results if (match := _LABEL_NUMBER.fullmatch(one.name))]
     if len(labelled) > 1 and len({key for key, _, _ in labelled}) == 1 and shared:
         ordered = sorted((value, one) for _, value, one in labelled)
-        curves = [[(value, _over_categories(one, length, shared)) for value, one in ordered] for length in lengths]
+        curves = [[(value, over_categories(one, length)) for value, one in ordered] for length in lengths]
         means = [_mean(curve[place][1] for curve in curves) for place in range(len(ordered))]
         curves.append([(value, score) for (value, _), score in zip(ordered, means, strict=True)])
         made = drawn(_lines, {"": curves}, [*at_lengths.values(), "mean"], xlabel=labelled[0][0])
@@ -162,13 +166,10 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
 
 def drawn(draw: Callable[..., bool], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
     """Return what a function draws on a page, by its arguments, as SVG and PNG; None if it says that there is nothing to draw."""
-    matplotlib = required("matplotlib")
-    figure_class = required("matplotlib.figure").Figure
+    matplotlib, figure_class = required("matplotlib"), required("matplotlib.figure").Figure
     # The same results give the same bytes: ids without chance, no date; text stays text.
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
-        | {"axes.spines.top": False, "axes.spines.right": False}
-    ):
+    settings = {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
+    with matplotlib.rc_context(settings | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
         if not draw(figure, *arguments, **keywords):
             return None
@@ -186,8 +187,7 @@ def style(number: int) -> dict[str, Any]:
 
 
 def _value(one: ModelResults, tasks: Sequence[Task], length: int) -> float | None:
-    score = tables.mean_score(one, tasks, length)
-    return None if score is None else score.value
+    return getattr(tables.mean_score(one, tasks, length), "value", None)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -199,10 +199,6 @@ def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]
     """Return the tasks of each category that every model was measured on."""
     shared = {category: tables.shared_tasks(results, category) for category in (*tables.CATEGORIES, *more)}
     return {category: tasks for category, tasks in shared.items() if tasks}
-
-
-def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
-    return _mean(_value(one, tasks, length) for tasks in shared.values())
 
 
 def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
@@ -217,17 +213,17 @@ def _lines(
     """Draw a panel per title and in it a line per name, percent over a logarithmic axis."""
     if not panels:
         return False
-    columns = min(len(panels), 3)
-    rows = -(-len(panels) // columns)
     # A grid of at most three columns; unused panels are hidden.
+    rows, columns = -(-len(panels) // 3), min(len(panels), 3)
     figure.set_size_inches(max(2.6 * columns + 1.8, 5.0), 2.5 * rows + 0.7)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
         for number, (name, line) in enumerate(zip(names, lines, strict=True)):
-            there = [(x, y) for x, y in line if y is not None]
-            axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
+            axes.plot(
+                *np.array([one for one in line if one[1] is not None]).reshape(-1, 2).T, label=name, **style(number)
+            )
         axes.set_title(title, fontsize=10)
         axes.set(xlabel=xlabel, xscale="log", ylim=(-2, 102))
         places = {x: f"{x:g}" for x in sorted({x for line in lines for x, _ in line})} if ticks is None else ticks
@@ -241,11 +237,10 @@ def _lines(
 def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results)
     # Mean over the lengths by category and model; a category that no model has is left out.
-    means = {
-        name: [_mean(_value(one, tasks, length) for length in lengths) for one in results]
-        for name, tasks in shared.items()
-    }
-    means = {name: values for name, values in means.items() if any(value is not None for value in values)}
+    means: dict[str, list[float | None]] = {}
+    for name, tasks in shared.items():
+        values = [_mean(_value(one, tasks, length) for length in lengths) for one in results]
+        means |= {name: values} if any(value is not None for value in values) else {}
     if not means:
         return False
     axes, width = figure.subplots(), 0.8 / len(results)

@@ -33,9 +33,7 @@ from nextlong.text import Json
 FORMAT: Final = 2
 _INDEX: Final = "evaluation.json"
 JUDGED: Final = "judged"
-_REPLICATES: Final = 1000
-_FLIPS: Final = 2000
-_SIGNIFICANT: Final = 0.05
+_REPLICATES, _FLIPS = 1000, 2000
 _Floats = NDArray[np.float64]
 _Groups = NDArray[np.int64]
 
@@ -47,8 +45,7 @@ def _resampled(values: _Floats, weights: _Floats, groups: _Groups, *, key: str) 
     # the key and the number of groups, so an interval is the same in every report.
     picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(_REPLICATES, len(sums)))
     # A ratio of sums, since groups differ in their number of questions.
-    means: _Floats = sums[picked].sum(1) / counts[picked].sum(1)
-    return means
+    return np.asarray(sums[picked].sum(1) / counts[picked].sum(1))
 
 
 def _middle_95(replicates: _Floats) -> tuple[float, float]:
@@ -84,8 +81,7 @@ class Result:
         return length
 
     @property
-    def score(self) -> float:
-        """The score, in percent."""
+    def score(self) -> float:  # in percent
         return float(self.values["score"])
 
     @property
@@ -105,8 +101,7 @@ class Result:
         """What must be equal where scores are compared."""
         depends_on = self.values.get("depends_on", {})
         stated = {"n": self.values.get("n"), **{name: depends_on.get(name) for name in ("seed", "version", "data")}}
-        stated["prompt format"] = depends_on.get("model", {}).get("prompt_format")
-        stated["scored by"] = self.scored_by
+        stated |= {"prompt format": depends_on.get("model", {}).get("prompt_format"), "scored by": self.scored_by}
         return {name: value for name, value in stated.items() if value is not None}
 
     @cached_property
@@ -210,7 +205,7 @@ def _p_value(one: Score, other: Score) -> float | None:
 def is_better(one: Score, others: Sequence[Score]) -> bool:
     """Return whether a score is significantly greater than each of the others."""
     p_values = (_p_value(one, other) if one.value > other.value else None for other in others)
-    return bool(others) and all(p is not None and p < _SIGNIFICANT for p in p_values)
+    return bool(others) and all(p is not None and p < 0.05 for p in p_values)
 
 
 @dataclass(frozen=True)
@@ -227,7 +222,6 @@ class ModelResults:
         return str(self.model.get("label") or Path(str(self.model["name"])).name)
 
     def of(self, task: str) -> list[Result]:
-        """Return the results of a task, one per length."""
         return [one for one in self.finished if one.task == task]
 
     def score(self, task: str, length: int | None) -> Score | None:
@@ -245,7 +239,6 @@ def fingerprint(values: Json) -> str:
 
 
 def place_of(folder: Path, task: str, length: int | None) -> Path:
-    """Return the file of a task at a length."""
     return folder / task / f"{'any' if length is None else length}.json"
 
 
@@ -317,13 +310,11 @@ class Partial:
         """Open it for what the results depend on; earlier answers with the same dependencies are kept."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        header = {"format": FORMAT, "fingerprint": depends_on}
-        lines = list(_whole_lines(path))
-        if not lines or lines[0] != header:
-            lines = [header]
-        self.samples: list[Json] = lines[1:]
+        header, lines = {"format": FORMAT, "fingerprint": depends_on}, list(_whole_lines(path))
+        self.samples = lines[1:] if lines[:1] == [header] else []
         # Written anew, so that a line torn by a kill is gone before another is appended.
-        store.write_file(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *self.samples))
+        store.write_file(path, text)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, samples: Sequence[Json]) -> None:
@@ -335,7 +326,6 @@ class Partial:
         self.samples.extend(samples)
 
     def close(self) -> None:
-        """Close the file; it stays for the next evaluation."""
         self._file.close()
 
     def finish(self, final: Path, values: Mapping[str, object]) -> None:

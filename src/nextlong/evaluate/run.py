@@ -25,7 +25,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import engines, required, results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import SHARDED, HuggingFaceModel
-from nextlong.evaluate.prompts import AnsweringModel, ModelOptions, Prompts
+from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
@@ -37,12 +37,11 @@ _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SILENCE_S: Final = 60.0  # at most, where there is no terminal
 
 
+_Model = engines.HuggingFaceModel | engines.VllmModel | engines.ServerModel
+
+
 class IncompleteError(EvaluateError):
-    """No sample could be made for some tasks; the results directory holds the others."""
-
-
-class _NoSampleError(EvaluateError):
-    """A task's data, or a length without room for it, give no samples; other tasks are not affected."""
+    """A task's data, or a length without room for it, give no samples; the results directory holds the other tasks."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,16 @@ def _pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]
             known = ", ".join(map(str, task.lengths))
             raise EvaluateError(f"--lengths: {task.name} is defined at {known} only; add one of them or leave it out")
 
-    def is_defined(task: Task | Probe, length: int | None) -> bool:
-        if length is None or task.lengths is None:
-            return length is None and task.lengths is None
+    def lengths_of(task: Task | Probe) -> Sequence[int | None]:
+        if task.lengths is None:
+            return [None]
         if task.usual_length is not None and not settings.names_lengths:
-            return length == task.usual_length
-        return task.lengths == () or length in task.lengths
+            return [task.usual_length]
+        return task.lengths or settings.lengths
 
     # Short lengths first: mistakes in the setup show after minutes rather than hours.
     lengths = [*sorted(settings.lengths), None]
-    return [(task, length) for length in lengths for task in settings.tasks if is_defined(task, length)]
+    return [(task, length) for length in lengths for task in settings.tasks if length in lengths_of(task)]
 
 
 def check(settings: EvaluationSettings, *, context: int | None) -> None:
@@ -104,7 +103,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
         raise settings.data.missing(list(missing))
 
 
-def _local(model: AnsweringModel | None, probe: Probe) -> HuggingFaceModel:
+def _local(model: _Model | None, probe: Probe) -> HuggingFaceModel:
     """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
     if isinstance(model, HuggingFaceModel):
         return model
@@ -113,7 +112,7 @@ def _local(model: AnsweringModel | None, probe: Probe) -> HuggingFaceModel:
 
 
 def evaluate(
-    open_model: Callable[[], AnsweringModel], settings: EvaluationSettings, *, progress: TaskProgress
+    open_model: Callable[[], _Model], settings: EvaluationSettings, *, progress: TaskProgress
 ) -> results.ModelResults:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
@@ -136,14 +135,17 @@ def evaluate(
         about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
         results.write_index(settings.out, {**model.identity(), **about})
         # The tokens that remain to be read of each: none of a finished one, nor of one without length.
-        left = [max((settings.samples or task.samples) - results.answered(place), 0) for task, _, place in todo]
-        to_read = [0 if place.is_file() else (length or 0) for _, length, place in todo]
-        progress.begin([samples * length for samples, length in zip(left, to_read, strict=True)])
+        progress.tokens = [
+            0
+            if place.is_file()
+            else (length or 0) * max((settings.samples or task.samples) - results.answered(place), 0)
+            for task, length, place in todo
+        ]
         failed = []
-        for task, length, place in todo:
+        for task, length, _ in todo:
             try:
-                _one(model, task, length, place, settings, progress)
-            except _NoSampleError as error:
+                _one(model, task, length, settings, progress)
+            except IncompleteError as error:
                 progress.note(f"{task.name}: {error}")
                 failed.append(str(error))
             except RuntimeError as error:
@@ -161,7 +163,7 @@ def evaluate(
     return results.read_results(settings.out)
 
 
-def opened(settings: EvaluationSettings) -> AnsweringModel:
+def opened(settings: EvaluationSettings) -> _Model:
     """Load the model, or connect to its server."""
     options = settings.model
     assert options is not None, "the command names one"
@@ -173,15 +175,10 @@ def opened(settings: EvaluationSettings) -> AnsweringModel:
 
 
 def _one(
-    model: AnsweringModel,
-    task: Task | Probe,
-    length: int | None,
-    final: Path,
-    settings: EvaluationSettings,
-    progress: TaskProgress,
+    model: _Model, task: Task | Probe, length: int | None, settings: EvaluationSettings, progress: TaskProgress
 ) -> None:
     data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
-    samples = settings.samples or task.samples
+    samples, final = settings.samples or task.samples, results.place_of(settings.out, task.name, length)
     # What a result depends on: among others the hash of every file that is read, of a stand-in where one is missing.
     read = sorted({source for name in names if data.has(source := data.source(name))})
     depends_on: Json = {"task": task.name, "version": task.version, "length": length, "samples": samples}
@@ -211,7 +208,7 @@ def _one(
             try:
                 values = task.measure(_local(model, task), request)
             except EvaluateError as error:  # the other tasks and probes are measured all the same
-                raise _NoSampleError(str(error)) from None
+                raise IncompleteError(str(error)) from None
             values = {"score": values["scores"][task.metric], "refused": 0, **values}
         else:
             for lines in _answered(model, task, request, samples, skip=len(partial.samples)):
@@ -232,7 +229,7 @@ def _one(
 def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
     answered = [line for line in lines if not line.get("refused")]
     if not answered:
-        raise _NoSampleError(
+        raise IncompleteError(
             f"no sample of {task.name} fits {length:,} tokens of this tokenizer, {len(lines)} were refused; "
             "give a greater length, or leave the task out"
         )
@@ -243,9 +240,7 @@ def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
     return {"score": means[task.metric], "scores": means, "n": len(lines), "refused": len(lines) - len(answered)}
 
 
-def _answered(
-    model: AnsweringModel, task: Task, request: TaskRequest, samples: int, *, skip: int
-) -> Iterator[list[Json]]:
+def _answered(model: _Model, task: Task, request: TaskRequest, samples: int, *, skip: int) -> Iterator[list[Json]]:
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
     prompts = model.prompts
     # `make` is called when the first sample is taken, so that its errors are those of a sample.
@@ -254,7 +249,7 @@ def _answered(
         try:
             group = list(islice(made, model.batch(request.length)))
         except EvaluateError as error:
-            raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
+            raise IncompleteError(str(error).removeprefix("--lengths: ")) from None
         if not group:
             return
         # A sample fits with its answer, also the model's context. Lengths count no BOS, as RULER's, and no reasoning; the last
@@ -291,18 +286,14 @@ class TaskProgress:
 
     def __init__(self, console: Console) -> None:
         self._console, self._number, self._read, self._first_s = console, 0, 0, time.monotonic()
-        self._tokens: Sequence[int] = ()
-
-    def begin(self, tokens: Sequence[int]) -> None:
-        """Set the tokens that remain to be read for each task; 0 for a finished one or one without length."""
-        self._tokens = tokens
+        self.tokens: Sequence[int] = ()  # that remain to be read for each task
 
     def start(self, task: str, length: int | None, samples: int, *, done: int) -> None:
         """Begin a task, `done` of its samples answered before."""
         self._number += 1
         self._samples, self._done, self._fresh, self._length = samples, done, 0, length or 0
         size = "" if length is None else f"{length:>9,}"
-        self._name = f"[{self._number}/{len(self._tokens)}] {task:<18}{size}"
+        self._name = f"[{self._number}/{len(self.tokens)}] {task:<18}{size}"
         self._began_s = self._printed_s = time.monotonic()
         if done:
             self.note(f"{self._name} resumes after {done} of {samples} samples")
@@ -311,7 +302,7 @@ class TaskProgress:
         """Count more answered samples, and print the time left."""
         self._done, self._fresh = self._done + samples, self._fresh + samples
         self._read += samples * self._length
-        now, tokens = time.monotonic(), sum(self._tokens[self._number :])
+        now, tokens = time.monotonic(), sum(self.tokens[self._number :])
         if not self._console.is_terminal and now - self._printed_s < _SILENCE_S:
             return
         # At the pace of this session: samples that an earlier one answered took no time.
@@ -422,8 +413,7 @@ def _needed_bytes(config: PreTrainedConfig, options: ModelOptions, tokens: int) 
 
 def _device_memory(device: str) -> tuple[str, int]:
     """Return the device that a model would be loaded onto, and its bytes. Raises EvaluateError for one that does not exist."""
-    torch = required("torch")
-    cuda = torch.cuda
+    torch, cuda = required("torch"), required("torch.cuda")
     place = device if device != "auto" else "cuda" if cuda.is_available() else "cpu"
     if place == SHARDED and cuda.is_available():
         # Layers are spread over all GPUs, so their memory adds up.

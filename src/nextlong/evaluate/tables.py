@@ -51,7 +51,6 @@ class ScoreTable:
 
 
 def tasks_of(category: str) -> list[Task]:
-    """Return the tasks of a category."""
     return [task for task in all_tasks().values() if task.category == category]
 
 
@@ -62,7 +61,6 @@ def _mean(scores: Sequence[Score | None]) -> Score | None:
 
 
 def mean_score(results: ModelResults, tasks: Sequence[Task], length: int) -> Score | None:
-    """Return the mean over tasks at a length; None if one is missing, or there is none."""
     return _mean([results.score(task.name, length) for task in tasks])
 
 
@@ -73,8 +71,9 @@ def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     measured = [(one, result.length) for one in results for result in one.finished if result.task in names]
 
     def is_shared(name: str) -> bool:
-        ways = {way for one in results for way in one.scored_by(name)} if name in _SEVERAL_WAYS else {name}
-        return len(ways) == 1 and all(one.score(name, length) is not None for one, length in measured)
+        ways = {way for one in results for way in one.scored_by(name)}
+        is_one_way = len(ways) == 1 or name not in _SEVERAL_WAYS
+        return is_one_way and all(one.score(name, length) is not None for one, length in measured)
 
     return [task for task in tasks_of(category) if measured and is_shared(task.name)]
 

@@ -100,7 +100,6 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """The whole text that the model continues."""
         return self.prompt + self.answer_prefix
 
     def completed(self, answer: str) -> str:
@@ -130,7 +129,6 @@ class TaskRequest:
         return self.length - self.overhead
 
     def fits(self, sample: Sample) -> bool:
-        """Return whether a sample with its answer fits the length."""
         # A prompt that was cut between tokens counts as it was cut.
         tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
@@ -176,7 +174,6 @@ class _Measurement:
     about: str = ""
 
     def needs(self, length: int | None) -> tuple[str, ...]:
-        """Return the files that it must read at a length."""
         return (*self.files, *self.files_at.get(length or 0, ()))
 
 

@@ -37,14 +37,14 @@ from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, 
 from nextlong.methods.keywords import keywords_step, read_keywords
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.amounts import TOKENIZER_BYTES, draws, sequence_limit
+from nextlong.recipe.amounts import TOKENIZER_BYTES, TYPICAL_CHARS_PER_TOKEN, document_chars, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
-from nextlong.retrieval.index import NeighbourCount, count_neighbours, document_neighbours, index_steps
+from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_steps
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.costs import of_products
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
-from nextlong.retrieval.sample import DrawResult, chunk_ids_of, documents_step
+from nextlong.retrieval.sample import DrawResult, documents_step
 from nextlong.sequences.encode import Engine, kept_encoder
 from nextlong.text import Json
 
@@ -69,7 +69,10 @@ def document_steps(
         encoder = encoder_step(recipe, ingest, chunk)
         embed = embed_step(recipe, ingest, chunk, encoder)
         vectors = document_vectors_step(recipe, chunk, embed)
-        neighbours = document_neighbours(recipe, neighbours=method.neighbours(recipe.options), attempt=attempt)
+        # Short documents' neighbours are short too. Each further attempt, after one that ran out of them, doubles the characters.
+        chars = 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt
+        number = method.neighbours(recipe.options)
+        neighbours = {"chars": chars} if number is None else {"neighbours": number}
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
         parts = _partition_steps(documents, vectors, neighbours, size=recipe.documents.partition_size, seed=recipe.seed)
@@ -206,7 +209,8 @@ def _draft_documents(
     firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(files["lengths"]) + 1))
     of_shards = [np.empty(0, np.int32)]
     for path, low, high in zip(files["lengths"], *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
-        of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(rows[members[low:high]]))])
+        of_shard = rows[members[low:high]]
+        of_shards.append(np.load(path)[schemas.row_of(ranges(of_shard["first_chunk"], of_shard["chunks"]))])
     chunk_tokens: NDArray[Any] = np.concatenate(of_shards)
     del of_shards
     documents = CorpusArrays(

@@ -46,7 +46,7 @@ from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, ShingleStore, Weights
-from nextlong.retrieval.sample import chunk_ids_of, meta_documents_step, query_ranges
+from nextlong.retrieval.sample import meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
@@ -115,8 +115,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         # So many documents are drafted that `enough` are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
-        sure = np.flatnonzero(chars <= SURE_SHARE * compose.target_tokens * chars_per_token)
-        drafted = len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
+        drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
         how = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
         tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
         engine = recipe.tokenizer.engine
@@ -146,6 +145,12 @@ class _Drafting(NamedTuple):
     chars_per_token: float  # of the corpus
     max_chars: int  # of a chunk
     seed: int
+
+
+def _surely_enough(chars: _Ids, *, enough: int | None, sure_chars: float) -> int:
+    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
+    sure = np.flatnonzero(chars <= sure_chars)
+    return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
 class _Candidates(NamedTuple):
@@ -194,7 +199,7 @@ def _draft_block(
     """
     # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
-    texts = text.texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
+    texts = text.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
     tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)

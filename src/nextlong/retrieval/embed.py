@@ -170,7 +170,8 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     kind, encoder = kind_of(recipe.encoder), recipe.encoder
 
     def tasks(done: Artifacts) -> list[Task]:
-        return kind.prepare(encoder, corpus=corpus(done), seed=recipe.seed)
+        text = corpus(done)
+        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=recipe.seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
     needs, costs = kind.resources(encoder), kind.estimate(encoder)

@@ -20,10 +20,9 @@ import numpy as np
 from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
 from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import costs, ivf
-from nextlong.retrieval.indexes.base import IndexFiles, is_built
+from nextlong.retrieval.indexes.base import IndexFiles, index_kind
 from nextlong.retrieval.indexes.ivf import TuneResult
 from nextlong.retrieval.sample import DrawResult
 from nextlong.text import Json, counted
@@ -41,14 +40,6 @@ class _IndexResult(TaskResult):
     why: str
     vectors: int
     clusters: int = 0
-
-
-def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int) -> NeighbourCount:
-    """Return how many neighbours a document gets: a number, or (None) as many as hold enough characters."""
-    if neighbours is not None:
-        return {"neighbours": neighbours}
-    # Short documents' neighbours are short too. The attempts before ran out of neighbours: each further one doubles the characters.
-    return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
 
 
 def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
@@ -73,7 +64,7 @@ def queries_of(done: Artifacts) -> Path:
 
 def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: NeighbourCount) -> list[Step]:
     """Return the steps that build an index over `vectors` for `queries`, a step that sampled them; none for exact search."""
-    if recipe.search.index != AUTO and not is_built(recipe.search.index):
+    if recipe.search.index != AUTO and not index_kind(recipe.search.index).is_built:
         return []
     search, is_auto = recipe.search, recipe.search.index == AUTO
 
@@ -121,7 +112,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
 
 def is_exact(done: Artifacts) -> bool:
     """Say whether a run searches exactly: its recipe names `exact`, or `auto` chose it."""
-    return "index" not in done or not is_built(done["index"].result(_IndexResult).index)
+    return "index" not in done or not index_kind(done["index"].result(_IndexResult).index).is_built
 
 
 def index_files(done: Artifacts) -> IndexFiles:
@@ -167,9 +158,9 @@ def _choose_and_train(
     if factory == AUTO:
         amounts = Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k)
         factory, why = costs.choose(amounts, has_gpu=costs.has_gpu(search))
-    if is_built(factory) and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
+    if index_kind(factory).is_built and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
-    if not is_built(factory):
+    if not index_kind(factory).is_built:
         return _IndexResult(index=factory, why=why, vectors=count)
     factory = ivf.fitted(factory, vectors=count)
     try:

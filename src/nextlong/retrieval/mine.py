@@ -29,7 +29,7 @@ from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import costs, exact
-from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind, is_built, open_index
+from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
@@ -76,7 +76,7 @@ def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, blo
 
     Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries one after the other; those of q are [ends[q], ends[q + 1]).
     """
-    index = exact.open_exact(vectors, block=block)
+    index = exact.open_exact(IndexFiles(EXACT, tuple(vectors)), block=block)
     query_ids, exclude, _ = read_queries(queries)
     least_Q = np.concatenate([np.load(path) for path in least])
     ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
@@ -99,7 +99,7 @@ def _mine_block(
     `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`.
     """
     ids, exclude, before = read_queries(*queries)
-    opened_index = open_index(index)
+    opened_index = index_kind(index.index).open(index)
     candidates, judged, shortlisted = 0, 0, 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for low in range(0, len(ids), _BATCH):
@@ -242,34 +242,32 @@ def mine_steps(
     given = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
     unbuilt = None  # an index of another package, which reads the vectors as they are stored
-    if recipe.search.index not in (AUTO, EXACT) and not is_built(recipe.search.index):
+    if recipe.search.index not in (AUTO, EXACT) and not index_kind(recipe.search.index).is_built:
         unbuilt = recipe.search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
-    def blocks_of(done: Artifacts) -> list[range]:
-        return _corpus_blocks(vectors_of(done)) if is_exact(done) else []
-
     def least_tasks(done: Artifacts) -> Work:
-        ranges = query_ranges(queries_of(done), most=_LEAST_QUERIES) if blocks_of(done) else []
+        has_blocks = is_exact(done) and _corpus_blocks(vectors_of(done))
+        ranges = query_ranges(queries_of(done), most=_LEAST_QUERIES) if has_blocks else []
         find = partial(_find_least_scores, vectors=vectors_of(done), k=count_neighbours(neighbours, done))
         return Work([partial(find, queries=(queries_of(done), *rows)) for rows in ranges], gpu="unused")
 
     def scan_tasks(done: Artifacts) -> list[Task]:
         least, k = done["least_scores"].files(".least.npy"), count_neighbours(neighbours, done)
         scan = partial(_scan_block, queries=queries_of(done), least=least, vectors=vectors_of(done), k=k)
-        return [partial(scan, block=block) for block in blocks_of(done)]
+        return [partial(scan, block=block) for block in _corpus_blocks(vectors_of(done)) if least]
 
     def tasks(done: Artifacts) -> Work:
         files, scans, queries = index_files(done), None, queries_of(done)
         files = files if unbuilt is None else replace(files, index=unbuilt)
         marks = done["shortlist"].files(".shortlist.npy") if "shortlist" in done else ()
-        if "scan" in done and blocks_of(done):
-            stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in done["scan"].files(".ends.npy")]
+        if "scan" in done and (ends := done["scan"].files(".ends.npy")):
+            stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in ends]
             scans = done["least_scores"].files(".least.npy"), stems
         k = count_neighbours(neighbours, done)
         mine = partial(_mine_block, index=files, k=k, scans=scans, shortlist=marks)
         each = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
-        return Work(each, gpu="unused" if is_built(files.index) or scans else None)
+        return Work(each, gpu="unused" if index_kind(files.index).is_built or scans else None)
 
     resources = Resources(gpu="unused" if recipe.search.device == "cpu" else "optional")
     scanning: list[Step] = []

@@ -78,11 +78,6 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
     return documents
 
 
-def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the chunk ids of the given META_DOCUMENTS rows, one after the other, shape (sum of chunks,)."""
-    return ranges(documents["first_chunk"], documents["chunks"])
-
-
 def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int) -> DrawResult:
     """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`, ids."""
     shards = enumerate(zip(chunks, hashes, strict=True))
@@ -115,7 +110,7 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     # (queries,) each: of every chunk the first one of its document, and how many that has; all of these are excluded.
     starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
     exclude = np.stack([starts, starts + counts], axis=1)
-    return Queries(chunk_ids_of(rows), exclude, int(stored["chunks"][:first].sum()))
+    return Queries(ranges(rows["first_chunk"], rows["chunks"]), exclude, int(stored["chunks"][:first].sum()))
 
 
 def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:

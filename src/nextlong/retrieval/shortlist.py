@@ -36,7 +36,7 @@ from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskR
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
-from nextlong.retrieval.sample import chunk_ids_of, query_ranges
+from nextlong.retrieval.sample import query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted
 
@@ -124,7 +124,9 @@ def _choose_words(
     from scipy import sparse
 
     metas, vocabulary, (stem, summary) = np.load(meta_documents)[rows], _read_vocabulary(words), words
-    counts = _looked_up(*_hashed(corpus.texts(chunk_ids_of(metas)).tolist()), vocabulary.hashes)
+    counts = _looked_up(
+        *_hashed(corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()), vocabulary.hashes
+    )
     # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
     weights, kept = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
     for low, high in pairwise(counts.indptr.tolist()):
@@ -171,7 +173,8 @@ def _mark_shard(
                 reached = least[begin : begin + scores.shape[0]]
                 marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= _SHORTLISTED
     metas = np.load(meta_documents)
-    own = chunk_ids_of(metas[schemas.shard_of(metas["first_chunk"]) == shard])
+    metas = metas[schemas.shard_of(metas["first_chunk"]) == shard]
+    own = lookup.ranges(metas["first_chunk"], metas["chunks"])
     marks[schemas.row_of(own)] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
     return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))

@@ -111,7 +111,7 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
         }
 
     for part, words in enumerate((300, 700)):
-        file = tmp_path / openai._mrcr_files(2)[part]
+        file = tmp_path / openai._MRCR[2][part]
         file.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.Table.from_pylist([row(words), row(2 * words)]), file)
     (sample,) = made("mrcr_2", tmp_path, word_tokenizer(), length=512)
@@ -119,7 +119,7 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
     assert sample.text.endswith("Do not include it.\n\nAssistant:")
     assert sample.text.count("one") == 300
     assert judged("mrcr_2", sample, word_tokenizer()) == [1.0, 0.0]
-    (tmp_path / openai._mrcr_files(2)[1]).write_bytes(b"no parquet")
+    (tmp_path / openai._MRCR[2][1]).write_bytes(b"no parquet")
     with pytest.raises(EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"):
         made("mrcr_2", tmp_path, word_tokenizer(), length=512)
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.retrieval.indexes import exact
-from nextlong.retrieval.indexes.base import IndexFiles, VectorShards, open_index
+from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from stored_vectors import brute_force, clustered_rows, packed, save_shards, unit_rows
 
 
 def found_by(paths, queries, *, k, exclude):
-    index = open_index(IndexFiles("exact", tuple(paths)))
+    index = exact.open_exact(IndexFiles("exact", tuple(paths)))
     assert index.recall == 1.0
     return index.search(queries.astype(np.float32), k, exclude=np.asarray(exclude, np.int64).reshape(-1, 2))
 
@@ -154,4 +154,6 @@ def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, co
 @pytest.mark.heavy
 def test_a_task_with_a_gpu_searches_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(exact, "granted_gpus", lambda: (0,))
-    assert isinstance(exact.open_exact(save_shards(tmp_path, clustered_rows(10))), exact.ExactTorch)
+    assert isinstance(
+        exact.open_exact(IndexFiles("exact", tuple(save_shards(tmp_path, clustered_rows(10))))), exact.ExactTorch
+    )

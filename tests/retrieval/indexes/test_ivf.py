@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ivf_built import built, recalls_of, tuned
 from nextlong.retrieval.indexes import ivf
-from nextlong.retrieval.indexes.base import VectorShards, open_index
+from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.exact import Exact
 from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
@@ -107,7 +107,7 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     )  # k is below 100: the nearest are all
     others = np.random.default_rng(5).choice(8000, 300, replace=False)
     queries = rows[others].astype(np.float32)
-    index = open_index(replace(files, probes=counts.probes, spare=counts.spare))
+    index = ivf.Ivf(replace(files, probes=counts.probes, spare=counts.spare))
     found = index.search(queries, 30, exclude=exclude[others])
     truth = Exact(VectorShards(files.vectors)).search(queries, 30, exclude=exclude[others])
     recalls = recalls_of(found, truth)
@@ -123,7 +123,7 @@ def test_what_is_measured_by_blocks_is_what_a_search_finds(tmp_path, factory):
     counts = tuned(tmp_path, files, queries, k=20, target=0.8, seed=1, blocks=2)
     vectors_QD, exclude = VectorShards(files.vectors).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
     truth = Exact(VectorShards(files.vectors)).search(vectors_QD, 20, exclude=exclude)
-    index = open_index(replace(files, probes=counts.probes, spare=counts.spare))
+    index = ivf.Ivf(replace(files, probes=counts.probes, spare=counts.spare))
     recalls = recalls_of(index.search(vectors_QD, 20, exclude=exclude), truth)
     assert recalls.mean() == pytest.approx(counts.recall_measured, abs=1e-3)
     assert recalls.min() == pytest.approx(counts.recall_worst, abs=0.051)  # one neighbour

@@ -65,9 +65,8 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     for number in range(count):
         depth, haystack = places[number % depths], haystacks[number // depths]
         # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
-        ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack))]
-        near = int(len(haystack) * depth / 100)
-        place = len(haystack) if near >= len(haystack) else ends[bisect_right(ends, near) - 1]
+        ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack)), len(haystack)]
+        place = ends[bisect_right(ends, int(len(haystack) * depth / 100)) - 1]
         prompt = before + haystack[:place] + _NEEDLE + haystack[place:] + behind
         details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
         yield Sample(prompt, ("eat a sandwich", "Dolores Park"), _BUDGET, _PREFIX, details=details)
@@ -156,7 +155,6 @@ def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sa
 
 
 def _contains(answer: str, sample: Sample) -> dict[str, float]:
-    """Return 1 if the answer contains a right answer, letter for letter."""
     return {"contains": float(any(reference in answer for reference in sample.references))}
 
 
@@ -229,8 +227,7 @@ def _beside(draw: random.Random, _: str) -> _Story:
 
 def _given(draw: random.Random, name: str) -> _Story:
     """qa5: who gave what to whom."""
-    facts: list[str] = []
-    gifts: list[tuple[str, str, str]] = []
+    facts, gifts = list[str](), list[tuple[str, str, str]]()
     for _ in range(draw.randint(3, 12)):
         who = draw.choice(_GIVERS)
         facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(_PLACES)}.")
@@ -280,9 +277,7 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
 
 def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
     """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
-    question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
-    for end in ("<context>", "<example>"):
-        said = said.split(end)[0]
+    question, said = str(sample.details["question"]).lower(), re.split(r"\.|<context>|<example>", answer.lower())[0]
     # A label that the question itself names cannot show that the model knows the answer.
     named = {label for label in labels if label in said and label not in question}
     return {"accuracy": float(named == {sample.references[0].lower()})}
@@ -290,18 +285,20 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
 
 _needle = partial(Task, metric="found", score=_found, files=(HAYSTACK,))
 _latent = partial(Task, metric="contains", score=_contains)
-_world = partial(
-    Task, suite="babilong", category="BABILong", metric="accuracy", samples=100, files=(HAYSTACK,), version=2
-)
-_books = partial(_latent_samples, books=_BOOKS)
-_own = partial(_latent_samples, books=())
+_world = partial(Task, suite="babilong", category="BABILong", metric="accuracy", samples=100, files=(HAYSTACK,))
+_books, _own = partial(_latent_samples, books=_BOOKS), partial(_latent_samples, books=())
 TASKS: Final = (
     _needle("needle", "needle", "Needle", samples=11, make=samples),
     _needle("needle_35", "needle-35", "Needle, 35 depths", samples=35, make=partial(samples, depths=35)),
     _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_books, files=(_NEEDLES, *_BOOKS)),
     _latent("nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own, files=(HAYSTACK,)),
     *(
-        _world(f"babilong_{name}", make=partial(_world_samples, name=name), score=partial(_name_label, labels=labels))
+        _world(
+            f"babilong_{name}",
+            make=partial(_world_samples, name=name),
+            score=partial(_name_label, labels=labels),
+            version=2,
+        )
         for name, (_, labels) in _WORLDS.items()
     ),
 )

@@ -40,13 +40,12 @@ _ORDINALS: Final = ("1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 
 _MRCR_SHAPE: Final = record(prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT)
 
 
-def _mrcr_files(needles: int) -> tuple[str, ...]:
-    return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
+_MRCR: Final = {n: tuple(f"mrcr/{n}needle/{n}needle_{part}.parquet" for part in (0, 1)) for n in _NEEDLES}
 
 
 def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
     """Yield OpenAI's conversations whose tokens lie in (length / 2, length], in the order of the files."""
-    for row in chain.from_iterable(request.data.json_lines(file, _MRCR_SHAPE) for file in _mrcr_files(needles)):
+    for row in chain.from_iterable(request.data.json_lines(file, _MRCR_SHAPE) for file in _MRCR[needles]):
         turns = [(str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"])]
         sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
         if request.is_in_band(sample):
@@ -123,18 +122,16 @@ def _mined_conversation(
         if one.text in taken or one.subject.lower() == subject.lower():
             continue
         taken.add(one.text)
-        if (size := tokens(one)) > left:
-            misses += 1
-            if misses > _MISSES:
-                break
-            continue
-        left -= size
-        # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
-        behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
-    asked = [
-        (("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for part in behind for one in part
-    ]
-    return _conversation(request, (*chain.from_iterable(asked), ("user", question)), answer, mark)
+        if (size := tokens(one)) <= left:
+            left -= size
+            # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
+            behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
+        elif (misses := misses + 1) > _MISSES:
+            break
+    turns: list[tuple[str, str]] = []
+    for one in chain.from_iterable(behind):
+        turns += [("user", f"Write a passage about {one.subject}."), ("assistant", one.text)]
+    return _conversation(request, [*turns, ("user", question)], answer, mark)
 
 
 def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
@@ -153,9 +150,11 @@ _GRAPH_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=s
 
 def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield questions over graphs that are as large as the length allows."""
-    draw = random.Random(f"{request.seed} {kind}")
-    size = 4 * _FEWEST_NODES
-    fixed = request.tokenizer.count(_GRAPH_PROMPT)
+    draw, size, fixed = (
+        random.Random(f"{request.seed} {kind}"),
+        4 * _FEWEST_NODES,
+        request.tokenizer.count(_GRAPH_PROMPT),
+    )
     # Tokens of a node with its edges, measured on a graph of 64.
     per_node = (request.tokenizer.count(_graph_question(kind, size, draw).prompt) - fixed) / size
     room = request.room - _BUDGET - fixed
@@ -220,9 +219,6 @@ _KINDS: Final = ("bfs", "parents")
 TASKS: Final = (
     *(_ours(f"graphwalks_{kind}", make=partial(_graph_samples, kind=kind)) for kind in _KINDS),
     *(_openai(f"graphwalks_openai_{kind}", make=partial(_published_graphs, kind=kind)) for kind in _KINDS),
-    *(
-        _mrcr(f"mrcr_{n}", "mrcr", "MRCR", make=partial(_mrcr_samples, needles=n), files=_mrcr_files(n))
-        for n in _NEEDLES
-    ),
+    *(_mrcr(f"mrcr_{n}", "mrcr", "MRCR", make=partial(_mrcr_samples, needles=n), files=_MRCR[n]) for n in _NEEDLES),
     *(_mined(f"mrcr_mined_{n}", make=partial(_mined_samples, needles=n)) for n in _NEEDLES),
 )

@@ -95,11 +95,10 @@ def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
 
 def _by_distance(losses: Sequence[_ChunkLoss]) -> list[Json]:
     """Return the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
-    inside = {bounds: [one for one in losses if bounds[0] <= one.distance < bounds[1]] for bounds in pairwise(_BINS)}
     return [
-        {"from_tokens": low, "to_tokens": high, "chunks": len(found), **_summary(found)}
-        for (low, high), found in inside.items()
-        if found
+        {"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_summary(inside)}
+        for low, high in pairwise(_BINS)
+        if (inside := [one for one in losses if low <= one.distance < high])
     ]
 
 
@@ -118,8 +117,7 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> _Ids:
     """Return the tokens of the meta-chunks of the next sequence of another document; none where there is no such sequence."""
     own = {span.doc_id for span in sequence.spans if span.role == "meta"}
     for other in others:
-        spans = [span for span in other.spans if span.role == "meta" and span.doc_id not in own]
-        if spans:
+        if spans := [span for span in other.spans if span.role == "meta" and span.doc_id not in own]:
             return np.concatenate([other.input_ids[one.token_start : one.token_end] for one in spans]).astype(np.int64)
     return np.empty(0, np.int64)
 
@@ -160,9 +158,8 @@ def _read(
     model: HuggingFaceModel, ids: list[int], cache: DynamicCache, *, following: int | None = None
 ) -> NDArray[np.float32]:
     """Read ids behind a cache; return the loss of what follows each: of the next id, of `following` behind the last (else 0)."""
-    torch = required("torch")
+    torch, losses, step = required("torch"), [], model.chunk_tokens
     targets = [*ids[1:], -100 if following is None else following]
-    losses, step = [], model.chunk_tokens
     for first in range(0, len(ids), step):
         chunk, wanted = (torch.tensor(one[first : first + step], device=model.device) for one in (ids, targets))
         with torch.inference_mode():
@@ -230,8 +227,7 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
 
 def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
     """Return the attention of the last of `ids`, shape (layers, tokens): mean over heads."""
-    torch, transformers = required("torch"), required("transformers")
-    masks = required("transformers.masking_utils")
+    torch, transformers, masks = map(required, ("torch", "transformers", "transformers.masking_utils"))
     by_layer: dict[int, NDArray[np.float32]] = {}
 
     def attention(
@@ -297,11 +293,9 @@ def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
     harness = harness_class(pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8)
     limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
     try:
-        # The harness gets the loaded model and its usual tokenizer; its own bootstrap is off, as intervals are
-        # computed in results.py.
-        evaluated: Json = lm_eval.simple_evaluate(
-            harness, tasks=list(_HARNESS), limit=limit, bootstrap_iters=0, log_samples=True
-        )
+        # Its own bootstrap is off, as intervals are computed in results.py.
+        given: Json = {"tasks": list(_HARNESS), "limit": limit, "bootstrap_iters": 0, "log_samples": True}
+        evaluated: Json = lm_eval.simple_evaluate(harness, **given)
     except (OSError, ValueError, RuntimeError) as error:
         raise EvaluateError(
             f"short: lm-eval could not load its data ({type(error).__name__}: {first_sentence(error)}); it downloads them from the "

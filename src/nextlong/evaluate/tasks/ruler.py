@@ -53,39 +53,35 @@ def _wonderwords(kind: str) -> tuple[str, ...]:
     """Return a list of the package wonderwords: noun, adjective or verb."""
     required("wonderwords")
     # Read from the package itself: its own functions draw at random, and the samples need the whole list in order.
-    lines = (files("wonderwords.assets") / f"{kind}list.txt").read_text(encoding="utf-8").splitlines()
-    return tuple(line.rstrip() for line in lines)
+    text = (files("wonderwords.assets") / f"{kind}list.txt").read_text(encoding="utf-8")
+    return tuple(map(str.rstrip, text.splitlines()))
 
 
 class _Hyphenated:
     """Every adjective-noun once, in the order of `sorted`: six million strings that are computed on access.
 
-    Those of one adjective are contiguous, unless another adjective begins with it and a hyphen: only such groups are expanded and
-    sorted.
+    Those of one adjective are contiguous, unless another begins with it and a hyphen: words of such a group are sorted together.
     """
 
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
-        self._nouns = sorted(set(nouns))
-        self._groups: list[list[str]] = []
+        # Of each group its stem and what follows it in its words; groups without a second stem share the list of nouns.
+        self._groups: list[tuple[str, list[str]]] = []
+        shared = sorted(set(nouns))
         for stem in sorted({f"{adjective}-" for adjective in adjectives}):
-            if self._groups and stem.startswith(self._groups[-1][0]):
-                self._groups[-1].append(stem)
+            if self._groups and stem.startswith(first := self._groups[-1][0]):
+                more = (stem.removeprefix(first) + noun for noun in shared)
+                self._groups[-1] = (first, sorted({*self._groups[-1][1], *more}))
             else:
-                self._groups.append([stem])
-        # The index behind the last word of each group.
-        sizes = (len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups)
-        self._ends = list(accumulate(sizes))
-
-    def _words(self, group: Sequence[str]) -> list[str]:
-        return sorted({stem + noun for stem in group for noun in self._nouns})
+                self._groups.append((stem, shared))
+        self._ends = list(accumulate(len(ends) for _, ends in self._groups))  # the index behind each group's last word
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> str:
         place = bisect_right(self._ends, index)
-        group, within = self._groups[place], index - (self._ends[place - 1] if place else 0)
-        return group[0] + self._nouns[within] if len(group) == 1 else self._words(group)[within]
+        stem, ends = self._groups[place]
+        return stem + ends[index - self._ends[place]]
 
 
 def _largest(
@@ -200,8 +196,7 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
     *others, last_query = [name for name, _ in queried]
     query = ", ".join(others) + ", and " + last_query if others else last_query
     is_one = form.queries * form.values == 1
-    prompt, prefix = _ONE if is_one else _MANY
-    kind = form.value_kind.removesuffix("s") if is_one else form.value_kind
+    prompt, prefix, kind = (*_ONE, form.value_kind.removesuffix("s")) if is_one else (*_MANY, form.value_kind)
     answers = tuple(one for _, values in queried for one in values)
     text = prompt.format(kind=kind, context=context, query=query)
     return Sample(text, answers, 128, prefix.format(kind=kind, query=query))
@@ -263,7 +258,6 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
 # Common words: a numbered list in which ten words occur ten times as often as the rest, behind one worked example.
 
 _ENGLISH_WORDS: Final = "ruler/english_words.json"
-_WORDS: Final = Annotated[dict[str, str], Len(1)]
 _COMMON = _WORD_STEP = 10
 _LIST: Final = prompt_of("ruler_cwe")
 _LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
@@ -273,7 +267,8 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     request.require("cwe", tokens=request.length, least=_LEAST_TOKENS)
     few = sorted({one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)})
     random.Random(request.seed).shuffle(few)
-    many = list(request.data.json(_ENGLISH_WORDS, _WORDS).values()) if request.data.has(_ENGLISH_WORDS) else []
+    shape = Annotated[dict[str, str], Len(1)]
+    many = list(request.data.json(_ENGLISH_WORDS, shape).values()) if request.data.has(_ENGLISH_WORDS) else []
     draw, is_short = random.Random(request.seed), request.length < 4096
 
     def numbered(words: list[str]) -> str:
@@ -306,9 +301,7 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
 
 # Frequent words: made-up words with frequencies by Zipf's law; the three most frequent behind the dots are asked for.
 
-_ALPHA: Final = 2.0
-_LETTERS: Final = 6
-_CODED_BUDGET: Final = 50
+_ALPHA, _LETTERS, _CODED_BUDGET = 2.0, 6, 50
 _DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
 
 
@@ -389,10 +382,9 @@ def _read_squad(data: DataFiles) -> _Questions:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
-            for one in paragraph["qas"]:
-                if not one.get("is_impossible"):
-                    answers = tuple(answer["text"] for answer in one["answers"])
-                    questions.append(_Question(one["question"], answers, [gold], related))
+            for one in (one for one in paragraph["qas"] if not one.get("is_impossible")):
+                answers = tuple(answer["text"] for answer in one["answers"])
+                questions.append(_Question(one["question"], answers, [gold], related))
     return questions, documents
 
 
@@ -420,16 +412,14 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
             return None
         text, answers, gold, related = questions[index]
         missing, known = size - len(gold), [*gold, *related]
+        # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
         if size >= len(documents):
-            chosen = (documents * -(-size // len(documents)))[:size]
+            numbers = [number % len(documents) for number in range(size)]
+        elif missing > len(related):
+            numbers = known + draw.sample(sorted({*range(len(documents))} - {*known}), missing - len(related))
         else:
-            # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
-            if missing > len(related):
-                others = sorted({*range(len(documents))} - {*known})
-                numbers = known + draw.sample(others, missing - len(related))
-            else:
-                numbers = gold + draw.sample(related, missing)
-            chosen = [documents[number] for number in numbers]
+            numbers = gold + draw.sample(related, missing)
+        chosen = [documents[number] for number in numbers]
         random.Random(request.seed).shuffle(chosen)
         context = "\n\n".join(f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1))
         return Sample(prompt_of("ruler_qa").format(context=context, query=text), answers, 32, " Answer:")
@@ -453,12 +443,9 @@ def _score_part(answer: str, sample: Sample) -> dict[str, float]:
 
 _all = partial(Task, suite="ruler", category="RULER", metric="string_match_all", samples=500, score=_score_all)
 _part = partial(_all, metric="string_match_part", score=_score_part)
-_essay = partial(_all, files=(ESSAYS,))
+_essays = {name: (ESSAYS,) if form.haystack == "essay" else () for name, form in _FORMS.items()}
 TASKS: Final = (
-    *(
-        (_essay if form.haystack == "essay" else _all)(name, make=partial(_needle_samples, form=form))
-        for name, form in _FORMS.items()
-    ),
+    *(_all(name, make=partial(_needle_samples, form=_FORMS[name]), files=files) for name, files in _essays.items()),
     _all("vt", make=_variable_samples, version=2),
     _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
     _all("fwe", make=_frequent_words_samples, version=2),

@@ -21,7 +21,7 @@ from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, d
 from nextlong.recipe.keys import AUTO
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
-from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.shortlist import CONTROL_SHARE
 from nextlong.schemas import Layout
 
@@ -169,7 +169,7 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
         return amounts  # searched exactly
     index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
     share = index_costs.visited_share(amounts)
-    return replace(amounts, index=index, visited_share=share) if is_built(index) else amounts
+    return replace(amounts, index=index, visited_share=share) if index_kind(index).is_built else amounts
 
 
 def different(among: float, drawn: float) -> float:

@@ -37,7 +37,7 @@ from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, 
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
-from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
 from nextlong.retrieval.sample import none_long_enough
@@ -236,7 +236,7 @@ def assumed(
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         if on_gpus & {"mine", "neighbours"}:
             where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
-        visited = f" × {amounts.visited_share:.1%} visited" if is_built(amounts.index) else ""
+        visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
         values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
         said.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
     return said
@@ -323,7 +323,7 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
         has_gpu = index_costs.has_gpu(recipe.search)
         index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
-        if is_built(index):
+        if index_kind(index).is_built:
             told.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
     if here is None:
         return told

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult
@@ -87,7 +86,9 @@ class EncoderKind(ABC):
     ) -> LoadedEncoder:
         """Return the encoder, by the stem that the preparation wrote, and what it chose. Raises EncoderError with the cure."""
 
-    def prepare(self, config: recipe.Encoder, *, corpus: CorpusFiles, seed: int) -> list[Task]:
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+    ) -> list[Task]:
         """Return the tasks to do before the first chunk is embedded: none."""
         return []
 

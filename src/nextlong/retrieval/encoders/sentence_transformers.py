@@ -85,21 +85,21 @@ class _SentenceTransformersEncoder:
     ) -> None:
         """Load the model; raises EncoderError where the package, the model or the device is missing, or the options do not fit."""
         self._name, self._options = name, options
-        self._model, self.dtype = _load(name, options, dtype=dtype)
+        self.model, self.dtype = _load(name, options, dtype=dtype)
         if threads is not None:
             _use_threads(threads)
         # The library itself passes over a task in silence.
-        known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
+        known = getattr(self.model, "get_model_kwargs", lambda: ["task"])()
         if options.task is not None and "task" not in known:
             where = f"encoder.sentence_transformers.task={options.task!r}"
             raise EncoderError(f"{where}, but {name} takes no task; leave it out, or use prompt")
         if options.max_tokens is not None:
-            config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
+            config = getattr(getattr(self.model[0], "auto_model", None), "config", None)
             longest = getattr(config, "max_position_embeddings", None) or options.max_tokens
             if options.max_tokens > longest:
                 where = f"encoder.sentence_transformers.max_tokens={options.max_tokens}"
                 raise EncoderError(f"{where}, but {name} has positions for {longest}; lower it")
-            self._model.max_seq_length = options.max_tokens
+            self.model.max_seq_length = options.max_tokens
         self.dimensions = 0
         self.dimensions = self.encode([name]).shape[1]
 
@@ -111,7 +111,7 @@ class _SentenceTransformersEncoder:
         task = {} if options.task is None else {"task": options.task}
         try:
             how = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
-            vectors = self._model.encode(list(texts), **how, **task)
+            vectors = self.model.encode(list(texts), **how, **task)
         except (ValueError, TypeError) as error:
             refused = f"refuses prompt={options.prompt!r}, task={options.task!r}: {error}"
             cure = "take what its model card names, or leave them out"
@@ -121,18 +121,13 @@ class _SentenceTransformersEncoder:
     @property
     def device(self) -> str:
         """The kind of device that it runs on, as torch names it."""
-        return str(self._model.device.type)
-
-    @property
-    def weight_bytes(self) -> int:
-        """What the weights take in memory."""
-        return sum(weight.nbytes for weight in self._model.parameters())
+        return str(self.model.device.type)
 
     def convert(self, dtype: str) -> None:
         """Calculate in another precision from now on; what a lower one has cut off the weights does not come back."""
         import torch
 
-        self._model.to(getattr(torch, dtype))
+        self.model.to(getattr(torch, dtype))
 
 
 def _use_threads(count: int) -> None:
@@ -226,7 +221,8 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
             # Tasks of one thread each hold a copy of the model: all of them may take half of the free memory, if that is known.
             is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
-            if all_rate > _CLEARLY * rate or (free and encoder.weight_bytes * usable_cpus() > free / 2):
+            copies_bytes = usable_cpus() * sum(weight.nbytes for weight in encoder.model.parameters())
+            if all_rate > _CLEARLY * rate or (free and copies_bytes > free / 2):
                 threads, rate = usable_cpus(), all_rate
             _use_threads(1)
         rate *= threads
@@ -275,8 +271,10 @@ class _SentenceTransformersKind(EncoderKind):
         options = config.options_as(SentenceTransformersOptions)
         return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
-    def prepare(self, config: recipe.Encoder, *, corpus: CorpusFiles, **_: object) -> list[Task]:
-        return [partial(try_model, corpus=corpus, encoder=config)]
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
+    ) -> list[Task]:
+        return [partial(try_model, corpus=CorpusFiles(tuple(documents), tuple(chunks)), encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device

@@ -116,13 +116,3 @@ def index_kind(index: str) -> IndexKind:
     """Return the kind of index that a value of `search.index`, which the recipe has checked, names."""
     kinds: dict[str, IndexKind] = INDEXES.declarations(IndexKind)
     return next(kind for kind in kinds.values() if re.fullmatch(kind.takes, index))
-
-
-def is_built(index: str) -> bool:
-    """Say whether an index is trained, filled and tuned before it is searched; any other reads the vectors alone."""
-    return index_kind(index).is_built
-
-
-def open_index(files: IndexFiles) -> Index:
-    """Return the index that `files` names; exact search uses the GPU that the task was given."""
-    return index_kind(files.index).open(files)

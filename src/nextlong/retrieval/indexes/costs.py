@@ -19,7 +19,7 @@ from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import Amounts, Estimate
 from nextlong.recipe.keys import EXACT, Search
 from nextlong.retrieval.indexes import ivf
-from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 from nextlong.retrieval.indexes.kmeans import training_products
 from nextlong.text import counted
@@ -64,10 +64,8 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
 
 def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
     """Return about how long exact search takes, and to build and search an index."""
-    flop, keeping = (
-        2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions),
-        amounts.all_neighbours * FOUND_S,
-    )
+    flop = 2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions)
+    keeping = amounts.all_neighbours * FOUND_S
     exact_s = flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S)
     search_s = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
     return exact_s + keeping, sum(_build_seconds(amounts)) + search_s + keeping
@@ -108,7 +106,7 @@ def tune_tasks(vectors: float, parts: int) -> int:
 
 def _if_built(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
     """Return an amount that is 0 for exact search, which has nothing to train, fill or tune."""
-    return lambda amounts: amount(amounts) if is_built(amounts.index) else 0.0
+    return lambda amounts: amount(amounts) if index_kind(amounts.index).is_built else 0.0
 
 
 def _clusters(amounts: Amounts) -> int:

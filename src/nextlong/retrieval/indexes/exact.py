@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.engine.executor import granted_gpus
-from nextlong.retrieval.indexes.base import IndexKind, Neighbours, VectorShards
+from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 
 if TYPE_CHECKING:
     import torch
@@ -156,6 +155,7 @@ class Exact:
     """The index that needs none: it reads the vectors as they are stored."""
 
     recall = 1.0
+    _queries_at_once = 0  # as many as `_HELD` allows
 
     def __init__(self, vectors: VectorShards) -> None:
         self._vectors = vectors
@@ -163,16 +163,13 @@ class Exact:
     def search(self, queries_QD: _Scores, k: int, *, exclude: _Ids, least_Q: _Scores | None = None) -> Neighbours:
         """See `Index.search`; without neighbours whose cosine is below the query's `least_Q`, shape (Q,)."""
         k = min(k, sum(self._vectors.rows))
-        most = self._at_once(k)
+        most = self._queries_at_once or max(1, _HELD // cells(k))
         nearest: list[tuple[_Ids, _Scores]] = []
         for part in (slice(first, first + most) for first in range(0, len(queries_QD) if k else 0, most)):
             least = None if least_Q is None else least_Q[part]
             nearest += self._nearest(queries_QD[part], k, exclude[part], least)
         nearest += [(np.empty(0, np.int64), np.empty(0, np.float32))] * (len(queries_QD) - len(nearest))
         return [ids for ids, _ in nearest], [scores for _, scores in nearest]
-
-    def _at_once(self, k: int) -> int:
-        return max(1, _HELD // cells(k))
 
     def _nearest(
         self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
@@ -224,15 +221,14 @@ ROUNDING = 4.0  # tensor cores may align the terms of a sum before they add: fou
 class ExactTorch(Exact):
     """Exact search on the GPU that the task was given; without one, on torch's processor device."""
 
+    _queries_at_once = _DEVICE_QUERIES
+
     def __init__(self, vectors: VectorShards) -> None:
         import torch
 
         super().__init__(vectors)
         gpus = granted_gpus()
         self._device = torch.device(f"cuda:{gpus[0]}" if gpus else "cpu")
-
-    def _at_once(self, k: int) -> int:  # noqa: ARG002
-        return _DEVICE_QUERIES
 
     def _nearest(
         self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
@@ -300,9 +296,9 @@ class ExactTorch(Exact):
                 yield shard << schemas.SHARD_BITS | first, rows.to(self._device, non_blocking=True)
 
 
-def open_exact(vectors: Sequence[Path], *, block: range | None = None) -> Exact:
+def open_exact(files: IndexFiles, *, block: range | None = None) -> Exact:
     """Return exact search over all shards or a block of them, on the GPU that the task was given if there is one."""
-    return (ExactTorch if granted_gpus() else Exact)(VectorShards(vectors, block))
+    return (ExactTorch if granted_gpus() else Exact)(VectorShards(files.vectors, block))
 
 
 def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
@@ -362,4 +358,4 @@ def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShard
     return cosines
 
 
-INDEX = IndexKind(name="exact", takes="exact", usage="exact", open=lambda files: open_exact(files.vectors))
+INDEX = IndexKind(name="exact", takes="exact", usage="exact", open=open_exact)

@@ -301,11 +301,8 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
     # A long passage has many kinds that the same texts hold: of these one will do.
-    sets = (
-        np.add.reduceat(shingles.mix(shared.holders[places].astype(np.uint64) + np.uint64(1)), firsts)
-        if len(firsts)
-        else firsts
-    )
+    mixed = shingles.mix(shared.holders[places].astype(np.uint64) + np.uint64(1))
+    sets = np.add.reduceat(mixed, firsts) if len(firsts) else firsts
     several = several[np.unique(sets, return_index=True)[1]]
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]

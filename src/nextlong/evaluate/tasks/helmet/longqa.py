@@ -59,7 +59,6 @@ _CHOICE_SHAPE: Final = record(_has_its_answer, **_BOOK_FIELDS, options=Annotated
 
 @lru_cache(maxsize=1)
 def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
-    """Return Llama 2's tokenizer. Raises EvaluateError without its file."""
     text = data.text(LLAMA2)
     try:
         return tokenizers.Tokenizer.from_str(text)
@@ -72,25 +71,23 @@ _Read = Callable[[DataFiles, int], Iterator[Json]]
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
-    def read(file: str) -> list[tuple[str, str, list[str]]]:
-        rows = shuffled(list(data.json_lines(file, _NARRATIVE_SHAPE)), seed=seed)
-        return [
-            (row["document"]["text"], row["question"]["text"], [one["text"] for one in row["answers"]]) for row in rows
-        ]
-
-    train, rows = map(read, (_NARRATIVE_TRAIN, _NARRATIVE))
-    shown = "\n\n".join(f"Question: {question}\nAnswer: {answers[0]}" for _, question, answers in train[:SHOTS])
+    train, rows = (
+        shuffled(list(data.json_lines(file, _NARRATIVE_SHAPE)), seed=seed) for file in (_NARRATIVE_TRAIN, _NARRATIVE)
+    )
+    examples = ((row["question"]["text"], row["answers"][0]["text"]) for row in train[:SHOTS])
+    shown = "\n\n".join(f"Question: {question}\nAnswer: {answer}" for question, answer in examples)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
     # Many questions share a story.
     is_long = cache(lambda story: len(_llama2(data).encode(story).ids) > _LONG_STORY_TOKENS)
-    long = (row for row in rows if is_long(row[0]))
+    long = (row for row in rows if is_long(row["document"]["text"]))
     if (first := next(long, None)) is None:
         raise EvaluateError(
             f"narrativeqa: no story of {data.path(_NARRATIVE)} has more than {_LONG_STORY_TOKENS:,} tokens of Llama 2, and "
             "HELMET asks about those only; give the whole test split"
         )
-    for story, question, answers in chain([first], islice(long, QUESTIONS - 1)):
-        yield {"context": story, "demo": demo, "question": question, "answers": answers}
+    for row in chain([first], islice(long, QUESTIONS - 1)):
+        asked = {"question": row["question"]["text"], "answers": [one["text"] for one in row["answers"]]}
+        yield {"context": row["document"]["text"], "demo": demo, **asked}
 
 
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
@@ -184,8 +181,9 @@ def _task(
 ) -> Task:
     metric = "exact_match" if score is _score_choice else "rougeL_f1"
     make = partial(_samples, read=read, prompt=name, prefix=prefix, budget=budget, points=points)
-    category, more, version = ("Summ", points, 1) if points else ("LongQA", LLAMA2, 2)
-    return Task(name, "helmet", category, metric, QUESTIONS, make, score, files=(*files, more), version=version)
+    category, more, version = ("Summ", (points,), 1) if points else ("LongQA", (), 2)
+    files = (*files, *more, LLAMA2)
+    return Task(name, "helmet", category, metric, QUESTIONS, make, score, files=files, version=version)
 
 
 _read = {file: partial(_infinite, file=file) for file in (LONGBOOK_QA, _CHOICE, _BOOKS)}

@@ -73,8 +73,7 @@ _RANKED_SHAPE: Final = record(qid=NAME, query=TEXT, ctxs=several(_RANKED))
 _RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
 
 
-def _ranked_file(passages: int) -> str:
-    return f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl"
+_ranked_file = "helmet/msmarco/test_reranking_data_k{}_dep3.jsonl".format
 
 
 def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
@@ -134,8 +133,6 @@ _ALCE_SHAPE: Final = record(
 _ALCE_DEMOS: Final = several(dict[str, Any], least=SHOTS)
 _ALCE_PROMPT: Final = record(instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS)
 _ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
-_MOST_CITED: Final = 3
-_TOP: Final = 5
 _SHORTEST_CLAIM: Final = 5  # characters; below lie what a sentence splitter makes of "1."
 Entails = Callable[[str, str], bool]  # premise, hypothesis
 
@@ -155,8 +152,7 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
     questions, prompts = _alce_files(name)
     prompt, draw = request.data.json(prompts, _ALCE_PROMPT), random.Random(request.seed)
-    rows = request.data.json_lines(questions, _ALCE_SHAPE)
-    with_shots = [(row, draw.sample(prompt["demos"], SHOTS)) for row in rows]
+    with_shots = [(row, draw.sample(prompt["demos"], SHOTS)) for row in request.data.json_lines(questions, _ALCE_SHAPE)]
 
     def listed(passages: Sequence[Json]) -> str:
         return "\n\n".join(prompt["doc_prompt"].format(**one, ID=n) for n, one in enumerate(passages, start=1))
@@ -164,11 +160,10 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     for row, shots in published.shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
         about = {"instruction": prompt["instruction"]}
         demos = (prompt["demo_prompt"].format(**{**shot, **about, "context": listed(shot["docs"])}) for shot in shots)
-        shown = "".join(f"{demo}\n\n\n" for demo in demos)
-        context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
         # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
-        text = f"{shown}{prompt['instruction']}\n\nQuestion: {row['question']}\n\n{context}"
+        asked = f"{prompt['instruction']}\n\nQuestion: {row['question']}"
+        text = "\n\n\n".join([*demos, f"{asked}\n\n{listed(row['docs'][: _ALCE_PASSAGES[request.length]])}"])
         details = {"question": row["question"], "answers": groups}
         yield Sample(text, tuple(chain.from_iterable(groups)), 300, "\n\nAnswer:", details=details)
 
@@ -192,14 +187,12 @@ def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
 
 def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     """Return precision and recall of the listed answers, and recall where five right ones are enough."""
-    listed = (normalize_answer(_without_citations(one)) for one in _claims(answer)[1])
-    said = [one for one in listed if one]
+    said = [one for item in _claims(answer)[1] if (one := normalize_answer(_without_citations(item)))]
     groups = [{normalize_answer(one) for one in group} for group in sample.details["answers"]]
     # Answers of the truth that the list names in any spelling.
-    found = sum(not group.isdisjoint(said) for group in groups)
-    right = set().union(*groups)
+    found, right = sum(not group.isdisjoint(said) for group in groups), set().union(*groups)
     precision = sum(one in right for one in said) / len(said) if said else 0.0
-    top = min(_TOP, found) / min(_TOP, len(groups))
+    top = min(5, found) / min(5, len(groups))
     return {"qampari_rec_top5": top, "qampari_rec": found / len(groups), "qampari_prec": precision}
 
 
@@ -221,10 +214,9 @@ def citations(
         if not numbers or max(numbers) >= len(passages):
             continue
         # ALCE reads only the first three citations of a claim.
-        named = [passages[number] for number in numbers[:_MOST_CITED]]
-        cited += len(named)
-        told = _without_citations(claim).strip()
+        named, told = [passages[number] for number in numbers[:3]], _without_citations(claim).strip()
         shown = [f"Title: {one['title']}\n{one.get('sent') or one['text']}" for one in named]
+        cited += len(named)
         if not entails("\n".join(shown), told):
             continue
         supported += 1
@@ -235,12 +227,15 @@ def citations(
     return {"citation_rec": supported / max(len(claims), 1), "citation_prec": needed / max(cited, 1)}
 
 
-_sub_em, _em = published.substring_exact_match, published.exact_match
 _task = partial(Task, suite="helmet", lengths=LENGTHS, version=2)
-_score_rag = published.best_of(substring_exact_match=_sub_em, exact_match=_em)
+_score_rag = published.best_of(substring_exact_match=published.substring_exact_match, exact_match=published.exact_match)
 _rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
-_rerank = partial(_task, category="Re-rank", metric="NDCG@10", score=_score_ranking)
+_ranked = {length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()}
+_rerank = partial(_task, category="Re-rank", metric="NDCG@10", score=_score_ranking, samples=QUESTIONS * 3)
 _alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
+_of_alce = {
+    name: {"make": partial(_alce_samples, name=name), "files": _alce_files(name)} for name in ("asqa", "qampari")
+}
 TASKS: Final = (
     *(
         _rag(
@@ -252,17 +247,7 @@ TASKS: Final = (
         )
         for name, depths in _RAG.items()
     ),
-    _rerank(
-        "msmarco",
-        samples=QUESTIONS * 3,
-        make=_rerank_samples,
-        files=(_ranked_file(10),),
-        files_at={length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()},
-    ),
-    *(
-        _alce(
-            f"alce_{name}", metric=metric, make=partial(_alce_samples, name=name), score=score, files=_alce_files(name)
-        )
-        for name, metric, score in (("asqa", "str_em", _score_asqa), ("qampari", "qampari_rec_top5", _score_qampari))
-    ),
+    _rerank("msmarco", make=_rerank_samples, files=(_ranked_file(10),), files_at=_ranked),
+    _alce("alce_asqa", metric="str_em", score=_score_asqa, **_of_alce["asqa"]),
+    _alce("alce_qampari", metric="qampari_rec_top5", score=_score_qampari, **_of_alce["qampari"]),
 )

@@ -29,8 +29,7 @@ from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, 
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
-_LEAST_KEYS: Final = 4
-_DEPTHS: Final = 6
+_LEAST_KEYS, _DEPTHS = 4, 6
 _SHAPE: Final = record(context=TEXT, question=TEXT, answer=NAME, demos=list[tuple[str, str]], depth=NotRequired[Any])
 
 
@@ -90,14 +89,12 @@ def _ruler_samples(request: TaskRequest, task: Task) -> Iterator[Sample | None]:
     budget, more = _RULER_BUDGETS.get(task.name, (50, 0))
     theirs, ours = _SEPARATORS.get(task.name, ("", ""))
     for sample in task.make(replace(request, overhead=request.overhead + more + _SEPARATOR_TOKENS)):
-        # The last separator, behind the example of cwe.
-        before, found, behind = sample.prompt.rpartition(theirs) if sample and theirs else ("", "", "")
-        yield sample and replace(
-            sample,
-            prompt=before + ours + behind if found else sample.prompt,
-            answer_prefix="\n" + sample.answer_prefix.strip(),
-            max_new_tokens=budget,
-        )
+        if sample is not None:
+            # The last separator, behind the example of cwe.
+            prompt = ours.join(sample.prompt.rsplit(theirs, 1)) if theirs else sample.prompt
+            prefix = "\n" + sample.answer_prefix.strip()
+            sample = replace(sample, prompt=prompt, answer_prefix=prefix, max_new_tokens=budget)
+        yield sample
 
 
 def _score_ruler(answer: str, sample: Sample) -> dict[str, float]:
@@ -105,11 +102,11 @@ def _score_ruler(answer: str, sample: Sample) -> dict[str, float]:
 
 
 def _as_helmet(task: Task) -> Task:
-    score: dict[str, Any] = {"metric": "ruler_recall", "score": _score_ruler}
+    about: dict[str, Any] = {"suite": "helmet-ruler", "category": "HELMET-RULER", "samples": 100}
+    about |= {"metric": "ruler_recall", "score": _score_ruler}
     if task.name.startswith("qa_"):
-        score = {"metric": _METRIC, "score": published.best_of(substring_exact_match=published.substring_exact_match)}
-    suite: dict[str, Any] = {"suite": "helmet-ruler", "category": "HELMET-RULER", "samples": 100}
-    return replace(task, name=f"helmet_{task.name}", make=partial(_ruler_samples, task=task), **suite, **score)
+        about |= {"metric": _METRIC, "score": published.best_of(substring_exact_match=published.substring_exact_match)}
+    return replace(task, name=f"helmet_{task.name}", make=partial(_ruler_samples, task=task), **about)
 
 
 _METRIC: Final = "substring_exact_match"
@@ -135,8 +132,6 @@ _NLU: Final = ("icl/nlu/train.csv", "icl/nlu/test.csv")
 
 
 class _Labelled(NamedTuple):
-    """A text and its label's name."""
-
     text: str
     label: str
 
@@ -175,10 +170,10 @@ def _icl_samples(
 ) -> Iterator[Sample]:
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)
-    labels = sorted({one.label for one in train})
+    labels = sorted(known := {one.label for one in train})
     # A length that HELMET does not define gets shots in proportion to those at 128K.
     shots = shots_at.get(request.length) or max(1, shots_at[131_072] * request.length // 131_072)
-    questions = [one for one in test if one.label in set(labels)]
+    questions = [one for one in test if one.label in known]
     if len(questions) > _QUESTIONS[form]:
         questions = shuffled(questions, seed=request.seed)
         questions = _balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
