@@ -99,7 +99,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
     compose, mine, choice = recipe.compose, recipe.mine, NEGATIVES[recipe.compose.negatives]
     enough = sequence_limit(compose, attempt)
     is_reordered = choice.origin == "retrieved" and choice.order != "nearest"
-    config: Json = method_of(recipe).promises(recipe.options)
+    config: Json = {**method_of(recipe).promises(recipe.options)}
     config |= {"target_tokens": recipe.sequence_tokens, "draft_factor": compose.draft_factor, "fit": compose.fit}
     config |= {"negatives": compose.negatives, "reorder_top": mine.reorder_top if is_reordered else 0}
     config["near_duplicates"] = mine.near_duplicates_for(compose.negatives)
