@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine import process
+from nextlong.engine.executor import peak
 from nextlong.retrieval.indexes import exact, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from nextlong.retrieval.indexes.ivf import TuneResult
@@ -238,12 +238,12 @@ def _measure_index(
     factory = ivf.fitted(kind, vectors=options.count)
     template = stem.with_name(f"{stem.name}.template.faiss")
     stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
-    with process.peak() as built_peak:
+    with peak() as built_peak:
         training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
         filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
-        with process.peak() as searched_peak:
+        with peak() as searched_peak:
             np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
             tuning, tuned = _seconds(lambda k=k: _tune(stem, files, asked, k, options.recall))
             opened = ivf.Ivf(replace(files, probes=tuned.probes, spare=tuned.spare))
