@@ -273,7 +273,7 @@ class TokenStore:
     from one task to the next: to open and fault them anew took a third of an export's look-ups.
     """
 
-    tokens: Sequence[tuple[Path, Path, Path]]  # of each shard, the files of rows, offsets and ids
+    tokens: tuple[Sequence[Path], Sequence[Path], Sequence[Path]]  # the files of rows, of offsets and of ids
     documents: Sequence[Path] = ()  # these and CHUNKS only give a chunk its name in an error
     chunks: Sequence[Path] = ()
 
@@ -287,9 +287,9 @@ class TokenStore:
         shards, back = by_shard(chunk_ids)
         starts, stops = [], []
         for number, wanted in shards:
-            if number >= len(self.tokens):
+            if number >= len(self.tokens[0]):
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
-            shard = _open(*map(file_version, self.tokens[number]))
+            shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
             if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
@@ -300,7 +300,7 @@ class TokenStore:
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        opened_shards = ((n, _open(*map(file_version, self.tokens[n]))) for n in np.unique(shards).tolist())
+        opened_shards = ((number, self._shard(number)) for number in np.unique(shards).tolist())
         held: dict[int, Any] = {number: shard.ids.view(np.int32) for number, shard in opened_shards}
         into: Any = target
         if target.dtype == np.int32:  # slices of plain memory cost half as much as an array's, but convert nothing
@@ -316,6 +316,9 @@ class TokenStore:
         ids = np.empty(offsets[-1], np.int32)
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
+
+    def _shard(self, number: int) -> _TokenShard:
+        return _open(*(file_version(files[number]) for files in self.tokens))
 
     def _never_tokenized(self, chunk_id: int) -> RunError:
         try:

@@ -213,6 +213,21 @@ class Step:
         return min(run_dir.glob(f"[0-9][0-9]-{suffix}"), default=run_dir / f"{place:02d}-{suffix}")
 
 
+class Files(list[Path]):
+    """The files of one folder, which pickle as the folder and their names.
+
+    A task of a step over a whole corpus gets the files of all shards. Of 12,000 shards (10^9 chunks), the six lists that composing
+    needs take 2 s to pickle as paths, for each of its tasks, and the head pickles them one after the other.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Files], tuple[object, ...]]:
+        return (_in_folder, (str(self[0].parent), [path.name for path in self])) if self else (Files, ())
+
+
+def _in_folder(folder: str, names: Sequence[str]) -> Files:
+    return Files(Path(folder, name) for name in names)
+
+
 @dataclass(frozen=True)
 class Artifact:
     """The files of a finished step: its folder, and the manifest that names them and holds what the tasks returned."""
@@ -221,7 +236,7 @@ class Artifact:
     folder: Path
     manifest: Mapping[str, Any]
 
-    def files(self, suffix: str | tuple[str, ...]) -> list[Path]:
+    def files(self, suffix: str | tuple[str, ...]) -> Files:
         """Return the step's files that end in `suffix`, or in one of several, in shard order.
 
         Raises RunError if its tasks wrote none, as those of an earlier version may have.
@@ -231,7 +246,7 @@ class Artifact:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         # By the numbers in the names, however many digits these have.
         names.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-        return [self.folder / name for name in names]
+        return Files(self.folder / name for name in names)
 
     def file(self, suffix: str) -> Path:
         (only,) = self.files(suffix)

@@ -43,7 +43,7 @@ class IndexFiles:
     """What an index is opened from: the stored vectors, and what was trained, filled and tuned before."""
 
     index: str  # exact, or a FAISS factory string
-    vectors: tuple[Path, ...]
+    vectors: Sequence[Path]
     template: Path | None = None
     lists: tuple[Path, ...] = ()  # stems of the filled parts
     probes: int = 0  # clusters that a query visits
