@@ -216,8 +216,8 @@ class Step:
 class Files(list[Path]):
     """The files of one folder, which pickle as the folder and their names.
 
-    A task of a step over a whole corpus gets the files of all shards. Of 12,000 shards (10^9 chunks), the six lists that composing
-    needs take 2 s to pickle as paths, for each of its tasks, and the head pickles them one after the other.
+    A task of a step over a whole corpus gets the files of all shards, and the head pickles one task after the other. Eight lists of
+    12,067 shards (10^9 chunks), as an export needs them, take 36 ms of a core and 1.8 MB instead of 161 ms and 3.5 MB.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Files], tuple[object, ...]]:

@@ -195,12 +195,15 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
         slices = slices_of([len(embedded_rows(its, mark)) for _, its, mark in shards], execution)
         each = [partial(embed, shard=shards[number], some_rows=rows) for number, rows in slices]
 
-        def join(number: int, shard: Shard) -> Join:
-            members = [task for task, (of_shard, _) in enumerate(slices) if of_shard == number]
-            task = partial(join_slices, shard=shard, tasks=members, dimensions=execution.dimensions)
-            return Join(members, lambda _: task, replaces=True)
+        members: list[list[int]] = [[] for _ in shards]  # of each shard, the tasks that embed its slices
+        for task, (number, _) in enumerate(slices):
+            members[number].append(task)
 
-        joins = [join(number, shard) for number, shard in enumerate(shards)]
+        def join(shard: Shard, tasks: list[int]) -> Join:
+            task = partial(join_slices, shard=shard, tasks=tasks, dimensions=execution.dimensions)
+            return Join(tasks, lambda _: task, replaces=True)
+
+        joins = [join(shard, tasks) for shard, tasks in zip(shards, members, strict=True)]
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
     needs, version = kind.resources(encoder), 1
