@@ -10,6 +10,8 @@ _FEWEST_CANDIDATES = 1024  # enough for target_tokens of 131,072 at 2,048 charac
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft: docs/search.md has what fewer and more find
+# Of all chunks, in the shortlists of all meta-documents: these overlap, so that less than a fifth of the chunks is embedded.
+_LISTED_SHARE = 0.25
 MIN_GAP_CHUNKS = 0.5  # of a mean chunk, that compose.min_gap_tokens: auto asks for (docs/decisions/0003-exact-fit.md)
 SURE_SHARE = 0.5  # of T·E: a document of so few characters hardly turns out to be too long, whatever its language
 TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
@@ -33,11 +35,12 @@ def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
     return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))))
 
 
-def shortlist_chunks(compose: Compose, mine: Mine, chunk_chars: float) -> int:
-    """Return how many chunks, of so many characters on average, the shortlist has for each meta-document."""
+def shortlist_chunks(compose: Compose, mine: Mine, *, chunks: float, chunk_chars: float, meta_documents: float) -> int:
+    """Return how many chunks the shortlist has for each meta-document, in a corpus of `chunks` of mean length `chunk_chars`."""
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
-    return math.ceil(_SHORTLISTED * _draft_chunks(compose, chunk_chars))
+    drafted, fitting = _draft_chunks(compose, chunk_chars), _LISTED_SHARE * chunks / max(1.0, meta_documents)
+    return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))
 
 
 def _draft_chunks(compose: Compose, chunk_chars: float) -> float:

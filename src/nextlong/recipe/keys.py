@@ -278,7 +278,8 @@ class Mine(Section):
         None, "bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk"
     )
     shortlist_chunks: Positive | Auto = _key(
-        "auto", "chunks that the shortlist has for each meta-document; auto: twice what its draft has"
+        "auto",
+        "chunks that the shortlist has for each meta-document; auto: one to two times the chunks of its draft",
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:

@@ -276,7 +276,13 @@ def shortlist_steps(
 
     def choose(done: Artifacts) -> list[Task]:
         given = words_of(done)
-        wanted = shortlist_chunks(compose, mine, given["words"][1].chars / max(1, given["words"][1].sampled))
+        sample, metas = given["words"][1], np.load(given["meta_documents"], mmap_mode="r")
+        sizes = {
+            "chunks": sample.chunks,
+            "chunk_chars": sample.chars / max(1, sample.sampled),
+            "meta_documents": len(metas),
+        }
+        wanted = shortlist_chunks(compose, mine, **sizes)
         each = partial(_choose_words, corpus=corpus_of(done), wanted=wanted, **given)
         return [partial(each, rows=slice(*some)) for some in query_ranges(given["meta_documents"])]
 
@@ -291,7 +297,7 @@ def shortlist_steps(
     asked: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
     asked["chunks"] = mine.shortlist_chunks
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
+    queries = Step("shortlist_queries", 3, asked, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
 
