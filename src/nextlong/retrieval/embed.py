@@ -29,7 +29,7 @@ from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
@@ -120,8 +120,8 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
 def _loaded(encoder: recipe.Encoder, prepared: _Prepared) -> LoadedEncoder:
     # A worker embeds many shards or slices, and loads the model once.
     if not isinstance(prepared, ExecutionResult):
-        return load_encoder(encoder, fitted=prepared)
-    model = load_encoder(encoder, dtype=prepared.dtype, threads=prepared.threads)
+        return kind_of(encoder).load(encoder, fitted=prepared)
+    model = kind_of(encoder).load(encoder, dtype=prepared.dtype, threads=prepared.threads)
     device = getattr(model, "device", prepared.device)
     if device != prepared.device:
         cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"

@@ -116,7 +116,7 @@ def test_prompt_stands_before_every_text(model_path):
 
 @pytest.mark.heavy
 def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
-    with pytest.raises(EncoderError, match=r"task='text-matching', but .* takes no task; leave it out"):
+    with pytest.raises(EncoderError, match=r"task='text-matching', but .* accepts no task; remove it"):
         load_encoder(config(model_path, task="text-matching"))
 
 

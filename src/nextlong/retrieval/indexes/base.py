@@ -72,12 +72,12 @@ class VectorShards:
         pieces = [self[int(shards[low])][rows[low:high]] for low, high in pairwise([*firsts, len(ids)])]
         return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
 
-    def ids_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of places, shape (n,), in the concatenation of all searched shards."""
+    def ids_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of positions, shape (n,), in the concatenation of all searched shards."""
         ends = np.cumsum(self.rows)
-        places = np.searchsorted(ends, places, side="right")
-        shards = np.asarray(self.numbers, np.int64)[places]
-        return schemas.pack_ids(shards, places - (ends - self.rows)[places])
+        of_shards = np.searchsorted(ends, positions, side="right")
+        shards = np.asarray(self.numbers, np.int64)[of_shards]
+        return schemas.pack_ids(shards, positions - (ends - self.rows)[of_shards])
 
     def blocks(self, rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Stream all vectors as float32 blocks, which may span shards, with their ids; a block is overwritten by the next."""
