@@ -288,7 +288,7 @@ def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     [
         (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
         (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
-        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in the place of"),
+        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in place of"),
         (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
         (lambda shard: shard.pop("zip_data"), "zip_data"),
     ],
@@ -303,8 +303,8 @@ def test_an_index_of_mds_that_lies(run, change, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("1 part-00000\n", f"part-00000.bin holds {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
-        ("6156 part-00001\n", "blend.txt names part-00001.bin in the place of part-00000.bin"),
+        ("1 part-00000\n", f"part-00000.bin has {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
+        ("6156 part-00001\n", "blend.txt names part-00001.bin in place of part-00000.bin"),
         ("", "blend.txt names 0 files, there are 1"),
     ],
 )

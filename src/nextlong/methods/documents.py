@@ -353,7 +353,7 @@ def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int
     clusters = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
     sample = min(total, _SAMPLED_OF_A_CLUSTER * clusters)
     sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(np.float32)
-    np.save(f"{out}.centres.npy", train_centres(sample_SD, clusters=clusters, iterations=_ITERATIONS, seed=seed))
+    np.save(f"{out}.centres.npy", train_centres(sample_SD, count=clusters, iterations=_ITERATIONS, seed=seed))
     return _ClustersResult(parts=parts, clusters=clusters)
 
 
