@@ -145,7 +145,7 @@ def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
 
 def test_caps_count(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
-    with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
+    with pytest.raises(nextlong.NextlongError, match="all documents together have about"):
         check_enough(recipe, input_files(recipe.ingest))
 
 

@@ -24,7 +24,13 @@ from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import _list_referenced_chunks, _tokenize_shards, _TokensResult, _RequestedRows, tokens_step
+from nextlong.sequences.tokenize import (
+    _list_referenced_chunks,
+    _RequestedRows,
+    _tokenize_shards,
+    _TokensResult,
+    tokens_step,
+)
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]

@@ -229,6 +229,5 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
 
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
-        judged(spliced["reverse"], "reverse").skipped
-        == "not checked: only the drafts record their parent in the tree"
+        judged(spliced["reverse"], "reverse").skipped == "not checked: only the drafts record their parent in the tree"
     )

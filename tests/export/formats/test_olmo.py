@@ -57,7 +57,7 @@ def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
-    with pytest.raises(ExportError, match="a document has no EOS token at its end, or one before"):
+    with pytest.raises(ExportError, match="a document has no EOS token at its end, or one within"):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
 
 

@@ -106,7 +106,7 @@ class EncoderKind(ABC):
         """Raise EncoderError if the package is missing; it is not imported, which may take seconds."""
         if self.package is not None and importlib.util.find_spec(self.package[0]) is None:
             name, extra = self.package
-            needs = f"requires the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
+            needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
             raise EncoderError(f"encoder.model={config.model} {needs}")
 
     def resources(self, config: recipe.Encoder) -> Resources:

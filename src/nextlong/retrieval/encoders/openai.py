@@ -113,7 +113,7 @@ class OpenAIEncoder:
         body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         try:
             answer = self._client.post(
-                self._url, body | ({} if dimensions is None else {"dimensions": dimensions}), self._tell
+                self._url, body | ({} if dimensions is None else {"dimensions": dimensions}), self._log_retry
             )
         except UnansweredError as error:
             variable = self._options.api_key_env
