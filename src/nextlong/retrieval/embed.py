@@ -53,11 +53,10 @@ class EmbedResult(TaskResult):
 def embed_rows(
     out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: _Prepared = None, some_rows: slice = slice(None)
 ) -> EmbedResult:
-    """Embed the chunks of a shard that are embedded (all, or those on its shortlist), or `some_rows` of these.
+    """Embed the chunks of a shard that are embedded (all, or the shortlisted), or `some_rows` of these.
 
-    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or `{out}.slice.npy` of these rows alone where `prepared` is an
-    ExecutionResult. Raises EncoderError, naming chunk and document, for a vector that is not finite, not of unit length or
-    of the wrong width.
+    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or `{out}.slice.npy` if `prepared` is an ExecutionResult. Raises
+    EncoderError, naming chunk and document, for a vector that is not finite, not of unit length or of the wrong width.
     """
     model, (documents, chunks, shortlist) = _loaded(encoder, prepared), shard
     rows = embedded_rows(chunks, shortlist)[some_rows]
@@ -150,17 +149,15 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
         ends = np.append(0, np.cumsum(counts))
         for low, high in runs_within(counts, _AVERAGED_CHUNKS):
             begun = int(ends[low])
-            unit_vectors = chunk_vectors[first[low:high]]
+            units = chunk_vectors[first[low:high]]
             if of == "mean":
                 rows = chunk_vectors[begun : ends[high]].astype(np.float32)
                 sums = np.add.reduceat(rows, first[low:high] - begun, axis=0)
                 lengths = np.linalg.norm(sums, axis=1, keepdims=True)
                 # Where the chunk vectors of a document cancel out, the mean has no direction, and the first vector is used.
                 has_direction = lengths > _LEAST_LENGTH * counts[low:high, None]
-                unit_vectors = np.where(
-                    has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), unit_vectors.astype(np.float32)
-                )
-            file.write(unit_vectors.astype("<f2").tobytes())
+                units = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), units.astype(np.float32))
+            file.write(units.astype("<f2").tobytes())
     return TaskResult()
 
 

@@ -1,11 +1,9 @@
 """Build the search index: choose and train it, fill it shard by shard, and tune it on the recipe's own queries.
 
 In:  VECTORS, the queries, and the number of neighbours that each query gets.
-Out: a trained template, the filled parts, and the number of clusters that a query must visit for the required recall,
-     which is measured.
+Out: a trained template, the filled parts, and the number of clusters to visit for the required recall, which is measured.
 
-A recipe that sets `exact` has none of these steps. Where `auto` chooses exact search, `index` records the reason and the
-other two steps have no tasks.
+A recipe that sets `exact` has none of these steps. If `auto` chooses exact search, `index` records why; the others are empty.
 """
 
 from __future__ import annotations
@@ -149,10 +147,7 @@ def describe_recall(done: Artifacts) -> str:
 def _choose_and_train(
     out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
 ) -> _IndexResult:
-    """Choose between exact search and an index under `auto`; train an index and write `{out}.template.faiss`.
-
-    Raises RecipeError for an index that does not fit the vectors.
-    """
+    """Choose exact search or an index under `auto`; train an index, `{out}.template.faiss`. Raises RecipeError if none fits."""
     shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "set by search.index"

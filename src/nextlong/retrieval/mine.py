@@ -3,9 +3,8 @@
 In:  META_DOCUMENTS or ids of documents; VECTORS, of unit length, so that the inner product is the cosine; an index.
 Out: CANDIDATES, descending by cosine. A query's own document, which would be nearest, is excluded.
 
-In a small corpus, a task searches all vectors for a range of queries. Exact search of a large corpus reads the vectors
-only once, block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores` bounds the k-th best
-cosine of each query from a sample, `_scan_block` searches one block, and `_mine_block` merges the blocks.
+In a small corpus, a task searches all vectors for a range of queries. Exact search of a large corpus reads the vectors once,
+block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int)
 def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
-    Writes `{out}.ids.npy` and `{out}.scores.npy`, the concatenated neighbours of all queries, and `{out}.ends.npy`, int64
-    (queries + 1,): the neighbours of query q are [ends[q], ends[q + 1]).
+    Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries; those of query q are [ends[q], ends[q + 1]) (`{out}.ends.npy`).
     """
     index = exact.open_exact(IndexFiles(EXACT, tuple(vectors)), block=block)
     query_ids, exclude, _ = read_queries(queries)
@@ -236,10 +234,9 @@ _MINE = costs.of_products(
 def mine_steps(
     search: Search, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
 ) -> list[Step]:
-    """Return the steps from VECTORS to CANDIDATES of the queries; the last one is `name`.
+    """Return the steps from VECTORS to CANDIDATES of the queries; `before` built an index or a shortlist; the last is `name`.
 
-    `before` are the steps that built an index, or that chose which chunks have vectors. The other steps returned search by
-    blocks of the corpus; they have no tasks where one block holds all vectors.
+    The others search by blocks of the corpus; they have no tasks where one block holds all vectors.
     """
     given = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)

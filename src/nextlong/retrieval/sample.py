@@ -2,8 +2,7 @@
 
 In:  CHUNKS, and the content hashes and lengths of all documents.
 Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of whole documents).
-
-Documents are sampled by a keyed hash of their content, so neither file order nor sharding changes the sample.
+Sampling is by a keyed hash of the content, so that neither file order nor sharding matters.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ def sample_meta_documents(
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
         shard_documents = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(shard_documents)
-        # A document that lost a chunk to `decontaminate` is not sampled, because its dependencies have a gap. Its
-        # remaining chunks then have fewer characters than the document had.
+        # A document that lost a chunk to `decontaminate` has a gap in its dependencies, so it is not sampled. Its
+        # remaining chunks have fewer characters than the document had.
         if len(shard_documents):
             table = read_chunks(chunk_path)
             doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
@@ -82,11 +81,7 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
 
 
 def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int) -> DrawResult:
-    """Write all documents with chunks, in shard order, and the queries.
-
-    Writes `{out}.docs.npy`, META_DOCUMENTS, and `{out}.queries.npy`, int64 (q,): the ids, among the document vectors, of
-    the `seeds` documents (None: all) whose neighbours are searched for.
-    """
+    """Write `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the vector ids of `seeds` (None: all)."""
     shards = enumerate(zip(chunks, hashes, strict=True))
     by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *by_shard])
@@ -129,12 +124,12 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     # (rows + 1,): the number of queries before each row, and in all. The chunks of a document are never divided.
     ends = np.append(0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"]))
     most = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), most)
-    ranges_of_tasks, first = [], 0
+    tasks, first = [], 0
     while first < len(rows):
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
-        ranges_of_tasks.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
-        first = ranges_of_tasks[-1][1]
-    return ranges_of_tasks
+        tasks.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
+        first = tasks[-1][1]
+    return tasks
 
 
 def meta_documents_step(

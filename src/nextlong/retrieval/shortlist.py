@@ -3,18 +3,18 @@
 In:  DOCUMENTS and CHUNKS, and the sampled META_DOCUMENTS.
 Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL. Chunks with either bit are embedded.
 
-The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of the `mine.shortlist_chunks`
-best chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample of the corpus gives the score of the chunk at that rank.
-Each shard then marks its chunks that reach this score for some meta-chunk, so no rankings are merged. A corpus of up to
-_SAMPLED chunks is its own sample, and the ranks are exact.
+The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of the `mine.shortlist_chunks` best
+chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample of the corpus gives the score of the chunk at that rank, and each
+shard marks its chunks that reach this score for some meta-chunk, so no rankings are merged. Up to _SAMPLED chunks, the
+sample is the whole corpus and the ranks are exact.
 
-_CONTROL marks a random 1 % of all chunks, all of which are embedded. The control chunk nearest to a meta-chunk has rank
-100 among all chunks on average, so the share of meta-chunks whose nearest control chunk is shortlisted estimates the
-share of chunks around that rank that the shortlist contains (docs/search.md). Counting all control chunks among the
-nearest *embedded* chunks would measure deeper ranks instead.
+_CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a meta-chunk has rank 100 on average, so
+the share of meta-chunks for which it is shortlisted estimates the coverage of chunks around that rank (docs/search.md).
+Control chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
-BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest weights are looked up, as in
-Lucene's "more like this": words of most chunks take most of the time and hardly change the ranking.
+
+BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest weights are looked up, as in Lucene's
+"more like this": words of most chunks take most of the time and hardly change the ranking.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 _SHORTLISTED, _CONTROL = 1, 2  # bits of SHORTLIST
 CONTROL_SHARE: Final = 0.01
-# Share of the meta-chunks that must have a control chunk among their candidates for the estimate to be shown: for the
-# others the nearest control chunk has a deeper rank, and leaving them out makes the estimate too high.
+# Share of the meta-chunks with a control chunk among their candidates from which the estimate is shown (others bias it).
 _LEAST_JUDGED: Final = 0.95
 _SAMPLED: Final = 1 << 17  # chunks
 _LEAST_RANK: Final = 2  # in the sample; the score at a lower rank would be chance
@@ -75,8 +74,7 @@ class _ShortlistResult(TaskResult):
 
 
 class MineResult(TaskResult):
-    """Queries and their candidates; with a shortlist, the `judged` queries with a control chunk among their candidates, and
-    those of them whose nearest control chunk is `shortlisted`."""
+    """Queries, candidates, and the `judged` queries with a control chunk among them, `shortlisted` if the nearest one is."""
 
     queries: int
     candidates: int
@@ -122,8 +120,7 @@ def _choose_words(
 ) -> TaskResult:
     """Choose the words by which the meta-chunks of some `rows` of META_DOCUMENTS are looked up, and their least scores.
 
-    Writes `{out}.queries.npz`, the count of each chosen word in each query, CSR float32 (queries, V), and
-    `{out}.least.npy`, float32 (queries,), the score that shortlisted chunks reach. `share`: chunks for a meta-document.
+    Writes `{out}.queries.npz`, the counts of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32 (queries,).
     """
     from scipy import sparse
 
@@ -165,14 +162,12 @@ def _mark_shard(
     marks = np.zeros(count_chunks(files[1]), np.uint8)
     keys = chunk_keys(*files, seed=seed, stage="shortlist.control")
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
-    weights_of_batches = []
+    batches = []
     for batch in iter_chunk_texts(*files):
         hashes, bounds = _hash_texts(batch.texts)
-        weights_of_batches.append(
-            _weights(_count_known(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary)
-        )
-    if weights_of_batches:
-        weights = sparse.hstack(weights_of_batches, format="csr")
+        batches.append(_weights(_count_known(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary))
+    if batches:
+        weights = sparse.hstack(batches, format="csr")
         for stem in queries:
             least = np.load(f"{stem}.least.npy")
             for begin, scores in _scores(sparse.load_npz(f"{stem}.queries.npz"), weights):

@@ -1,11 +1,10 @@
 """The LSA encoder: TF-IDF and a truncated SVD, fitted on a sample of the corpus.
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
-
 It is the built-in encoder, so that a first run needs neither a download nor a GPU. Terms and weights equal those of
-scikit-learn's TfidfVectorizer(sublinear_tf=True), which a test checks, but words are split and looked up by NumPy and
-Arrow over whole batches; the whole encoder is over twice as fast as that vectorizer alone. The SVD is the randomized one
-of Halko, Martinsson and Tropp (2011). A single thread gives the same bits on every run, whatever the batches.
+scikit-learn's TfidfVectorizer(sublinear_tf=True) (tested), but words are split and looked up by NumPy and Arrow over whole
+batches, so the whole encoder is over twice as fast as that vectorizer alone. The SVD is the randomized one of Halko,
+Martinsson and Tropp (2011). A single thread gives the same bits on every run, whatever the batches.
 """
 
 from __future__ import annotations
@@ -256,12 +255,10 @@ def _pair_unspaced(
     last, before = last[last + 1 < len(codes)], before[before >= 0]
     apart = np.concatenate([last[codes[last + 1] != _SPACE], before[codes[before] != _SPACE]])  # c → c␣
     inner = unspaced[~ends_run & ~begins_run]  # c → c␣c
-    insert_at = np.concatenate([apart, inner, inner]) + 1
-    order = np.argsort(insert_at, kind="stable")
+    places = np.concatenate([apart, inner, inner]) + 1
+    order = np.argsort(places, kind="stable")
     inserted = np.concatenate([np.full(len(apart) + len(inner), _SPACE, np.uint32), codes[inner]])[order]
-    return np.insert(codes, insert_at[order], inserted), bounds + np.searchsorted(
-        insert_at[order], bounds, side="right"
-    )
+    return np.insert(codes, places[order], inserted), bounds + np.searchsorted(places[order], bounds, side="right")
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,8 @@
 """The OpenAI encoder: any server with the OpenAI embeddings API (vLLM, TEI, llama.cpp, commercial providers).
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-
-Each batch is one request, and threads send several at a time. Retries (`client.py`) are logged, but rarely, because the
-waits may add up to minutes. Responses are checked for count, order and width before they are used: a server that drops
-one input would shift all vectors after it.
+Each batch is one request; threads send several at a time. Retries (`client.py`) are logged, but rarely, as waits may add up to
+minutes. Responses are checked for count, order and width: a server that drops an input would shift all vectors after it.
 """
 
 from __future__ import annotations
@@ -41,26 +39,16 @@ _log = logging.getLogger(__name__)
 class OpenAIOptions(Section):
     """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
 
-    base_url: Annotated[str, MayBePrivate()] = Field(
-        "https://api.openai.com/v1", description="base URL of the server, without /embeddings"
-    )
+    base_url: Annotated[str, MayBePrivate()] = Field("https://api.openai.com/v1", description="without /embeddings")
     api_key_env: Annotated[str, Operational()] = Field(
         "OPENAI_API_KEY", description="environment variable with the API key; no key is sent if it is unset"
     )
     batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per request")
-    dimensions: Positive | None = Field(
-        None, description="vector width to request from the server, for models that can shorten their vectors"
-    )
+    dimensions: Positive | None = Field(None, description="width to request, from models that can shorten vectors")
     concurrency: Annotated[Positive, Operational()] = Field(8, description="maximum number of concurrent requests")
-    requests_per_minute: Annotated[Positive | None, Operational()] = Field(
-        None, description="rate limit; default: no limit but the server's"
-    )
-    max_attempts: Annotated[Positive, Operational()] = Field(
-        8, description="attempts per request before the run stops; finished embeddings are kept"
-    )
-    timeout_s: Annotated[Annotated[float, Field(gt=0)], Operational()] = Field(
-        120.0, description="seconds to wait for a response"
-    )
+    requests_per_minute: Annotated[Positive | None, Operational()] = Field(None, description="maximum; default: none")
+    max_attempts: Annotated[Positive, Operational()] = Field(8, description="per request, before the run stops")
+    timeout_s: Annotated[float, Field(gt=0), Operational()] = Field(120.0, description="seconds to wait for a response")
 
 
 class OpenAIEncoder:
@@ -109,11 +97,11 @@ class OpenAIEncoder:
 
     def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
         """Send one request and return the vectors of its texts in their order, shape (texts, width)."""
-        dimensions = self._options.dimensions
+        width = self._options.dimensions
         body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         try:
             answer = self._client.post(
-                self._url, body | ({} if dimensions is None else {"dimensions": dimensions}), self._log_retry
+                self._url, body | ({} if width is None else {"dimensions": width}), self._log_retry
             )
         except UnansweredError as error:
             variable = self._options.api_key_env
@@ -140,9 +128,9 @@ class OpenAIEncoder:
         if sorted(places) != list(range(len(batch))):
             returned = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
             raise self._error(f"was sent {len(batch)} texts and returned {returned}")
-        if vectors.ndim != 2 or (dimensions is not None and vectors.shape[1] != dimensions):
+        if vectors.ndim != 2 or (width is not None and vectors.shape[1] != width):
             raise self._error(
-                f"returned vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={dimensions}; "
+                f"returned vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={width}; "
                 "leave it out if the model cannot shorten its vectors"
             )
         return vectors[np.argsort(places)]

@@ -1,14 +1,13 @@
 """The sentence-transformers encoder: any model of that library, by name or path.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-
 The library sorts the texts of one call by length, so that batches hold little padding, and restores the order; `encode`
-therefore passes all texts at once. bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors
-of all-MiniLM-L6-v2 then have a cosine over 0.9999 to its float32 vectors. Norms are computed in float32.
+therefore passes all texts at once. bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors of
+all-MiniLM-L6-v2 then have a cosine over 0.9999 to its float32 vectors. Norms are computed in float32.
 
-A trial on some of the chunks chooses precision, threads and task size, timed in CPU seconds, because the capabilities
-that a CPU reports do not predict its speed. All tasks use this ExecutionResult, also if the run is resumed on another
-machine, because another choice changes the last digits of the vectors.
+A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because the capabilities that a CPU
+reports do not predict its speed. All tasks use this ExecutionResult, also if the run is resumed on another machine, because
+another choice changes the last digits of the vectors.
 """
 
 from __future__ import annotations
@@ -52,16 +51,10 @@ class SentenceTransformersOptions(Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
     batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per batch")
-    max_tokens: PositiveLength | None = Field(
-        None, description="truncate chunks to this many tokens; default: the model's limit"
-    )
+    max_tokens: PositiveLength | None = Field(None, description="truncate chunks to this; default: the model's limit")
     prompt: str | None = Field(None, description="text before every chunk, for models trained with a prompt")
-    task: str | None = Field(
-        None, description="passed to models that accept a task, e.g. jina-embeddings-v3: text-matching"
-    )
-    trust_remote_code: bool = Field(
-        False, description="run Python code from the model repository; only if you trust it"
-    )
+    task: str | None = Field(None, description="for models that accept one, e.g. jina-embeddings-v3: text-matching")
+    trust_remote_code: bool = Field(False, description="run Python code of the model repository; only if you trust it")
     revision: str | None = Field(None, description="branch, tag or commit of a Hub model; default: its main branch")
     device: str | None = Field(
         None,

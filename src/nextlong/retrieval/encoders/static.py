@@ -1,7 +1,6 @@
 """Static encoders: the mean of one stored vector per token (model2vec).
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
-
 A static model is distilled from a transformer once. It represents the meanings of words but not their order, and encodes
 several hundred times as many chunks a second on a CPU. Any model that model2vec reads works, by folder or Hub name.
 """

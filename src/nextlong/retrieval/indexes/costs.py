@@ -3,8 +3,8 @@
 In:  numbers of vectors, queries, dimensions and neighbours; memory, and whether there is a GPU.
 Out: `exact` or a FAISS factory string, with the reason; the estimates of the steps that build an index.
 
-Exact search takes one multiplication a query, vector and dimension. An index is built first, and a query then visits a
-small part of it. All rates are for one core (`bench/search.py` measures them), so both sides scale alike with cores.
+Exact search takes one multiplication a query, vector and dimension; an index is built first, and a query then visits a small
+part of it. All rates are for one core (`bench/search.py` measures them), so both sides scale alike with cores.
 """
 
 from __future__ import annotations

@@ -4,13 +4,9 @@ In:  VECTORS, float16 of unit length, memory-mapped or in memory; queries of the
 Out: the k nearest of each query, outside the range of ids that it excludes, descending by score, equal scores by id.
 
 A block of vectors is converted to float32 once and multiplied with all queries; only scores that reach a query's current
-k-th best are kept (`Best`). A sample of the vectors gives a first guess of the k-th best, so a search costs little more
-than reading the vectors and multiplying them. Float32 products only select candidates; the final scores are exact.
-
-docs/decisions/0008-search.md explains why the scores are exact, also on a GPU, where rough scores of tensor cores select
-the candidates that a CPU then scores exactly.
-
-Shapes: Q queries, D dimensions, B vectors of a block, S of a sample, W candidates kept on a GPU.
+k-th best are kept (`Best`). A sample gives a first guess of the k-th best, so a search costs little more than reading and
+multiplying the vectors. Float32 products (on a GPU, rough scores of tensor cores) only select candidates; their final scores
+are exact (docs/decisions/0008-search.md). Shapes: Q queries, D dimensions, B vectors of a block, W candidates on a GPU.
 """
 
 from __future__ import annotations
@@ -50,10 +46,7 @@ class Best:
     def __init__(
         self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: _Scores | None = None
     ) -> None:
-        """Hold results for `queries` queries; `exact` returns the final scores (None: rough scores are final).
-
-        `guess_Q`, shape (queries,), is a score that more than k vectors probably reach; see `too_high`.
-        """
+        """`exact` gives final scores (None: rough ones are final); `guess_Q`, (queries,): scores that > k vectors may reach."""
         self._k, self._error, self._exact = k, error, exact
         self._room = cells(k) - k - _TIES
         # Row q holds the scores and ids of query q in its first held[q] cells, unordered.

@@ -4,15 +4,13 @@ In:  a random sample of all vectors → one trained template (FAISS, any factory
      Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
 Out: the k nearest vectors in the visited clusters, with the exact cosines of the stored vectors.
 
-The search iterates over clusters, not over queries: the codes of a cluster are decoded once and multiplied with all
-queries that visit it. Somewhat more than k vectors are retrieved by rough scores; exact scores order them
-(docs/decisions/0008-search.md).
+The search iterates over clusters, not over queries: the codes of a cluster are decoded once and multiplied with all queries
+that visit it. Slightly more than k are retrieved by rough scores; exact scores order them (docs/decisions/0008-search.md).
 
-`tune` finds the number of clusters that a query must visit for the recall that the recipe requires, measured against
-exact search on a sample of the recipe's own queries. The recall of a query is the share of its k nearest that the index
-returns. The measured mean exceeds the target by two standard errors of the sample.
+`tune` finds the number of clusters that a query must visit for the required recall (the share of its k nearest that the index
+returns), measured against exact search on some of the recipe's own queries. The mean exceeds the target by two standard errors.
 
-Shapes: N vectors, D dimensions, Q queries, P visited clusters of a query (probes), C clusters.
+Shapes: N vectors, D dimensions, Q queries, P clusters that a query visits (probes).
 """
 
 from __future__ import annotations
@@ -303,8 +301,7 @@ def measure_block(
 ) -> TuneResult:
     """Search some shards, coded by `files.lists[lists]`, for the sampled `queries`: exactly, and by rough scores.
 
-    Writes `{out}.truth.npy`, the k nearest of each query, and `{out}.rough.npy`, as many as the largest spare retrieves:
-    _SCORED rows, ordered by query.
+    Writes _SCORED rows by query: `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest spare gets.
     """
     assert files.template is not None
     template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]

@@ -2,10 +2,9 @@
 
 In:  unit vectors, float32. Out: centres of unit length (spherical k-means); for each vector the numbers of its nearest.
 
-Everything is a product of a block of vectors with all centres, which is four times as fast on one core as FAISS's own
-training (docs/decisions/0008-search.md). Product quantizers, and the rotations before them, are trained the same way,
-with one matrix product a part and round. The rotation is that of optimized product quantization (Ge et al., 2013, §3.1):
-train codebooks for a rotation, then take the rotation that is nearest to what they reconstruct, and repeat.
+Everything is a product of a block of vectors with all centres, four times as fast on one core as FAISS's training
+(docs/decisions/0008-search.md). The rotation before a product quantizer is that of optimized product quantization (Ge et al.,
+2013, §3.1): train codebooks for a rotation, take the rotation nearest to what they reconstruct, and repeat.
 
 Shapes: N vectors, D dimensions, C centres; P parts of a code, V values of a part, W = D / P dimensions of a part.
 """
@@ -25,8 +24,7 @@ _Rows = NDArray[np.float32]
 
 _PRODUCTS = 1 << 24  # products held at a time: 64 MB
 _MOST_ROWS = 8_192
-# Centres trained in one level. K-means with 65,536 centres for 2^20 vectors of 1,024 dimensions takes a core 5 hours at
-# 60 GFLOP/s; two levels take 6 minutes.
+# With 65,536 centres, 2^20 vectors of 1,024 dimensions take a core 5 hours at 60 GFLOP/s; in two levels 6 minutes.
 _MOST_AT_ONCE = 8_192
 _NEAR_CELLS = 8  # cells whose centres a vector is compared with in the second level
 _REFINING = 2  # rounds of k-means over all centres after the second level

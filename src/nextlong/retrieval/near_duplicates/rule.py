@@ -4,19 +4,16 @@ In:  SHINGLES of some candidates; their meta-document; WEIGHTS, the rarity of ea
 Out: the candidates that repeat the meta-document, and the pairs of the other candidates that repeat each other.
 
 The rule (docs/decisions/0005-near-duplicates.md): a text repeats another if `threshold` of its words, by weight, are in
-three-word runs that the other text has too; or if both share 100 consecutive words; or, for texts under ten words, if
-both have the same words. It is asymmetric: a part repeats the whole. All decisions are exact, because they are based on
-64-bit hashes and integer weights.
+three-word runs that the other text has too; or if both share 100 consecutive words; or, under ten words, if both have the same
+words. It is asymmetric: a part repeats the whole. Decisions are exact, based on 64-bit hashes and integer weights.
 
-How pairs are found without comparing all: texts with the same words are compared once, and the meta-document is treated
-as one more text. No text shares more with one other text than with all others together, so only texts that share enough
-with all are *suspects*. Of a suspect, another text must have at least one of any words that together weigh more than the
-suspect may lack; so only texts with a run of the suspect's rarest such words are compared. A shared passage of 100 words
-shows as 98 consecutive three-word runs in both texts.
+Not all pairs are compared. Texts with the same words are compared once, and the meta-document is one more text. No text shares
+more with one other text than with all others together, so only texts that share enough with all are *suspects*. Another text
+must have at least one of any words of a suspect that together weigh more than it may lack, so only texts with a run of its
+rarest such words are compared. A shared passage of 100 words is 98 consecutive three-word runs of both texts.
 
-Arrays: the runs of all texts are flat, (s,), and text i has the runs from offsets[i] to offsets[i + 1]. Equal runs that
-several texts share have the same *kind*. `firsts` are the starts of the groups of a sorted array. Pairs of texts are rows
-(a, b) of an array (n, 2).
+Arrays: the runs of all texts are flat, (s,), and text i has the runs from offsets[i] to offsets[i + 1]. Equal runs that several
+texts share have one *kind*. `firsts` are the starts of the groups of a sorted array. Pairs of texts are rows (a, b) of (n, 2).
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     again = np.zeros(len(hashes) + 1, np.bool_)  # whether each key has the same hash bits as the key before it
     again[1:-1] = (keys[1:] ^ keys[:-1]) < below
     members = np.flatnonzero(again[:-1] | again[1:])  # integer indices are several times as fast as a mask
-    # `places`: where the runs that occur more than once are, equal runs adjacent; `begins`: whether a place begins a kind.
+    # `places` of the runs that occur more than once, equal runs adjacent; `begins`: whether a place begins a kind.
     places, begins = (keys[members] & (below - np.uint64(1))).view(np.int64), ~again[members]
     runs = hashes[places]
     if (
@@ -78,8 +75,7 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     texts = owners[places]
     once = begins.copy()  # whether a place is the first of its run in its text: a run may occur in a text several times
     once[1:] |= texts[1:] != texts[:-1]
-    # `first_members`: where each kind begins in `places`; `first_holders`: where its distinct texts begin in `holders`. Kinds
-    # that more than one text holds are numbered from 1, the others are 0.
+    # Starts in `places` of each kind, in `holders` of its distinct texts. Kinds of several texts are numbered from 1, others are 0.
     first_members = np.flatnonzero(begins)
     first_holders = np.cumsum(once)[first_members] - 1
     holders = texts[np.flatnonzero(once)]
@@ -134,8 +130,7 @@ def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
 def covered(words: NDArray[np.integer], places: _Ints, firsts: _Ints) -> _Ints:
     """Return the weight of the words in the shingles at `places`, by group, (g,); words in several shingles count once.
 
-    `words`: the weight of each shingle's last word. `firsts` are the starts of the groups; the places of a group ascend and
-    are of one text.
+    `words`: the weight of each shingle's last word. `firsts` start the groups; the places of a group ascend and are of one text.
     """
     sums = np.zeros(len(words) + 1, np.int64)
     np.cumsum(words, out=sums[1:])
@@ -202,14 +197,10 @@ def repeating(texts: Texts, shared: SharedRuns, suspects: _Bools) -> _Ints:
     if not suspects.any():
         return np.empty((0, 2), np.int64)
     # Arrays (q,) are of the suspects, arrays (r,) of their concatenated runs: the suspect, the kind, the last word's weight.
-    suspect_texts, count = np.flatnonzero(suspects), len(suspects)
-    whole, needed, sizes = (
-        texts.whole[suspect_texts],
-        texts.needed[suspect_texts],
-        np.diff(texts.offsets)[suspect_texts],
-    )
-    runs = ranges(texts.offsets[suspect_texts], sizes)
-    starts, owner_of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(suspect_texts)), sizes)
+    chosen, count = np.flatnonzero(suspects), len(suspects)
+    whole, needed, sizes = texts.whole[chosen], texts.needed[chosen], np.diff(texts.offsets)[chosen]
+    runs = ranges(texts.offsets[chosen], sizes)
+    starts, owner_of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(chosen)), sizes)
     kinds, words = shared.kinds[runs], texts.words[runs]
     # (r,) the number of texts that hold each run. A word is as common as the most common run that contains it.
     held = shared.held[kinds]
@@ -241,10 +232,10 @@ def repeating(texts: Texts, shared: SharedRuns, suspects: _Bools) -> _Ints:
     keys, which = np.unique(np.concatenate(pairs), return_inverse=True)
     owners, others = np.divmod(keys, count)
     most_shared = np.bincount(which, np.concatenate(weights)) + (whole - rare)[owners]
-    likely = np.flatnonzero((most_shared >= needed[owners]) & (others != suspect_texts[owners]))
+    likely = np.flatnonzero((most_shared >= needed[owners]) & (others != chosen[owners]))
     owners, others = owners[likely], others[likely]
     enough = _shared(shared, kinds, words, np.append(starts, len(kinds)), owners, others) >= needed[owners]
-    return np.stack([suspect_texts[owners[enough]], others[enough]], axis=1)
+    return np.stack([chosen[owners[enough]], others[enough]], axis=1)
 
 
 def _shared(
@@ -302,8 +293,7 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     sizes = np.diff(texts.offsets)[texts_with_passage]
     runs = texts.hashes[ranges(texts.offsets[texts_with_passage], sizes)]
     begins = (firsts - texts.offsets[owners]) + (np.cumsum(sizes) - sizes)[which]
-    # Hash each passage: its 98 runs are the coefficients of a polynomial; dividing by the power at its start makes equal
-    # passages equal wherever they are.
+    # Hash each passage as a polynomial of its 98 runs, divided by the power at its start, so equal passages are equal anywhere.
     up, down = shingles.powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])

@@ -2,11 +2,10 @@
 
 In:  DOCUMENTS and CHUNKS.
 Out: SHINGLES, one 64-bit hash a run (1.3 bytes a byte of text), memory-mapped, so that drafting reads no candidate texts;
-     WEIGHTS, integers by the lowest 22 bits of a hash: `limit / documents`, so that runs of many documents (licences, page
-     footers) weigh little.
+     WEIGHTS, integers by the lowest 22 bits of a hash: `limit / documents`, so that common runs (licences) weigh little.
 
-The rule that uses both is docs/decisions/0005-near-duplicates.md. Hashes are polynomials modulo 2^64 over characters, then
-over words, so NumPy computes all words of a text at once; the same text has the same hashes on any machine.
+docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64 over letters, then over words, so NumPy
+computes all words of a text at once.
 """
 
 from __future__ import annotations
@@ -265,10 +264,9 @@ class ShingleStore:
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
 ) -> TaskResult:
-    """Weigh shingles by the number of documents, in a sample, that have them in one of their chunks.
+    """Weigh shingles by how many of a `share` of the documents, sampled by content `hashes`, have them in one of their chunks.
 
-    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the sampled documents: a `share` of all,
-    by their content `hashes`.
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the sampled documents.
     """
     counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
