@@ -57,7 +57,6 @@ def _mix(
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
-LEAST_FILL: Final = 0.95  # a lower fill of packed rows gives a warning
 FEWER_LEFT_OUT: Final = (
     "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation touches fewer, and "
     "export.shared_chunks=keep leaves none out"

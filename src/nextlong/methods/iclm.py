@@ -37,9 +37,7 @@ _NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain aft
 class Iclm(Section):
     """Options of `compose.method: iclm`: a path through the graph of similar documents."""
 
-    neighbours: Positive = Field(
-        10, description="k: documents are joined if either is among the k nearest of the other"
-    )
+    neighbours: Positive = Field(10, description="k: documents are joined if either is among the other's k nearest")
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
         0.95, description="of two documents with a higher cosine, only one is kept"
     )

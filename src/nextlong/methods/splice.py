@@ -28,9 +28,7 @@ class Splice(Section):
     """Options of `compose.method: splice`: a tree of similar documents."""
 
     neighbours: Positive = Field(1, description="k: documents appended to each (the paper's default; it tries 1 to 3)")
-    order: Literal["identity", "reverse", "random"] = Field(
-        "identity", description="order of the documents of a tree: as found | reverse | random"
-    )
+    order: Literal["identity", "reverse", "random"] = Field("identity", description="as found | reverse | random")
 
 
 class _SpliceMethod(DocumentMethod[Splice]):

@@ -26,9 +26,7 @@ from nextlong.schemas import Layout
 class UntieTheKnots(Section):
     """Options of `compose.method: untie_the_knots`: parts of documents, shuffled across the sequence."""
 
-    parts: Annotated[int, Field(ge=2)] = Field(
-        3, description="parts of a document, split at chunks; fewer if it has fewer"
-    )
+    parts: Annotated[int, Field(ge=2)] = Field(3, description="parts of a document, split at chunks; fewer if needed")
     cuts: Literal["random", "even"] = Field("random", description="split at random chunks, or into parts of equal size")
     share: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0,

@@ -180,7 +180,7 @@ def read_bytes(amounts: Amounts) -> float:
 def _products(amounts: Amounts) -> float:
     """Return the cost of a search in multiply-adds, including the time that keeping the neighbours takes."""
     products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
-    return products + amounts.all_neighbours * costs.FOUND_S / costs.PRODUCT_S
+    return products + amounts.all_neighbours * costs.FOUND_PRODUCTS
 
 
 def _search_memory(amounts: Amounts) -> float:
@@ -220,9 +220,7 @@ _SCAN = costs.of_products(
     reads=_if_blocks(read_bytes),
 )
 _MINE = costs.of_products(
-    work=lambda amounts: (
-        _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _block_count(amounts) else _products(amounts)
-    ),
+    work=lambda amounts: _scanned(amounts) * costs.FOUND_PRODUCTS if _block_count(amounts) else _products(amounts),
     disk="all_neighbours",
     bytes=12,
     tasks=_tasks,

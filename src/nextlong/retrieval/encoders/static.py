@@ -25,7 +25,7 @@ from nextlong.text import first_sentence
 _MEASURED_CHUNKS = 256
 
 
-class StaticOptions(Section):
+class _StaticOptions(Section):
     """Options of `encoder.model: static:<name or path>`."""
 
     dimensions: Positive | None = Field(None, description="use only the first dimensions of the model; default: all")
@@ -34,7 +34,7 @@ class StaticOptions(Section):
 class _StaticEncoder:
     """A loaded model2vec model."""
 
-    def __init__(self, name: str, options: StaticOptions) -> None:
+    def __init__(self, name: str, options: _StaticOptions) -> None:
         """Load the model; raises EncoderError where the package or the model is missing."""
         try:
             from model2vec import StaticModel
@@ -64,7 +64,7 @@ class _StaticEncoder:
 class _StaticKind(EncoderKind):
     """Models of model2vec, which require neither torch nor a GPU."""
 
-    Options = StaticOptions
+    Options = _StaticOptions
     usage = "static:<name or path>"
     package = ("model2vec", "static")
     is_model = True
@@ -72,7 +72,7 @@ class _StaticKind(EncoderKind):
     cure = "use another model"
 
     def load(self, config: recipe.Encoder, **_: object) -> _StaticEncoder:
-        return _StaticEncoder(config.name, config.options_as(StaticOptions))
+        return _StaticEncoder(config.name, config.options_as(_StaticOptions))
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         encoder = self.load(config)

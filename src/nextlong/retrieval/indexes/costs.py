@@ -20,17 +20,19 @@ from nextlong.engine.step import Amounts, Estimate
 from nextlong.recipe.keys import EXACT, Search
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import index_kind
-from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
+from nextlong.retrieval.indexes.ivf import GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 from nextlong.retrieval.indexes.kmeans import training_products
 from nextlong.text import counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
-PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
-of_products = partial(Estimate, seconds=PRODUCT_S, rate="products")  # the estimate of a step that multiplies vectors
+_PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
+of_products = partial(Estimate, seconds=_PRODUCT_S, rate="products")  # the estimate of a step that multiplies vectors
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, transfers included
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
 _QUERY_S = 1.5e-4  # per query beside the products: finding clusters and keeping the best
-FOUND_S = 8e-7  # per neighbour
+_FOUND_S = 8e-7  # per neighbour, …
+FOUND_PRODUCTS = _FOUND_S / _PRODUCT_S  # … and as multiply-adds
+_GRAPH_AS_DEAR = 50_000  # measured: searching the graph takes as long as comparing with this many centres
 _SPREAD = 4.0  # measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximate search must take less than half of the time of an exact one
 _LEAST_VECTORS = 100_000  # below this, exact search takes seconds
@@ -65,7 +67,7 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
 def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
     """Return the estimated seconds of exact search, and of building and searching an index."""
     flop = 2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions)
-    keeping = amounts.all_neighbours * FOUND_S
+    keeping = amounts.all_neighbours * _FOUND_S
     exact_s = flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S)
     search_s = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
     return exact_s + keeping, sum(_build_seconds(amounts)) + search_s + keeping
@@ -79,9 +81,9 @@ def visited_share(amounts: Amounts) -> float:
 def _build_seconds(amounts: Amounts) -> tuple[float, float]:
     """Return the estimated seconds of training an index and of filling it."""
     clusters = clusters_for(round(amounts.vectors))
-    product = PRODUCT_S * max(1.0, amounts.dimensions)  # k-means and assigning are such products
+    product = _PRODUCT_S * max(1.0, amounts.dimensions)  # k-means and assigning are such products
     train = product * training_products(sample_of(clusters), clusters, iterations=ITERATIONS)
-    return train, product * amounts.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
+    return train, product * amounts.vectors * (_GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
 
 
 def has_driver() -> bool:
@@ -131,14 +133,14 @@ def _tuning_products(amounts: Amounts) -> float:
 
 
 TRAIN = of_products(
-    work=_if_built(lambda amounts: _build_seconds(amounts)[0] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
     bytes=1,
     memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
     reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
 )
 FILL = of_products(
-    work=_if_built(lambda amounts: _build_seconds(amounts)[1] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(amounts)[1] / _PRODUCT_S),
     disk=_if_built(_list_bytes),
     bytes=1,
     tasks=_parts,

@@ -41,7 +41,6 @@ _MOST_SAMPLED = 1 << 20
 _POINTS_PER_CODE = 64  # vectors, at most, to train a value of a product quantizer on
 ITERATIONS = 8  # of k-means; more hardly improve recall
 GRAPH_FROM = 1 << 16  # from this many clusters on, the nearest are found by a graph (HNSW), not by comparing with all
-GRAPH_AS_DEAR = 50_000  # measured: searching the graph takes as long as comparing with this many centres
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
 _DECODED_ROWS = 8_192

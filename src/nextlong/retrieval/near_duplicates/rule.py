@@ -42,7 +42,7 @@ _Ints = NDArray[np.int64]
 _Owners = NDArray[np.int32]
 
 
-class SharedRuns(NamedTuple):
+class _SharedRuns(NamedTuple):
     """Runs of more than one text: those of kind k are held by the texts holders[offsets[k]:offsets[k + 1]]; kind 0 is none."""
 
     kinds: _Ints  # (s,) the kind of each run, 0 if only one text has it
@@ -51,7 +51,7 @@ class SharedRuns(NamedTuple):
     held: _Ints  # (g + 1,) the number of texts that hold each kind
 
 
-def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
+def shared_runs(hashes: U64, owners: _Owners) -> _SharedRuns:
     """Return the shared runs of texts; `owners`, (s,) ascending, is the text of each of the run `hashes`, (s,)."""
     # The low bits of a key are the run's place: sorting integers is several times as fast as argsort.
     bits = np.uint64(max(1, len(hashes).bit_length()))
@@ -84,7 +84,7 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     kinds = np.zeros(len(hashes), np.int64)
     numbers = np.arange(1, len(first_members) + 1) * (held[1:] > 1)
     kinds[places] = np.repeat(numbers, np.diff(first_members, append=len(places)))
-    return SharedRuns(kinds, holders, offsets, held)
+    return _SharedRuns(kinds, holders, offsets, held)
 
 
 class Texts(NamedTuple):
@@ -192,7 +192,7 @@ def distinct_texts(texts: Shingles) -> Distinct:
     return Distinct(texts.picked(chosen), kinds)
 
 
-def repeating(texts: Texts, shared: SharedRuns, suspects: _Bools) -> _Ints:
+def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
     """Return the pairs (a, b), (n, 2), where a, one of the suspects, shares enough of its words with b."""
     if not suspects.any():
         return np.empty((0, 2), np.int64)
@@ -239,7 +239,7 @@ def repeating(texts: Texts, shared: SharedRuns, suspects: _Bools) -> _Ints:
 
 
 def _shared(
-    shared: SharedRuns, kinds: _Ints, words: NDArray[np.uint16], offsets: _Ints, owners: _Ints, others: _Ints
+    shared: _SharedRuns, kinds: _Ints, words: NDArray[np.uint16], offsets: _Ints, owners: _Ints, others: _Ints
 ) -> _Ints:
     """Return the weight of the words of a suspect that are in runs of the other text, for each of n pairs, (n,)."""
     places = np.flatnonzero(kinds)
@@ -315,7 +315,7 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     return pairs
 
 
-class NearDuplicates(NamedTuple):
+class _NearDuplicates(NamedTuple):
     """The near-duplicates among m candidates."""
 
     of_document: _Bools  # (m,) whether the candidate repeats the meta-document
@@ -325,7 +325,7 @@ class NearDuplicates(NamedTuple):
 
 def find_near_duplicates(
     candidates: Shingles, *, document: ComparedDocument, weights: Weights, threshold: float
-) -> NearDuplicates:
+) -> _NearDuplicates:
     """Return the candidates that repeat the document or a part of it, and the pairs of the others that repeat each other."""
     distinct = distinct_texts(candidates)
     # (d,) the distinct texts that repeat the document, by their share of words or as one of its short chunks.
@@ -363,7 +363,7 @@ def find_near_duplicates(
     by_passage[pairs] = False  # also repeat each other by their share of words
     only_passage = np.zeros(len(by_words), np.bool_)
     only_passage[others] = by_passage[:-1]
-    return NearDuplicates(
+    return _NearDuplicates(
         of_document[distinct.kinds],
         distinct.pairs(others[np.concatenate([pairs, passages])]),
         only_passage[distinct.kinds],
