@@ -179,7 +179,7 @@ def test_all_documents_are_one_and_the_same(bench):
 def test_a_corpus_too_small_for_the_target(bench):
     message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
     assert message.startswith("compose.target_tokens=590 but the longest sequence from this corpus has ")
-    longest = int(message.partition("of this corpus is ")[2].partition(" tokens")[0].replace(",", ""))
+    longest = int(message.partition("from this corpus has ")[2].partition(" tokens")[0].replace(",", ""))
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0

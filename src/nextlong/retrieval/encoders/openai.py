@@ -155,7 +155,7 @@ class _OpenAIKind(EncoderKind):
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
-        return Speed(unknown="depends on the endpoint", dimensions=dimensions)
+        return Speed(unknown="the endpoint's", dimensions=dimensions)
 
 
 ENCODER = _OpenAIKind()
