@@ -147,6 +147,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
         ("task-types", "Score by task type, mean over the lengths measured", drawn(_task_types, results)),
         ("icl-by-shots", "In-context learning by shots", drawn(_lines, shots, names, xlabel="shots")),
         ("attention-longqa", "Attention on the first third, and LongQA", drawn(_bars, attention, *attended)),
+        ("dependence", "Gain from earlier meta-chunks by distance", drawn(_dependence, results)),
         ("similarity", "Similarity of the negatives, and score", drawn(_bars, similarity, *cosine_score)),
     ]
     # A curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6).
@@ -270,6 +271,26 @@ def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars:
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
+
+
+def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
+    """Draw the gain of the probe `dependency` with its interval, by the distance to the nearest earlier meta-chunk."""
+    axes, measured = figure.subplots(), [(one.name, result) for one in results for result in one.of("dependency")]
+    for number, (name, result) in enumerate(measured):
+        # Rows of geometric mean distance, gain, and the two ends of its interval.
+        rows = [
+            ((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5, part["gain_nats"], *part["interval"])
+            for part in result.values["by_distance"]
+        ]
+        distances, gains, lows, highs = np.array(rows, float).T
+        errors = np.maximum((gains - lows, highs - gains), 0)  # a bootstrap interval need not hold the mean
+        axes.errorbar(distances, gains, errors, capsize=3, label=name, **style(number))
+    axes.axhline(0, color="#57606a", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
+    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats per token")
+    _legend(figure, axes, [name for name, _ in measured])
+    return bool(measured)
 
 
 def _needle_map(figure: Figure, one: ModelResults) -> bool:

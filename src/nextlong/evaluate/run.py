@@ -285,7 +285,7 @@ class TaskProgress:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console, self._number, self._read, self._first_s = console, 0, 0, time.monotonic()
+        self._console, self._number, self._read = console, 0, 0
         self.tokens: Sequence[int] = ()  # that remain to be read for each task
 
     def start(self, task: str, length: int | None, samples: int, *, done: int) -> None:
@@ -295,6 +295,8 @@ class TaskProgress:
         size = "" if length is None else f"{length:>9,}"
         self._name = f"[{self._number}/{len(self.tokens)}] {task:<18}{size}"
         self._began_s = self._printed_s = time.monotonic()
+        # The pace begins with the first task: loading the model is no part of it.
+        self._first_s = self._began_s if self._number == 1 else self._first_s
         if done:
             self.note(f"{self._name} resumes after {done} of {samples} samples")
 

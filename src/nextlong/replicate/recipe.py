@@ -98,7 +98,7 @@ class Replication(RecipeFile):
     INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
     out: Named = Field(description="where everything goes")
-    preset: str | None = Field(None, description="preset that this was made from")
+    preset: str = Field("mechanism", description="preset that this was made from; the defaults are those of mechanism")
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
     corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
@@ -113,13 +113,29 @@ class Replication(RecipeFile):
         for name, values in (("seeds", self.seeds), ("arms", self.arms)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
-        if unknown := [name for name in self.arms if name not in ARMS]:
-            raise ValueError(f"arms: {unknown[0]!r} is not known; choose from {', '.join(ARMS)}")
+        for key, names, known in (("preset", (self.preset,), _PRESETS), ("arms", self.arms, ARMS)):
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}")
+        if (width := self.model.hidden_size) % (2 * self.model.heads):  # RoPE turns pairs of a head's dimensions
+            raise ValueError(
+                f"model.hidden_size={width} is not a multiple of 2 × model.heads={self.model.heads}; make it one"
+            )
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
-        for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
+        pretrain, short_row = self.pretrain, self.pretrain.tokens
+        for phase, row in (
+            (pretrain, pretrain.echo_tokens),
+            (pretrain, short_row),
+            (self.extend, self.extend.row_tokens),
+        ):
             if (tokens := phase.tokens_per_step) % row:
                 raise ValueError(f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one")
+        if max(self.measure.negatives, default=0) * self.corpus.negative_tokens <= short_row:
+            least = short_row // self.corpus.negative_tokens + 1
+            raise ValueError(
+                f"measure.negatives={list(self.measure.negatives)}: the hypotheses are about more negatives than a row of "
+                f"pretrain.tokens={short_row} holds; add a number of at least {least}"
+            )
         return self
 
 

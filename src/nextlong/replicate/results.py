@@ -171,6 +171,10 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     parts: dict[str, Json] = {}
     for source in sources:
         read = store.read_json(source)
+        if not isinstance(read, dict) or not {"recipe", "models"} <= read.keys():
+            raise RunError(
+                f"{source} holds no results of nextlong replicate; give the results.json of its `out` folder"
+            )
         if (name := read["recipe"]["preset"]) in parts:
             raise RunError(f"{source}: another file has results of the preset {name} as well; report them apart")
         parts[name] = read
