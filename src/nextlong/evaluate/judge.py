@@ -302,18 +302,23 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
         ) from None
     # Each question's score; none where a file does not hold those of all.
-    samples: list[Json] = []
-    for item in record.get("data", []):
-        judged, value = item.get("gpt-4-scores"), item.get(metric)
-        # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
-        if is_judged and judged:
-            value = judged["fluency"] * judged["correctness"] / 3
-        if value is None:
-            samples = []
-            break
-        # HELMET asks one question at several depths; such questions are resampled together.
-        group = item.get("id", item.get("qid", item.get("question")))
-        samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+    samples, questions = list[Json](), record.get("data") or []
+    for number, item in enumerate(questions):
+        try:
+            judged, value = item.get("gpt-4-scores"), item.get(metric)
+            # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
+            if is_judged and judged:
+                value = judged["fluency"] * judged["correctness"] / 3
+            if value is None:
+                samples = []
+                break
+            # HELMET asks one question at several depths; such questions are resampled together.
+            group = item.get("id", item.get("qid", item.get("question")))
+            samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EvaluateError(
+                f"{file}: data[{number}] is {item!r:.60}, not a question with its {metric}; give a file as HELMET wrote it"
+            ) from None
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     mark = results.fingerprint({"imported": arguments, "metrics": metrics})
@@ -321,6 +326,6 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     for task in tasks:
         about: Json = {"format": results.FORMAT, "nextlong": nextlong.__version__, "suite": task.suite}
         about |= {"category": task.category, "task": task.name, "metric": metric, "length": length, "score": score}
-        about |= {"scores": {metric: score}, "n": len(record.get("data", [])), "refused": 0}
+        about |= {"scores": {metric: score}, "n": len(questions), "refused": 0}
         about |= {"imported_from": file.name, "fingerprint": mark}
         yield {**about, "depends_on": depends_on, "samples": samples}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -262,7 +263,7 @@ def write_index(folder: Path, model: Json) -> None:
     index, about = folder / _INDEX, {name: model.get(name) for name in ("label", "negatives_cosine")}
     identity = {name: value for name, value in model.items() if name not in about}
     if index.is_file():
-        before = _checked_format(store.read_json(index), index)["model"]
+        before = _checked(store.read_json(index), index, model=dict)["model"]
         if {**before, **about} != {**identity, **about}:
             raise EvaluateError(
                 f"{folder} holds results of another model, {before.get('name')}, or of the same one with other "
@@ -278,13 +279,17 @@ def read_finished(path: Path) -> Result:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
-    if not isinstance(values, dict) or "score" not in values or "task" not in values:
-        raise EvaluateError(f"{path} is not a result of nextlong evaluate; move it out of the folder")
-    return Result(path, _checked_format(values, path))
+    return Result(path, _checked(values, path, task=str, length=(int, NoneType), score=(int, float)))
 
 
-def _checked_format(values: Json, path: Path) -> Json:
-    """Return the values of a file. Raises EvaluateError if it was written in another format than this version reads."""
+def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json:
+    """Return the values of a file. Raises EvaluateError if a field lacks its type, or if another version wrote the file."""
+    if not isinstance(values, dict) or not all(
+        isinstance(values.get(name, ...), kind) for name, kind in fields.items()
+    ):
+        raise EvaluateError(
+            f"{path} is not a file of nextlong evaluate; move it out of the folder, or give another folder"
+        )
     if values.get("format") != FORMAT:
         raise EvaluateError(
             f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again into another "
@@ -300,7 +305,7 @@ def read_results(folder: Path) -> ModelResults:
         reason = "has no " + _INDEX if folder.is_dir() else "is not a folder"
         raise EvaluateError(f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
-    return ModelResults(folder, _checked_format(store.read_json(index), index)["model"], finished)
+    return ModelResults(folder, _checked(store.read_json(index), index, model=dict)["model"], finished)
 
 
 class Partial:

@@ -75,6 +75,16 @@ class _Scratch(Section):
     key_value_heads: Positive = 2
     vocabulary: Positive | None = Field(None, description="null: the run's tokenizer's")
 
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.hidden_size % (2 * self.heads):  # RoPE turns pairs of a head's dimensions
+            raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of 2 × heads={self.heads}; make it one")
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}; make it one"
+            )
+        return self
+
 
 class _Model(Section):
     """The model, and its context extension."""
@@ -117,7 +127,9 @@ class Training(Section):
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            raise ValueError(f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}")
+            raise ValueError(
+                f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}; lower it"
+            )
         return self
 
     @property

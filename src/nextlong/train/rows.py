@@ -24,6 +24,7 @@ from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
+from nextlong.text import counted
 from nextlong.torch import SequenceDataset
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
@@ -138,6 +139,9 @@ class _ParquetRows:
             self._open = group, reader.read_row_group(group[1], columns=names).combine_chunks()
         table = self._open[1]
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
+        if lengths.sum() != len(ids):
+            mistake = f"seq_lengths of row {place} of row group {group[1]} add up to {lengths.sum():,} tokens, not {len(ids):,}"
+            raise RecipeError(f"data.parquet: {group[0]}: {mistake}; {_PARQUET_CURE}")
         if "spans" not in table.column_names:
             return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
@@ -168,6 +172,9 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
     names = file.schema_arrow.names
     if "input_ids" not in names:
         raise RecipeError(f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}")
+    kind = file.schema_arrow.field("input_ids").type
+    if not pa.types.is_integer(getattr(kind, "value_type", pa.null())):
+        raise RecipeError(f"data.parquet: {path}: input_ids holds {kind}, not lists of token ids; {_PARQUET_CURE}")
     if "seq_lengths_padded" in names:
         cure = "export it without export.pad_documents_to"
         raise RecipeError(f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}")
@@ -175,6 +182,9 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
     for number in range(file.num_row_groups):
         (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
         for place, one in enumerate(column):
+            if not one.is_valid or not len(one):
+                cure = "remove the row, or export again"
+                raise RecipeError(f"data.parquet: {path}: row {place} of row group {number} holds no tokens; {cure}")
             lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
             yield (path, number), place, lengths.astype(np.int64)
 
@@ -349,5 +359,5 @@ def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
         )
     if rows < rows_per_step:
         cure = "make more sequences, or lower training.tokens_per_step"
-        raise CorpusError(f"there are {rows} rows to train on and a step needs {rows_per_step}; {cure}")
+        raise CorpusError(f"{counted(rows, 'row')} to train on and a step needs {rows_per_step}; {cure}")
     return rows_per_step
