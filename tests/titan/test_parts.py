@@ -277,12 +277,12 @@ def test_checkpoints_of_another_recipe_are_refused(saved, monkeypatch):
     recipe, folder, _ = saved
     other = recipe.model_copy(update={"seed": 5})
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
         launch.train(other, Console(quiet=True))
     (folder / "model.safetensors.index.json").unlink()
     for name, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
         launch.train(other, Console(quiet=True))
 
 

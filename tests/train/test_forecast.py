@@ -55,7 +55,7 @@ def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
 
-    with pytest.raises(RecipeError, match="cannot share 32 rows a step, 1 at once, evenly"):
+    with pytest.raises(RecipeError, match=r"cannot share the 32 rows of a step evenly \(1 at once\)"):
         estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
 
 

@@ -156,7 +156,7 @@ def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_pat
 
 def test_too_few_rows_for_a_side(tmp_path):
     rows = (written(tmp_path / "rows.parquet", [4, 4]),)
-    with pytest.raises(CorpusError, match=r"data\.parquet leaves no row for train; change data\.validation, or export"):
+    with pytest.raises(CorpusError, match=r"data\.parquet has no row for train; change data\.validation, or export"):
         rows_of("", "row", runs=(), parquet=rows, validation=0.999999)
 
 

@@ -1,6 +1,6 @@
 """Report: tables and figures of results, models side by side, on the console or as files.
 
-Every figure is a function of results that draws on a page and returns whether there was something to draw.
+Every figure is a function of results that draws on a page and returns whether it drew anything.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
 
 
 def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
-    """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
+    """Return every figure that has results, by file name: its title, SVG and PNG."""
     names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
 
     def over_categories(one: ModelResults, length: int) -> float | None:
@@ -166,9 +166,9 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
 
 
 def drawn(draw: Callable[..., bool], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
-    """Return what a function draws on a page, by its arguments, as SVG and PNG; None if it says that there is nothing to draw."""
+    """Return the page that a function draws, as SVG and PNG; None if it returns that it drew nothing."""
     matplotlib, figure_class = required("matplotlib"), required("matplotlib.figure").Figure
-    # The same results give the same bytes: ids without chance, no date; text stays text.
+    # The same results give the same bytes: fixed ids, no date; text stays text.
     settings = {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
     with matplotlib.rc_context(settings | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
@@ -246,7 +246,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
         return False
     axes, width = figure.subplots(), 0.8 / len(results)
     for number, one in enumerate(results):
-        # The bars of the models stand side by side, centred on their category.
+        # The bars of the models are side by side, centred on their category.
         places = np.arange(len(means)) + (number - (len(results) - 1) / 2) * width
         heights = [values[number] or 0.0 for values in means.values()]
         bars = axes.bar(places, heights, width * 0.94, label=one.name, color=_COLOURS[number % len(_COLOURS)])

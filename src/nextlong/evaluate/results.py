@@ -60,7 +60,7 @@ def weighted_interval(values: _Floats, weights: _Floats, groups: _Groups) -> tup
 
 
 def differences(one: Json, other: Json) -> list[str]:
-    """Return in words what differs between two protocols; what only one of them states is not compared."""
+    """Describe the differences between two protocols; a field that only one of them has is not compared."""
     return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
 
 
@@ -94,7 +94,7 @@ class Result:
     @property
     def measured(self) -> Score:
         """The score with the outcome of each question, for its interval and for comparisons."""
-        # Some hold the right and wrong answers of several tasks.
+        # Some files hold the right and wrong answers of several tasks.
         return of_answers(self.values["answers"]) if "answers" in self.values else Score(self.score, ((1.0, self),))
 
     @cached_property
@@ -117,7 +117,7 @@ class Result:
         metric = self.values.get("metric")
         outcomes, groups, number_of = list[float](), list[int](), dict[Any, int]()
         for number, sample in enumerate(self.values.get("samples", ())):
-            # Also of a question that is left out, so that two models' groups have the same numbers.
+            # A question that is left out has a group too, so that two models' groups have the same numbers.
             group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
             if sample.get("refused"):
                 value = 0.0
@@ -299,7 +299,7 @@ def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json
 
 
 def read_results(folder: Path) -> ModelResults:
-    """Read a results directory. Raises EvaluateError if it is none."""
+    """Read a results directory. Raises EvaluateError for any other folder."""
     index = folder / _INDEX
     if not index.is_file():
         reason = "has no " + _INDEX if folder.is_dir() else "is not a folder"
@@ -317,7 +317,7 @@ class Partial:
         path.parent.mkdir(parents=True, exist_ok=True)
         header, lines = {"format": FORMAT, "fingerprint": depends_on}, list(_whole_lines(path))
         self.samples = lines[1:] if lines[:1] == [header] else []
-        # Written anew, so that a line torn by a kill is gone before another is appended.
+        # Rewritten, so that a line torn by a kill is gone before another is appended.
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *self.samples))
         store.write_file(path, text)
         self._file = path.open("a", encoding="utf-8")
@@ -325,7 +325,7 @@ class Partial:
     def append(self, samples: Sequence[Json]) -> None:
         """Add answered samples; they are on the disk when this returns."""
         self._file.write("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
-        # A sample may have taken minutes, so it is on the disk before the next ones are asked.
+        # A sample may have taken minutes, so it is on the disk before the next ones are sent.
         self._file.flush()
         os.fsync(self._file.fileno())
         self.samples.extend(samples)
@@ -343,7 +343,7 @@ class Partial:
 def _whole_lines(path: Path) -> Iterator[Json]:
     if not path.is_file():
         return
-    # Not splitlines: an answer may hold U+2028, which ends no line of ours. Behind the last end is nothing, or a torn line.
+    # Not splitlines: an answer may hold U+2028, which does not end a line here. After the last line end there may be a torn line.
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
             yield json.loads(line.decode("utf-8", errors="replace"))

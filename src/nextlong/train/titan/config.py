@@ -320,9 +320,9 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
             logits = (chunked.lm_head(hidden) if chunked else hidden).float()  # of one chunk at a time
             losses.append(torch.nn.functional.cross_entropy(logits, part, reduction="none", ignore_index=IGNORED))
         of_row, masked = np.zeros(len(row.labels)), torch.full_like(row.labels, IGNORED)
-        here = places_here[is_target].cpu()
-        of_row[here.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
-        masked[here] = row.labels[here]
+        targets = places_here[is_target].cpu()
+        of_row[targets.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
+        masked[targets] = row.labels[targets]
         return tally(replace(row, labels=masked), of_row, longest=longest)
 
 
