@@ -168,7 +168,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         basis = f"{_UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows
     if hardware.count == 1:
-        memory = peak_memory(recipe, config, at_once)
+        memory = _peak_memory(recipe, config, at_once)
     else:
         memory = _sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
     return _Cost(sizes, memory, total, seconds, basis)
@@ -180,7 +180,7 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), device)
     times: dict[int, list[float]] = {1: [], 2: []}
     for layers, of_steps in times.items():
-        network = model_of_layers(recipe, config, layers=layers).to(device)
+        network = _model_of_layers(recipe, config, layers=layers).to(device)
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
             with autocast(recipe, device):
@@ -196,7 +196,7 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
 def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
     """Yield a case of each machine and row length; of several GPUs the fewest ranks per row that fit, else the most."""
     sizes = sizes_of(config)
-    alone = [peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
+    alone = [_peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
     split = [_on_one_rank(recipe, config, tokens) for tokens in _ANCHORS]
     for name, count in _MACHINES:
         tera, gigabytes = _DEVICES[name]
@@ -222,7 +222,7 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     if recipe.memory.checkpointing == "offload":
         changes |= {"checkpointing": "layers"}
     chunked = recipe.model_copy(update={"memory": recipe.memory.model_copy(update=changes)})
-    return peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
+    return _peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
 def _sharded(whole: _PeakMemory, sizes: _Sizes, devices: int) -> _PeakMemory:
@@ -317,7 +317,7 @@ def peak_flops(device: torch.device) -> float | None:
     return next((tera * 1e12 for part, (tera, _) in _DEVICES.items() if part in name), None)
 
 
-def peak_memory(
+def _peak_memory(
     recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32
 ) -> _PeakMemory:
     """Return the peak memory of a step over documents of these lengths, computed at once.
@@ -346,7 +346,7 @@ def _interpolate(first: Mapping[str, float], second: Mapping[str, float], *, sha
     return {part: first[part] + (second[part] - first[part]) * share for part in first}
 
 
-def model_of_layers(
+def _model_of_layers(
     recipe: TrainRecipe, config: PretrainedConfig, *, layers: int, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
     """Return the model as `model.make_model` makes it, with random weights and this many layers; nothing is offloaded."""
@@ -371,7 +371,7 @@ def _run_step(
     with FakeTensorMode():
         # PEFT moves each module to the device that it is on, and torch cannot move fake weights.
         with patch.object(torch.nn.Module, "_apply", lambda module, *_: module):
-            model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
+            model = _model_of_layers(recipe, config, layers=layers, dtype=dtype)
         optimizer = optimizer_for(model, recipe)
         for parameter in model.parameters():  # a first step makes the optimizer's states
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

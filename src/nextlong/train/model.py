@@ -131,7 +131,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         run_tokenizer = Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
         vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
     config = config_of(recipe, vocabulary=vocabulary)
-    tokenizer = tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
+    tokenizer = _tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
     source, held_out = source_of(data, split="train", tokenizer=tokenizer), None
     if data.validation:
         try:
@@ -144,7 +144,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
     rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
-    changes = set_rope_base(config, recipe, max_tokens=rows.longest_document)
+    changes = _set_rope_base(config, recipe, max_tokens=rows.longest_document)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)
@@ -181,7 +181,7 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
     return LlamaConfig(vocab_size=ids, num_hidden_layers=layers, tie_word_embeddings=True, **widths, **heads)
 
 
-def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
+def _set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
     """Set RoPE base and longest document in a config, and return notes. Raises RecipeError where the model cannot be extended."""
     base, replaces = recipe.model.rope_base, recipe.model.rope_scaling == "replace"
     parameters = getattr(config, "rope_parameters", None)
@@ -326,7 +326,9 @@ def memory_advice(recipe: TrainRecipe) -> str:
     return "; or ".join([*unused[:2], "use several GPUs: --engine torchtitan"])
 
 
-def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary: int) -> PreTrainedTokenizerBase | None:
+def _tokenizer_of(
+    recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary: int
+) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer to save beside the weights: the model's own, or the run's for a model from scratch.
 
     Raises TokenizerError if an id of the runs is not one of the model's `vocabulary` ids, or stands for another word there.
