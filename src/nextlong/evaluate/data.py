@@ -71,8 +71,8 @@ class _HubFile(NamedTuple):
     licence: str = ""
 
 
-_SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
-_HUB: Final = {name: _HubFile(**fields) for name, fields in _SOURCES["hub"].items()}
+SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
+_HUB: Final = {name: _HubFile(**fields) for name, fields in SOURCES["hub"].items()}
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
 _STAND_INS: Final = {ESSAYS: "ruler/essays.txt", HAYSTACK: ESSAYS}  # what is read in place of a missing file
@@ -220,7 +220,7 @@ def origin(name: str) -> str:
     if file := _HUB.get(name):
         place = f"{file.path}; its licence: {file.licence}" if file.licence else file.path
         return f"it comes from {file.repo} on the Hugging Face hub ({place}); nextlong evaluate data SUITE downloads it"
-    if source := _SOURCES["elsewhere"].get(name):
+    if source := SOURCES["elsewhere"].get(name):
         return f"give {source}" if source.startswith("any") else f"it comes from {source}"
     helmet = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
     return f"it comes with {helmet}" if name.startswith("helmet/") else "add the file"

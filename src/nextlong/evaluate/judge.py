@@ -29,7 +29,7 @@ import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
-from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.data import SOURCES, DataFiles
 from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
@@ -223,24 +223,7 @@ _RUBRICS: Final = {"narrativeqa": _Rubric("question", _longqa_prompt, _longqa_sc
 }
 
 
-# Our tasks, by a part of HELMET's name of their data set. HELMET scores three needles once, and its averages count them under
-# Recall and under its RULER.
-_TASKS: Final = {
-    **{name: name for name in ("json_kv", "triviaqa", "hotpotqa", "popqa", "narrativeqa", "infbench_qa")},
-    **{name: name for name in ("trec_coarse", "trec_fine", "banking77")},
-    "kilt_nq": "nq",
-    "msmarco_rerank_psg": "msmarco",
-    "clinic150": "clinc150",
-    "icl_nlu": "nlu",
-    "infbench_choice": "infbench_mc",
-    **{f"ruler_{name}": f"helmet_{name}" for name in ("fwe", "cwe", "vt", "qa_1", "qa_2")},
-    **{f"ruler_niah_s_{n}": f"helmet_niah_single_{n}" for n in (1, 2, 3)},
-    "ruler_niah_mk_1": "helmet_niah_multikey_1",
-    "ruler_niah_mk_2": "ruler_mk_needle helmet_niah_multikey_2",
-    "ruler_niah_mk_3": "ruler_mk_uuid helmet_niah_multikey_3",
-    "ruler_niah_mq": "helmet_niah_multiquery",
-    "ruler_niah_mv": "ruler_mv helmet_niah_multivalue",
-}
+_TASKS: Final[dict[str, str]] = SOURCES["helmet_tasks"]  # task names, joined by a space, by a part of HELMET's name
 _JUDGED_BY_HELMET: Final = "gpt-4-score"  # of NarrativeQA, from 0 to 3; without a judge, ROUGE counts
 
 

@@ -14,10 +14,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.resources import files
 from itertools import pairwise, product, zip_longest
 from typing import Annotated, Any, Final, NamedTuple, NotRequired
 
 import numpy as np
+import yaml
 from annotated_types import Len
 
 from nextlong.errors import EvaluateError
@@ -81,23 +83,6 @@ _NEEDLES: Final = "nolima/needle_set.json"
 _BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
 _DEPTHS: Final = 26
 _LATENT_BUDGET: Final = 192
-_NAMES: Final = ("Amara", "Bastian", "Celeste", "Dmitri", "Elowen", "Farouk", "Greta", "Hiroshi", "Ingrid", "Joaquin")
-# A needle, and what it takes to know: each question names only what the needle implies.
-_OWN: Final = (
-    ("{CHAR} has a flat above the square in front of the Sagrada Família.", "Which character lives in Spain?"),
-    ("From the bedroom of {CHAR} one hears the bell of Big Ben.", "Which character lives in England?"),
-    ("The balcony of {CHAR} looks onto the Brandenburg Gate.", "Which character lives in Germany?"),
-    ("In fact, {CHAR} rents a room beside the Colosseum.", "Which character lives in Italy?"),
-    (
-        "Every morning {CHAR} jogs around the foot of the Eiffel Tower before breakfast.",
-        "Which character lives in France?",
-    ),
-    ("The house of {CHAR} stands two streets from the Taj Mahal.", "Which character lives in India?"),
-    ("{CHAR} cannot drink milk without falling ill.", "Which character should not be offered ice cream?"),
-    ("Since a fall from a horse {CHAR} uses a wheelchair.", "Which character cannot climb the stairs of a tower?"),
-    ("{CHAR} has eaten no meat since childhood.", "Which character would refuse a beef stew?"),
-    ("For thirty years {CHAR} has repaired violins.", "Which character knows most about musical instruments?"),
-)
 _QUESTIONS, _TESTS = Annotated[dict[str, str], Len(1)], Annotated[dict[str, dict[str, Any]], Len(1)]
 _NEED_NOT: Final = {"character_set": NotRequired[list[str]], "task_template": NotRequired[str]}
 _SHAPE: Final = record(id=TEXT, needle=TEXT, questions=_QUESTIONS, tests=_TESTS, **_NEED_NOT)
@@ -128,7 +113,10 @@ def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sa
 
     The published needles in the published books, or, without books, ours in the haystack.
     """
-    needles = [_LatentNeedle(text, question, prompt_of("nolima_own"), _NAMES) for text, question in _OWN]
+    needles = [
+        _LatentNeedle(text, question, prompt_of("nolima_own"), tuple(_WORDS["names"]))
+        for text, question in _WORDS["needles"]
+    ]
     needles = list(_published_needles(request.data)) if books else needles
     texts = [request.data.text(book) for book in books] or [_haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
@@ -162,14 +150,9 @@ def _contains(answer: str, sample: Sample) -> dict[str, float]:
 
 _WORLD_BUDGET: Final = 20
 _LEAST_TOKENS: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
-_PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
-_GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
-_PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
-_ITEMS: Final = ("apple", "football", "milk")
-_MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled to the", "went back to the")
-_TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
-_DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
-_GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
+_WORDS: Final = yaml.safe_load((files("nextlong.evaluate.tasks") / "haystack.yaml").read_text(encoding="utf-8"))
+_PEOPLE, _GIVERS, _PLACES, _ITEMS = (_WORDS[name] for name in ("people", "givers", "places", "items"))
+_MOVES, _TAKES, _DROPS, _GIVES = (_WORDS[name] for name in ("moves", "takes", "drops", "gives"))
 _STEPS: Final = {"qa1": (2, 10), "qa2": (6, 20), "qa3": (10, 40)}  # fewest and most
 _Story = tuple[list[str], str, str]  # facts in their order, question, answer
 
@@ -246,8 +229,8 @@ def _given(draw: random.Random, name: str) -> _Story:
 
 # Each task's world, with the labels of its answers.
 _WORLDS: Final[dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]] = {
-    **dict.fromkeys(_STEPS, (_walked, _PLACES)),
-    "qa4": (_beside, _PLACES),
+    **dict.fromkeys(_STEPS, (_walked, tuple(_PLACES))),
+    "qa4": (_beside, tuple(_PLACES)),
     "qa5": (_given, tuple(one.lower() for one in (*_GIVERS, *_ITEMS))),
 }
 
