@@ -134,8 +134,8 @@ class _Running:
         if step.sizes is not None:
             order.sort(key=step.sizes.__getitem__, reverse=True)
         self._left = deque(number for number in order if number not in self._parts and number not in replaced)
-        self._join_of = {member: number for number, join in self._joins.items() for member in join.members}
         left = {number: join for number, join in self._joins.items() if number not in self._parts}
+        self._join_of = {member: number for number, join in left.items() for member in join.members}
         # By join that is to be done: how many of its members are not.
         self._missing = {number: len({*join.members} - {*self._parts}) for number, join in left.items()}
         # A join whose members are all done comes before the tasks that are left, so that few members' files are kept.
