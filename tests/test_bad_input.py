@@ -322,7 +322,10 @@ def test_a_target_too_small_for_any_document(kept):
 
 def test_a_target_below_the_special_tokens(kept):
     err = told(kept, "tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", "compose.target_tokens=2")
-    assert "recipe.yaml: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos; raise it" in err
+    assert (
+        "recipe.yaml: compose.target_tokens=2 leaves no room for text beside tokenizer.bos and tokenizer.eos; raise it"
+        in err
+    )
 
 
 def test_unknown_keys_and_wrong_values_are_all_told(kept):
@@ -346,7 +349,7 @@ def test_a_run_dir_that_cannot_be_written(kept):
 
 def test_a_source_that_does_not_exist(kept):
     err = told(kept, "ingest.sources.0.path=nowhere/x.jsonl")
-    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (looked for ")
+    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (resolved to ")
     assert "matches no file; check the pattern" in told(kept, "ingest.sources.0.path=nowhere/*.jsonl")
 
 
@@ -372,7 +375,7 @@ def test_a_recipe_that_is_none(bench, command, content, message):
 def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
-    assert err.startswith(f"error: {kept.folder} holds no finished run; it has these below it: {kept.folder}")
+    assert err.startswith(f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}")
     assert "is a file, not a run directory" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
     assert "nowhere does not exist; name the run_dir" in kept.call("peek", kept.folder / "nowhere")[2]
 

@@ -298,8 +298,8 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
             "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
         ),
         (["--by", "sequences"], "--by sequences needs proportions; add --mix 1,2 or remove --by"),
-        (["--to", "parkett"], "--to parkett: export.formats: there is no format 'parkett'; did you mean 'parquet'?"),
-        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
+        (["--to", "parkett"], "--to parkett: export.formats: unknown format 'parkett'; did you mean 'parquet'?"),
+        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 is less than the length of a sequence"),
     ],
 )
 def test_an_option_of_export_that_cannot_be_met_is_named(call, folder, options, message):

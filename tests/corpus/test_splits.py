@@ -458,5 +458,5 @@ def test_a_damaged_frame_stops_the_run_with_the_name_of_its_file(tmp_path):
     parts = [part for (part,) in _split_inputs([file], source, shard_bytes=1000, part_bytes=1000)]
     assert len(parts) == 3
     assert _count_lines(None, part=parts[0]).lines > 0
-    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst ends early or is damaged"):
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst is truncated or damaged"):
         _count_lines(None, part=parts[1])

@@ -258,7 +258,7 @@ def test_extended_sequences_stay_one_document(recipe_for, tmp_path):
 
 
 def test_formats_that_mark_sequences_alone_refuse_it(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match="boundaries is document but mds cannot take it"):
+    with pytest.raises(RecipeError, match="boundaries is document but mds does not support it"):
         recipe_for(tmp_path / "run", "export.boundaries=document", "export.formats=[mds]")
 
 

@@ -202,7 +202,7 @@ def test_the_time_between_two_dates_is_a_condition():
         ("true) UNION SELECT (1", "is more than one condition"),
         ("true); DROP TABLE x; SELECT (1", "SELECT statements"),
         ("1 = 1", "names no column"),
-        ("Lang = 'a' OR lang = 'b'", "names 'Lang' and 'lang', which are one column in SQL"),
+        ("Lang = 'a' OR lang = 'b'", "uses 'Lang' and 'lang', which are the same column in SQL"),
         ("row_number() OVER () > x", "contains a window"),
     ],
 )

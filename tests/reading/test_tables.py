@@ -144,7 +144,7 @@ def test_cut_parquet_file_stops(tmp_path, fraction):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
-    with pytest.raises(CorpusError, match="ends early or is damaged"):
+    with pytest.raises(CorpusError, match="is truncated or damaged"):
         read(path)
 
 
@@ -156,7 +156,7 @@ def test_parquet_damaged_in_its_middle_stops(tmp_path):
     content = bytearray(path.read_bytes())
     content[200:400] = bytes(200)
     path.write_bytes(content)
-    with pytest.raises(CorpusError, match="ends early or is damaged"):
+    with pytest.raises(CorpusError, match="is truncated or damaged"):
         read(path)
 
 

@@ -163,7 +163,8 @@ def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int
 def _similar_pairs(
     out: Path, *, band: int, step: int, passes: int, threshold: float, **files: Sequence[Path]
 ) -> TaskResult:
-    """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of documents that agree on a band, in a range of its hashes, and are similar.
+    """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of documents that agree on a band, in a range of its hashes, and are
+    similar.
 
     The range is number `step` of `passes`. The `files` of each shard are `signatures`, `band_hashes` and `band_rows`, as
     `_minhash_shard` writes them, and `hashes` of contents, uint64 (rows,). A document is compared with the first of those that

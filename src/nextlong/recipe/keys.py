@@ -100,8 +100,8 @@ class MayBePrivate:
 class Operational:
     """Mark a key that changes how or where a run works, never its data: changing it invalidates no cached step.
 
-    The one exception is `tokenizer.engine`: changing it reruns the steps that tokenize, because it is a workaround for an engine
-    that produced wrong ids.
+    The one exception is `tokenizer.engine`: changing it reruns the steps that tokenize, because it is a workaround for an
+    engine that produced wrong ids.
     """
 
 

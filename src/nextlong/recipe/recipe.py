@@ -185,8 +185,8 @@ class Recipe(Section):
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
         """Read a YAML recipe and its `base`, and apply overrides such as `compose.target_tokens=128k`.
 
-        A recipe with overrides is a variant of the file's own settings, which it keeps as `own`. Raises RecipeError that names the
-        file, the key, the value and the fix.
+        A recipe with overrides is a variant of the file's own settings, which it keeps as `own`. Raises RecipeError that names
+        the file, the key, the value and the fix.
         """
         data = read_file(Path(path), init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))

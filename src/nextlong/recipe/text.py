@@ -70,8 +70,8 @@ def preset_path(name: str) -> Path:
 def read_file(path: Path, *, init: str, has_presets: bool = False) -> Json:
     """Return the keys of a recipe file, laid over those of its base.
 
-    `init` is the command that writes such a file, {} for its name; `has_presets` says that a base may be a recipe of the package.
-    Raises RecipeError naming the file, the line and the cure.
+    `init` is the command that writes such a file, {} for its name; `has_presets` says that a base may be a recipe of the
+    package. Raises RecipeError naming the file, the line and the cure.
     """
     return _laid_over_base(_read_yaml(path, init=init), path.parent, (path,), init=init, has_presets=has_presets)
 
