@@ -130,7 +130,7 @@ def rebuilt(run):
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert message == "ingest.sources hold no records: every file is empty; name files with documents in them"
+    assert message == "ingest.sources have no records: every file is empty; use files with documents"
 
 
 def test_binary_junk(bench):
@@ -242,7 +242,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.startswith(
         "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
-    assert "; the first: corpus.jsonl:1: " in message
+    assert "; first one: corpus.jsonl:1: " in message
     assert message.endswith("; correct the files, or set ingest.max_reject_share=0.02 in the recipe")
 
 
@@ -263,7 +263,7 @@ def test_a_line_of_many_mb(bench, megabytes):
         jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
     )
     assert message.startswith("1 of 9 records (11.11%) were rejected")
-    assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
+    assert f"; first one: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
     assert "documents: 9 kept of 9\n" in out

@@ -363,7 +363,7 @@ def test_a_format_whose_documents_must_end_wants_a_token_for_it():
 
 def test_a_shard_larger_than_its_format_can_count_is_refused():
     told = refusal("export.formats=prolong", "export.shard_mb=5000")
-    assert told == "recipe: export: shard_mb is 5000 but a file of prolong holds 4000 at most; lower it"
+    assert told == "recipe: export: shard_mb is 5000 but a prolong file holds at most 4000; lower it"
 
 
 @pytest.mark.parametrize("run_dir", ["s3://bucket/run", "gs://bucket/run", "memory://run"])

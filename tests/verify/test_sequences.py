@@ -156,7 +156,7 @@ def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
 
 def test_a_sequence_must_have_the_layout_of_its_run():
     one = sequence(*SOUND, layout=Layout.INTERLEAVED)
-    assert list(_order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]
+    assert list(_order_problems(run_of(), one)) == ["sequence 0 is interleaved, those of the run are concatenated"]
 
 
 # meta-chunks and negatives: document 0 is extended by chunks of document 1

@@ -180,7 +180,7 @@ def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, w
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(
                     f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; all workers can read "
-                    "several smaller files, uncompressed JSON lines, JSON lines in several zstd frames (pzstd, or .zst files joined "
+                    "several smaller files, plain JSON lines, JSON lines in several zstd frames (pzstd, or .zst files joined "
                     "by cat), and Parquet"
                 )
     return messages

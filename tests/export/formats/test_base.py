@@ -116,7 +116,7 @@ def test_without_a_reader_of_its_own_only_hashes_are_checked_and_verify_says_so(
 def test_a_reader_that_tells_of_what_rows_do_not_have_is_a_breach(own_run, install):
     install(MODULE.replace('yield {"input_ids"', 'yield {"colour": "red", "input_ids"'))
     runs_export.export([own_run], formats=["lines"])
-    assert "its reader returns 'colour', which rows do not have" in lines_outcome(own_run).examples[0]
+    assert "its reader returns the unexpected column 'colour'" in lines_outcome(own_run).examples[0]
 
 
 def test_what_it_wants_holds_in_recipes(install, own_run):
