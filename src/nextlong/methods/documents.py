@@ -62,19 +62,19 @@ def document_steps(
 ) -> list[Step]:
     """Return the steps that give a method what it needs, and the one that drafts."""
     queries = draws(recipe.compose, attempt) if method.searches == "sampled documents" else None
-    documents = documents_step(recipe, ingest, chunk, queries=queries)
+    documents = documents_step(ingest, chunk, queries=queries, seed=recipe.compose_seed)
     needed = [documents, _lengths_step(recipe.tokenizer.engine, ingest, chunk, tokenizer)]
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
-        encoder = encoder_step(recipe, ingest, chunk)
-        embed = embed_step(recipe, ingest, chunk, encoder)
-        vectors = document_vectors_step(recipe, chunk, embed)
+        encoder = encoder_step(recipe.encoder, ingest, chunk, seed=recipe.seed)
+        embed = embed_step(recipe.encoder, ingest, chunk, encoder)
+        vectors = document_vectors_step(chunk, embed, of=recipe.documents.vector)
         # Short documents' neighbours are short too. Each further attempt, after one that ran out of them, doubles the characters.
-        chars = 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt
+        chars = 4 * document_chars(recipe.sequence_tokens, TYPICAL_CHARS_PER_TOKEN) * 2**attempt
         number = method.neighbours(recipe.options)
         neighbours = {"chars": chars} if number is None else {"neighbours": number}
-        index = index_steps(recipe, vectors, documents, neighbours)
-        *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
+        index = index_steps(recipe.search, vectors, documents, neighbours, seed=recipe.seed)
+        *scanning, mine = mine_steps(recipe.search, "neighbours", vectors, documents, index, neighbours)
         parts = _partition_steps(documents, vectors, neighbours, size=recipe.documents.partition_size, seed=recipe.seed)
         on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
         needed += [*parts, mine, *([vectors] if Need.DOCUMENT_VECTORS in method.needs else [])]

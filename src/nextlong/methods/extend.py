@@ -64,12 +64,15 @@ _Paths = Sequence[Path]
 
 def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
     """Return the steps of Negative Document Extension."""
-    encoder = encoder_step(recipe, ingest, chunk)
-    meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
-    neighbours = {"neighbours": candidates_of(recipe)}
-    compose, index_name = recipe.compose, recipe.search.index
+    compose, mine, seed, max_chars = recipe.compose, recipe.mine, recipe.seed, recipe.chunk.max_chars
+    encoder = encoder_step(recipe.encoder, ingest, chunk, seed=seed)
+    meta_documents = meta_documents_step(
+        compose, ingest, chunk, attempt=attempt, seed=recipe.compose_seed, max_chars=max_chars
+    )
+    neighbours = {"neighbours": candidates_of(compose, mine, max_chars=max_chars)}
+    index_name = recipe.search.index
     shortlisting: list[Step] = []
-    if recipe.mine.shortlist is not None:  # which excludes what needs the vectors of chunks that are not on it
+    if mine.shortlist is not None:  # which excludes what needs the vectors of chunks that are not on it
         why = ""
         if compose.sequences == "all":
             why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
@@ -79,15 +82,15 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
             why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
         if why:
             raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
-        shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents)
-    embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
+        shortlisting = shortlist_steps(compose, mine, ingest, chunk, meta_documents, seed=seed)
+    embed = embed_step(recipe.encoder, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
-    index = [] if shortlisting else index_steps(recipe, embed, meta_documents, neighbours)
-    mining = mine_steps(recipe, "mine", embed, meta_documents, shortlisting or index, neighbours)
+    index = [] if shortlisting else index_steps(recipe.search, embed, meta_documents, neighbours, seed=seed)
+    mining = mine_steps(recipe.search, "mine", embed, meta_documents, shortlisting or index, neighbours)
     near_duplicate_steps = []
-    if recipe.mine.near_duplicates_for(compose.negatives) is not None:
+    if mine.near_duplicates_for(compose.negatives) is not None:
         shingled = shingling.shingles_step(ingest, chunk)
-        near_duplicate_steps = [shingled, shingling.weights_step(recipe, ingest, chunk, shingled)]
+        near_duplicate_steps = [shingled, shingling.weights_step(ingest, chunk, shingled, seed=seed)]
     inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
     draft = _draft_step(recipe, inputs, attempt=attempt)
     # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.

@@ -28,7 +28,7 @@ from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_text
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
-from nextlong.recipe import Recipe
+from nextlong.recipe import Encoder
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
@@ -165,22 +165,22 @@ def _values(amounts: Amounts) -> float:
     return amounts.chunks * amounts.dimensions
 
 
-def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> Step:
     """The chunks → whatever the encoder needs of them before the first is embedded; nothing for some."""
-    kind, encoder = kind_of(recipe.encoder), recipe.encoder
+    kind = kind_of(encoder)
 
     def tasks(done: Artifacts) -> list[Task]:
         text = corpus(done)
-        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=recipe.seed)
+        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=seed)
 
-    config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
+    config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=seed)
     needs, costs = kind.resources(encoder), kind.estimate(encoder)
     return Step("encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=costs)
 
 
-def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
+def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
     """CHUNKS, all or those on the shortlist → VECTORS: by shards, or by slices of them where the encoder asks for that."""
-    kind, encoder = kind_of(recipe.encoder), recipe.encoder
+    kind = kind_of(encoder)
     inputs = (ingest, chunk, prepared) if shortlist is None else (ingest, chunk, prepared, shortlist)
 
     def tasks(done: Artifacts) -> Work:
@@ -211,13 +211,13 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, prepared: Step, shortl
     return Step("embed", version, {}, inputs, tasks, EmbedResult, resources=needs, estimate=estimate)
 
 
-def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
+def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     """VECTORS → one vector a document."""
 
     def disk(amounts: Amounts) -> float:
         return amounts.kept_documents * (amounts.dimensions + 8)
 
-    config: Json = {"of": recipe.documents.vector}
+    config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
     estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks=per_shard)

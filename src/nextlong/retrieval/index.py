@@ -19,7 +19,6 @@ import numpy as np
 
 from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
-from nextlong.recipe import Recipe
 from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import costs, ivf
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
@@ -62,18 +61,18 @@ def queries_of(done: Artifacts) -> Path:
     return done["meta_documents"].file(".meta_documents.npy")
 
 
-def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: NeighbourCount) -> list[Step]:
+def index_steps(search: Search, vectors: Step, queries: Step, neighbours: NeighbourCount, *, seed: int) -> list[Step]:
     """Return the steps that build an index over `vectors` for `queries`, a step that sampled them; none for exact search."""
-    if recipe.search.index != AUTO and not index_kind(recipe.search.index).is_built:
+    if search.index != AUTO and not index_kind(search.index).is_built:
         return []
-    search, is_auto = recipe.search, recipe.search.index == AUTO
+    is_auto = search.index == AUTO
 
     def train(done: Artifacts) -> list[Task]:
         load: dict[str, Any] = {"queries": 0, "k": 0}
         if is_auto:
             drawn = done["documents" if "documents" in done else "meta_documents"].result(DrawResult)
             load = {"queries": drawn.meta_chunks or drawn.drawn, "k": count_neighbours(neighbours, done)}
-        return [partial(_choose_and_train, vectors=vectors_of(done), search=search, seed=recipe.seed, **load)]
+        return [partial(_choose_and_train, vectors=vectors_of(done), search=search, seed=seed, **load)]
 
     def part_bounds(done: Artifacts) -> list[int]:
         # Where the shards of each part of the index begin, and their end.
@@ -92,7 +91,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         if is_exact(done):
             return Work([])
         files, bounds, k = index_files(done), part_bounds(done), count_neighbours(neighbours, done)
-        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": recipe.seed, "k": k}
+        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": seed, "k": k}
         tasks = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
         each = [
             partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **given)
@@ -101,11 +100,11 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         tune = partial(ivf.tune, blocks=tasks, target=search.recall, **given)
         return Work(each, [Join(range(tasks), lambda _: tune, replaces=True)])
 
-    config: Json = {"index": search.index, "seed": recipe.seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
+    config: Json = {"index": search.index, "seed": seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
     index = Step("index", 3, config, inputs, train, _IndexResult, estimate=costs.TRAIN)
     shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
-    config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": recipe.seed}
+    config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": seed}
     inputs = (vectors, queries, index, shards)
     return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]
 

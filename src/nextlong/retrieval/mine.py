@@ -24,9 +24,8 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
-from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
-from nextlong.recipe.keys import AUTO, EXACT
+from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import costs, exact
 from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind
@@ -233,7 +232,7 @@ _MINE = costs.of_products(
 
 
 def mine_steps(
-    recipe: Recipe, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
+    search: Search, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
 ) -> list[Step]:
     """VECTORS → CANDIDATES of the queries, by the index that the steps `before` built, or exactly; the last step is `name`.
 
@@ -242,8 +241,8 @@ def mine_steps(
     given = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
     unbuilt = None  # an index of another package, which reads the vectors as they are stored
-    if recipe.search.index not in (AUTO, EXACT) and not index_kind(recipe.search.index).is_built:
-        unbuilt = recipe.search.index
+    if search.index not in (AUTO, EXACT) and not index_kind(search.index).is_built:
+        unbuilt = search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
     def least_tasks(done: Artifacts) -> Work:
@@ -269,9 +268,9 @@ def mine_steps(
         each = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
         return Work(each, gpu="unused" if index_kind(files.index).is_built or scans else None)
 
-    resources = Resources(gpu="unused" if recipe.search.device == "cpu" else "optional")
+    resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
-    if recipe.search.index in (AUTO, EXACT):
+    if search.index in (AUTO, EXACT):
         least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
         scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
         scanning = [least, scan]

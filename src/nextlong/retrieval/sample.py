@@ -19,8 +19,8 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import ranges, read_chunks
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
-from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
+from nextlong.recipe.keys import Compose
 from nextlong.rng import keyed_hash, shuffled
 from nextlong.schemas import META_DOCUMENTS
 from nextlong.text import Json
@@ -128,10 +128,12 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     return found
 
 
-def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
-    """CHUNKS → the sampled meta-documents."""
-    least = recipe.compose.min_meta_chunks
-    config: Json = {"draws": draws(recipe.compose, attempt), "min_meta_chunks": least, "seed": recipe.compose_seed}
+def meta_documents_step(
+    compose: Compose, ingest: Step, chunk: Step, *, attempt: int, seed: int, max_chars: int
+) -> Step:
+    """CHUNKS, of at most `max_chars` characters each → the sampled meta-documents."""
+    least = compose.min_meta_chunks
+    config: Json = {"draws": draws(compose, attempt), "min_meta_chunks": least, "seed": seed}
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
@@ -140,23 +142,23 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
 
     def check(done: Artifact) -> None:
         if not (sampled := done.result(DrawResult)).drawn:
-            raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
+            raise CorpusError(none_long_enough(f"{sampled.documents:,} documents", least, max_chars=max_chars))
 
     estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)
     return Step("meta_documents", 1, config, (ingest, chunk), tasks, DrawResult, check=check, estimate=estimate)
 
 
-def none_long_enough(recipe: Recipe, documents: str) -> str:
+def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) -> str:
     """Return the message for a corpus in which no document has enough chunks to be extended."""
     return (
-        f"none of the {documents} has compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks of at most "
-        f"chunk.max_chars={recipe.chunk.max_chars} characters; lower either, or add longer documents"
+        f"none of the {documents} has compose.{min_meta_chunks=} chunks of at most "
+        f"chunk.max_chars={max_chars} characters; lower either, or add longer documents"
     )
 
 
-def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
+def documents_step(ingest: Step, chunk: Step, *, queries: int | None, seed: int) -> Step:
     """CHUNKS → DOCS: every document that has chunks, and the queries, so many of them or (None) all."""
-    config: Json = {"seeds": queries, "seed": recipe.compose_seed}
+    config: Json = {"seeds": queries, "seed": seed}
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")

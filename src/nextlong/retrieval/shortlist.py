@@ -33,8 +33,8 @@ from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.finished import corpus as corpus_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
-from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
+from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import query_ranges
 from nextlong.rng import threshold_for
@@ -261,9 +261,10 @@ def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr
         yield first, queries[first:last] @ weights
 
 
-def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: Step) -> list[Step]:
+def shortlist_steps(
+    compose: Compose, mine: Mine, ingest: Step, chunk: Step, meta_documents: Step, *, seed: int
+) -> list[Step]:
     """CHUNKS and META_DOCUMENTS → SHORTLIST; the last step is `shortlist`."""
-    seed = recipe.seed
 
     def words_of(done: Artifacts) -> dict[str, Any]:
         """What `_choose_words` and `_mark_shard` both take."""
@@ -275,7 +276,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
 
     def choose(done: Artifacts) -> list[Task]:
         given = words_of(done)
-        wanted = shortlist_chunks(recipe, given["words"][1].chars / max(1, given["words"][1].sampled))
+        wanted = shortlist_chunks(compose, mine, given["words"][1].chars / max(1, given["words"][1].sampled))
         each = partial(_choose_words, corpus=corpus_of(done), wanted=wanted, **given)
         return [partial(each, rows=slice(*some)) for some in query_ranges(given["meta_documents"])]
 
@@ -287,9 +288,8 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         return [partial(each, shard=shard, files=files) for shard, files in shards]
 
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
-    compose = recipe.compose
     asked: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
-    asked["chunks"] = recipe.mine.shortlist_chunks
+    asked["chunks"] = mine.shortlist_chunks
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)

@@ -22,7 +22,6 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, ranges, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
-from nextlong.recipe import Recipe
 from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
@@ -319,16 +318,16 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
     return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
-def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
+def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Step:
     """SHINGLES → their weights, by how many of a sample of the documents hold them."""
 
     def tasks(done: Artifacts) -> list[Task]:
         chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
         share = min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))))
-        weigh = partial(weigh_shingles, store=shingle_store(done), share=share, seed=recipe.seed)
+        weigh = partial(weigh_shingles, store=shingle_store(done), share=share, seed=seed)
         return [partial(weigh, chunks=chunked.files(".chunks.arrow"), hashes=hashes)]
 
-    config = {"sampled_chars": _SAMPLED_CHARS, "seed": recipe.seed}
+    config = {"sampled_chars": _SAMPLED_CHARS, "seed": seed}
     estimate = Estimate(
         # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
         work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
