@@ -135,7 +135,9 @@ def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(
     assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
     assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
     for key, wanted in (("text", {"text": "body"}), ("metadata", {"metadata": ["body"]})):
-        with pytest.raises(CorpusError, match=rf"a.parquet has 2 columns 'body', .* meant by .*{key}.*; rename one"):
+        with pytest.raises(
+            CorpusError, match=rf"a.parquet has 2 columns 'body', so .*{key}.* is ambiguous; rename one"
+        ):
             read(tmp_path / "a.parquet", **wanted)
 
 

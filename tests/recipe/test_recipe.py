@@ -39,11 +39,11 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
         (
             "ingest.sources=a",
-            "recipe: ingest.sources must be a list (it is 'a'); lists stand in brackets: --set 'ingest.sources=[{path: a}]'",
+            "recipe: ingest.sources must be a list (it is 'a'); a list needs brackets: --set 'ingest.sources=[{path: a}]'",
         ),
         (
             "decontaminate.files=a,b",
-            "recipe: decontaminate.files must be a list (it is 'a,b'); lists stand in brackets: "
+            "recipe: decontaminate.files must be a list (it is 'a,b'); a list needs brackets: "
             "--set 'decontaminate.files=[a,b]'",
         ),
         (
@@ -92,7 +92,7 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("tokenizer.source=gpt2", "recipe: tokenizer: set either source (a tokenizer.json or a hub name) or train"),
         (
             "chunk.max_chars=15",
-            "recipe: chunk.max_chars: a chunk of fewer than 16 characters has too few words to ",
+            "recipe: chunk.max_chars must be greater than or equal to 16 ",
         ),
     ],
 )
@@ -245,14 +245,14 @@ def test_load_names_file_key_and_value(tmp_path):
     [
         ("a: [\n", r"r\.yaml:2: not YAML: expected the node content"),
         ("run_dir: r\n\tseed: 1\n", r"r\.yaml:2: not YAML: found character '\\t'"),
-        ("seed: 1\nseed: 2\n", r"r\.yaml:2: not YAML: key 'seed' stands twice"),
-        ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: key 'fit' stands twice"),
+        ("seed: 1\nseed: 2\n", r"r\.yaml:2: not YAML: duplicate key 'seed'"),
+        ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: duplicate key 'fit'"),
         ("a: \x00\n", r"r\.yaml is not YAML: unacceptable character"),
         ("run_dir: 2024-13-45\n", r"r\.yaml is not YAML: month must be in 1\.\.12"),
         ("- a\n", r"r\.yaml is a YAML list, not a mapping of keys; `nextlong init` writes a recipe"),
         ("just text", r"r\.yaml is a YAML text, not a mapping of keys"),
         ("", r"r\.yaml is empty; `nextlong init` writes a recipe"),
-        ("1: 2\n", r"r\.yaml: 1 is not a key; keys are words"),
+        ("1: 2\n", r"r\.yaml: 1 is not a key; keys are strings"),
     ],
 )
 def test_a_file_that_is_no_recipe(tmp_path, text, message):
@@ -262,10 +262,10 @@ def test_a_file_that_is_no_recipe(tmp_path, text, message):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(
-        RecipeError, match=r"x\.yaml does not exist; `nextlong init .*x\.yaml` writes a commented recipe there"
+        RecipeError, match=r"x\.yaml does not exist; `nextlong init .*x\.yaml` writes a commented recipe"
     ):
         Recipe.load(tmp_path / "x.yaml")
-    with pytest.raises(RecipeError, match="cannot be read: Is a directory; name a recipe file"):
+    with pytest.raises(RecipeError, match="cannot be read: Is a directory; use a recipe file"):
         Recipe.load(tmp_path)
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match=r"b\.yaml is not UTF-8 text"):

@@ -204,7 +204,7 @@ def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_s
     shutil.rmtree(next(run.glob(f"*-rows-{rows}")))
     outcomes = {outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)}
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
-    assert "(deleted by gc?), so their order is not known" in outcomes["jsonl train rows"].note
+    assert "(deleted by gc?), so the order of the rows is unknown" in outcomes["jsonl train rows"].note
     assert sum(outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
     lines = (
         (there / "jsonl/train").glob("*.jsonl")

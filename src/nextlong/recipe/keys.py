@@ -231,7 +231,9 @@ class Ray(Section):
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: PositiveLength = _key(2048, "maximum chunk size in characters (the paper's granularity s); at least 16")
+    max_chars: Annotated[Length, Field(ge=16)] = _key(
+        2048, "maximum chunk size in characters (the paper's granularity s)"
+    )
     length: Literal["slice", "paper"] = _key(
         "slice", "slice: max_chars counts every character; paper: it does not count newlines between paragraphs"
     )
@@ -239,13 +241,6 @@ class Chunk(Section):
         "split",
         "paragraphs over max_chars: split at sentence ends, then words; keep: leave them whole, as in the paper",
     )
-
-    @field_validator("max_chars")
-    @classmethod
-    def _some_words(cls, value: int) -> int:
-        if value < 16:
-            raise ValueError("a chunk of fewer than 16 characters has too few words to search for; use 16 or more")
-        return value
 
 
 class Decontaminate(Section):
