@@ -1,6 +1,7 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
 In:  a recipe. Out: the finished steps in its run directory, and the record of the variant.
+
 ingest → select → chunk → encoder → embed → index → mine → draft → referenced_chunks → tokens → compose → rows → files
                      ├→ meta_documents ────────────┘        ↑             ↑
                      ├→ shingles → weights ─────────────────┘             │

@@ -322,7 +322,7 @@ def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contami
         ("a.txt", b"\xff\xfe", "cannot be read: "),
         ("a.txt.gz", b"no gzip", "cannot be read: "),
         ("a.json", b'["short text"]', "has no text of at least 8 words and no question of at least 3"),
-        ("a.csv", b"", "so there is nothing to look for"),
+        ("a.csv", b"", "so there is nothing to search for"),
     ],
 )
 def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):

@@ -184,5 +184,5 @@ def test_the_cure_for_rejects_cures():
 def test_no_document_at_all_is_refused_whatever_the_limit():
     with pytest.raises(CorpusError, match="all 2 records were rejected"):
         check(documents=0, max_reject_share=1.0)
-    with pytest.raises(CorpusError, match="hold no records"):
+    with pytest.raises(CorpusError, match="have no records"):
         check(documents=0, reasons={}, example="")

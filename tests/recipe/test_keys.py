@@ -116,7 +116,7 @@ def test_a_recipe_takes_them_where_lengths_are():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters take them: write 500000"),
+        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters may use k and M: write 500000"),
         ("compose.sequences=1M", "write 1000000"),
         ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number, such as 131072, 128k"),
         ("compose.target_tokens=1g", "or 1M (M is 1,048,576) (it is '1g')"),

@@ -252,7 +252,9 @@ def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
         folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
     )
     found = breaches(titan)
-    assert found["torchtitan-validation rows"][0].startswith("torchtitan-validation row 0: input_ids[5] is 600, should")
+    assert found["torchtitan-validation rows"][0].startswith(
+        "torchtitan-validation row 0: input_ids[5] is 600, expected"
+    )
     assert "torchtitan row 1: 1,025 ids, expected 1,026" in found["torchtitan rows"]
     assert "torchtitan row 2: seq_lengths is [513], expected [513, 513]" in found["torchtitan rows"]
 

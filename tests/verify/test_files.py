@@ -330,4 +330,4 @@ def test_a_url_with_no_export_is_told(url, message, capsys):
 def test_another_run_than_the_one_that_it_is_of_is_refused(bucket, shared_run, capsys):
     code, _, err = verified(capsys, f"{bucket[0]}/jsonl", "--run", shared_run)
     assert code == 2
-    assert "name that run, or the variant of it that was exported" in " ".join(err.split())
+    assert "use that run, or the exported variant of it" in " ".join(err.split())

@@ -184,7 +184,7 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
     assert list(_separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
-    assert any("more separators than a cut" in found for found in _separator_problems(run, overfull))
+    assert any("needs fewer separators" in found for found in _separator_problems(run, overfull))
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
     assert any("does not follow a chunk that needs one" in found for found in _separator_problems(run, whole))
 

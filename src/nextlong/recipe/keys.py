@@ -85,8 +85,6 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _Names = Annotated[tuple[Named, ...], AfterValidator(_each_once)]
-# Valid in a file name and in RUN@name.
-VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 
 
 class MayBePath:

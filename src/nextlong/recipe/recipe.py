@@ -22,6 +22,8 @@ from nextlong.recipe.keys import Named, Operational, Section, options_class
 from nextlong.recipe.text import as_yaml, check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
+# Valid in a file name and in RUN@name.
+_VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 _SectionT = TypeVar("_SectionT", bound=Section)
 
 
@@ -131,7 +133,7 @@ class Recipe(Section):
     """A complete recipe. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Annotated[Named, Operational()] = Field(description="run directory, with one folder per step")
-    name: Annotated[keys.VariantName | None, Operational()] = Field(
+    name: Annotated[_VariantName | None, Operational()] = Field(
         None, description="name of this variant, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="seed of all random choices")
