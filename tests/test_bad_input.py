@@ -135,7 +135,7 @@ def test_a_file_without_a_record(bench, content):
 
 def test_binary_junk(bench):
     message = bench.refusal(random.Random(0).randbytes(20_000))
-    assert "records is a document" in message
+    assert "records were rejected" in message
     assert "invalid UTF-8" in message
     assert "corpus.jsonl:1: invalid UTF-8" in message
     assert "rejects.arrow; correct ingest.sources" in message
