@@ -21,7 +21,7 @@ from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
-from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
+from nextlong.export.arrange import SplitResult, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED
@@ -44,6 +44,7 @@ STAND_IN_TOKENS: Final = 32_768
 MOST_CUT_OFF: Final = 0.25  # of the tokens of the documents that are taken
 MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
+_LEAST_FILL: Final = 0.95  # of packed rows
 _MEMORIZED_USES: Final = 200  # of a chunk
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
@@ -282,7 +283,7 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
 def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return the warnings about the rows of a split, which hold `room` tokens each."""
     warned, filled = [], fill(split.tokens, rows=split.rows, room=room)
-    if filled < LEAST_FILL:
+    if filled < _LEAST_FILL:
         padding = split.rows * room - split.tokens
         warned.append(_warned("empty-rows", padding=padding, name=name, filled=percent(filled)))
     if split.chunks_in_train > _MOST_IN_TRAIN * split.chunks:
