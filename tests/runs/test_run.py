@@ -244,5 +244,7 @@ class Surprises(TaskResult):
 
 def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
-    with pytest.raises(RunError, match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier"):
+    with pytest.raises(
+        RunError, match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier"
+    ):
         done.results(Surprises)
