@@ -332,7 +332,7 @@ def test_unknown_keys_and_wrong_values_are_all_told(kept):
     err = told(kept, "compose.targettokens=2", "chunk.max_chars=0")
     path = kept.folder / "recipe.yaml"
     assert err.splitlines() == [
-        f"error: {path}: chunk.max_chars must be greater than 0 (it is 0)",
+        f"error: {path}: chunk.max_chars must be greater than or equal to 16 (it is 0)",
         f"{path}: unknown key 'compose.targettokens'; did you mean 'target_tokens'?",
     ]
 
