@@ -16,7 +16,7 @@ from nextlong.cli.init import new_recipe, notes
 from nextlong.errors import CorpusError
 from nextlong.reading import pages
 from nextlong.recipe import Source
-from nextlong.runs.warnings import STAND_IN_TOKENS
+from nextlong.runs.warnings import THRESHOLDS
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_what_was_found_and_what_not_is_said(folder):
         "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
     ]
     assert notes_of(folder)[-1:] == [
-        ".: not used, because they may not be documents: beside.txt; to use them, name them after the recipe"
+        ".: not used, because they may not be documents: beside.txt; to use them, give them as FILE arguments"
     ]
 
 
@@ -229,7 +229,7 @@ def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(f
     monkeypatch.setattr(init, "count_tokens", lambda recipe, samples: 1e9)
     (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": f"{n} tide and anchor " * 200}) for n in range(40)))
     proposed = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400").recipe.compose.target_tokens
-    assert proposed == 16_384 < STAND_IN_TOKENS
+    assert proposed == 16_384 < THRESHOLDS.stand_in_tokens
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml", ["a.jsonl"]).recipe.compose.target_tokens == 131_072
 

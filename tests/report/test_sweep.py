@@ -156,9 +156,9 @@ def test_the_variants_are_told_before_the_first_step(recipe, capsys):
     [
         (["compose.position=head,middle"], "--over compose.position=middle: "),
         (["compose.positon=head"], "did you mean 'position'?"),
-        (["run_dir=a,b"], "the variants share one run directory"),
+        (["run_dir=a,b"], "the variants of a sweep share one run directory"),
         (["compose.seed=1", "compose.seed=2"], "names a key twice"),
-        (["compose.separator='/ ','* '"], "would both be recorded as separator=-;"),
+        (["compose.separator='/ ','* '"], "would have the same name, separator=-;"),
     ],
 )
 def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):

@@ -287,9 +287,7 @@ def test_a_card_says_how_far_rows_are_filled():
 
 def test_a_card_of_padded_documents_says_what_counts_padding():
     page = parsed(laid(keys={"pad_documents_to": 16}))[1]
-    assert (
-        "A row has room for 1,024 tokens, and for the padding of its documents besides; padding is not counted" in page
-    )
+    assert "A row has room for 1,024 tokens, plus the padding of its documents, which is not counted" in page
     meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert meanings["seq_lengths"].endswith("without the padding")
     assert meanings["length"].endswith("with the padding")

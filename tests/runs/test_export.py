@@ -116,8 +116,8 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             "compression is lz4 but mds cannot take it; leave it out, or add a format that does: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
-        ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
-        ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
+        ({"stale": "replace"}, "--replace needs --into"),
+        ({"by": "tokens"}, "by='tokens' is the unit of the proportions of a mix, which has none"),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
             r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",

@@ -133,9 +133,18 @@ def check_source(config: recipe.Tokenizer) -> None:
         return
     path = local_path(config.source)
     if path.is_file():
-        # Only a file without the parts of one is loaded, which takes a second: then the library says what is wrong with it.
+        # Loading takes a second, so only a file without the parts of a tokenizer is loaded here; the library says what is wrong.
         content = path.read_bytes().rstrip()
-        is_sound = content.endswith(b"}") and re.search(rb'"model"\s*:\s*\{', content) is not None
+        parts = (rb'"model"\s*:\s*\{', rb'"vocab"\s*:')
+        is_sound = content.endswith(b"}") and all(re.search(part, content) for part in parts)
+        for key in ("bos", "eos"):
+            name = getattr(config, key)
+            if (
+                is_sound
+                and name is not None
+                and not any(json.dumps(name, ensure_ascii=is_ascii).encode() in content for is_ascii in (True, False))
+            ):
+                special_id(load_tokenizer(config), name, key=f"tokenizer.{key}")
     else:
         is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(config.source)
     if not is_sound:
