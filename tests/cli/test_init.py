@@ -30,7 +30,7 @@ def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         # A run refuses a tokenizer.json that has not the parts of one.
-        (folder / name).write_text('{"model": {}}' if name.endswith("tokenizer.json") else "")
+        (folder / name).write_text('{"model": {"vocab": {}}}' if name.endswith("tokenizer.json") else "")
 
 
 def sources_of(folder, *asked):
@@ -196,7 +196,7 @@ def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
     ]
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
-    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token found")
+    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token was found")
     assert new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos == "<|endoftext|>"
 
 
@@ -409,4 +409,6 @@ def test_a_file_without_a_readable_line_says_which_and_why(folder):
 
 def test_a_tokenizer_to_train_is_said(folder):
     (folder / "a.jsonl").write_text('{"text": "one text of words"}\n')
-    assert any(note.startswith("tokenizer: trained on these documents (32,000 tokens)") for note in notes_of(folder))
+    assert any(
+        note.startswith("tokenizer: will be trained on these documents (32,000 tokens)") for note in notes_of(folder)
+    )

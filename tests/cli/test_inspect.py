@@ -160,7 +160,7 @@ def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, 
         (["--sample", "2.5"], "--sample 2.5 is not a whole number of at least 0, nor all; correct it"),
         (["--sample", "some"], "--sample some is not a whole number of at least 0, nor all; correct it"),
         (["--workers", "0"], "--workers 0 is below 1; give the number of processes"),
-        (["--run", "other"], "--run other needs the folder of a delivered export;"),
+        (["--run", "other"], "--run other needs the folder of a delivered export, but"),
     ],
 )
 def test_an_option_that_has_no_sense_is_told(shared_run, capsys, options, told):

@@ -340,7 +340,7 @@ def test_peek_draws_a_picture(call, folder, tmp_path):
     assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
     assert (tmp_path / "x.svg").read_text().startswith("<svg ")
     code, _, err = call("peek", folder / "run", 0, "--svg", tmp_path / "x.jpg")
-    assert (code, "end in .svg or .png" in err) == (2, True)
+    assert (code, "use .svg or .png" in err) == (2, True)
     assert not (tmp_path / "x.jpg").exists()
 
 

@@ -34,7 +34,7 @@ def test_a_long_name_that_was_made_can_be_given_otherwise(recipe_for, tmp_path, 
             ["--only-step", "embed", "--tasks", "0/4"],
             "--tasks 0/4 is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64",
         ),
-        (["--only-step", "embed", "--tasks", "5/4"], "--tasks 5/4 is not a share"),
+        (["--only-step", "embed", "--tasks", "5/4"], "--tasks 5/4 is not K/N"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(recipe_for, tmp_path, capsys, options, told):

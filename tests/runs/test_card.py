@@ -273,7 +273,7 @@ def test_a_mix_of_methods_names_each():
 def test_each_split_is_counted():
     page = parsed(FACTS)[1]
     assert (
-        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` of 128,256" in page
+        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` (128,256" in page
     )
     assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |" in page
     assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |" in page

@@ -172,7 +172,7 @@ THRESHOLDS = [
         "one-source",
         {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 5, "b": 9}},
         {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 9, "b": 6}},
-        "50% of the negatives' tokens come from a, but 0% of the meta-documents' tokens",
+        "50% of the negatives' tokens come from a, but only 0% of the meta-documents' tokens",
         "",
     ),
     (
@@ -226,7 +226,7 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
     )
     share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
     assert share > warnings.THRESHOLDS.source_share
-    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the meta-documents" in said(
+    assert f"{share:.0%} of the negatives' tokens come from snippets, but only 0% of the meta-documents" in said(
         found, "one-source"
     )
 
@@ -264,7 +264,7 @@ def test_a_tokenizer_that_loses_text(sound, tmp_path):
     made.save(str(tmp_path / "lossy.json"))
     found = sound(f"tokenizer.source={tmp_path}/lossy.json", f"tokenizer.eos={words[0]}")
     assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
-    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}': an ordinary token")
+    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}' is an ordinary token")
 
 
 def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):

@@ -246,7 +246,10 @@ def test_two_variants_stand_side_by_side(own_run, recipe_for):
     assert rows["sequences"] == ["12 of 2,048 tokens"] * 2
     leads = {pieces.lead_document(sequence.spans) for sequence in held.get("base").run.sequences()}
     other = next(doc_id for doc_id in range(260) if doc_id not in leads)
-    assert "No sequence of this variant is about it." in Page(pages.compare(View(held, "base"), "", doc_id=other)).text
+    assert (
+        "No sequence of this variant is about this document."
+        in Page(pages.compare(View(held, "base"), "", doc_id=other)).text
+    )
 
 
 def left(variants, key="", *, first=0):

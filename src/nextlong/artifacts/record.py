@@ -135,7 +135,7 @@ def find(named: str | Path) -> Variant:
     known = [variant.name for variant in existing(run_dir)]
     if name is None and own is None:
         names = ", ".join(f"{run_dir}@{variant}" for variant in known)
-        raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
+        raise RunError(f"{run_dir} opens none of these variants; run the recipe without --set, or name one: {names}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
         cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def check_installed(command: str, *names: str, extra: str) -> None:
     """Raise NextlongError with the extra to install if packages are missing; none of them is imported."""
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        packages = ", ".join(missing)
-        raise NextlongError(f"{command} needs {packages}, which is not installed; pip install 'nextlong[{extra}]'")
+        raise NextlongError(f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'")
 
 
 console = tables.PipeConsole  # what commands print to

@@ -85,12 +85,12 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
         rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
     if not rows:
         missing = f"no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')})"
-        raise CorpusError(f"this Python has {missing}; use a full CPython, or your own files: nextlong init")
+        raise CorpusError(f"this Python has {missing}; use a full CPython, or documents of your own")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         store.write_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as error:
-        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; choose another --dir") from None
+        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; choose another folder") from None
     return len(rows), sum(len(row["text"]) for row in rows)
 
 

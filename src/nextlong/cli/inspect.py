@@ -214,7 +214,7 @@ def list_command(args: argparse.Namespace) -> None:
     def show(shown: Console) -> None:
         _show(listed, shown)
         own = next((one.name for one in listed if one.is_current), None)
-        opens = f"none of these variants; run the recipe without --set, or open one as {run_dir}@NAME"
+        opens = f"none of these variants; run the recipe without --set, or name one: {run_dir}@NAME"
         if own is not None:
             others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
             opens = f"{own}, the recipe's own settings{others}"

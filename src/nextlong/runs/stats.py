@@ -193,7 +193,7 @@ def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config, tasks = {"sequences": run.recipe.compose.sequences}, [partial(_measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 11, config, (*read_steps(run.steps), *embed), lambda _: tasks)
+    return Step(STATISTICS, 12, config, (*read_steps(run.steps), *embed), lambda _: tasks)
 
 
 def _measure_to(out: Path, *, named: str) -> TaskResult:

@@ -191,18 +191,18 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({}, "the chunks of other documents that are most similar to the meta-chunk before them. A model"),
-        ({"position": "tail"}, "are most similar to the meta-chunk after them. A model"),
+        ({}, "the chunks of other documents that are most similar to the meta-chunk before them. To predict"),
+        ({"position": "tail"}, "are most similar to the meta-chunk after them. To predict"),
         (
             {"negatives": "tail"},
             "the least similar of the chunks that were retrieved for the meta-chunk before them. To predict",
         ),
-        ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. A model"),
-        ({"negatives": "random-corpus"}, "between them: random chunks of other documents. A model"),
-        ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. A model"),
-        ({"negatives": None}, "between them: chunks of other documents. A model"),
-        ({}, "from the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between."),
-        ({"distance_tokens": None}, "from the one before it; it must ignore"),
+        ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. To predict"),
+        ({"negatives": "random-corpus"}, "between them: random chunks of other documents. To predict"),
+        ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. To predict"),
+        ({"negatives": None}, "between them: chunks of other documents. To predict"),
+        ({}, "must use the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between."),
+        ({"distance_tokens": None}, "must use the one before it; it must ignore"),
     ],
 )
 def test_the_opening_says_what_the_settings_do(settings, told):

@@ -50,8 +50,8 @@ def lines(recipe, asked, amounts=AMOUNTS, **cost):
 
 def test_workers_are_told_by_the_node(tmp_path):
     (_, _, nodes, *_) = lines(recipe_in(tmp_path), Scenario(nodes=2))
-    assert nodes.startswith("  2 nodes of 4 workers and 0 GPUs, ")
-    assert "takes 4 GB meanwhile" in nodes
+    assert nodes.startswith("  2 nodes with 4 workers and 0 GPUs each; ")
+    assert "can take 4 GB in that time" in nodes
     (_, _, one, *_) = lines(recipe_in(tmp_path), Scenario(workers=8))
     assert one.startswith("  1 node of 8 workers and 0 GPUs, ")
 
@@ -59,11 +59,11 @@ def test_workers_are_told_by_the_node(tmp_path):
 def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
     *_, exact = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "visited_share": 1.0}))
     assert exact == (
-        "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 operations, "
+        "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 FLOP, "
         "at 20 GFLOP/s per core (measured); 3.3 GB of vectors are read"
     )
     *_, built = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
-    assert "× 25.0% visited = 1.0e+11 operations" in built
+    assert "× 25.0% visited = 1.0e+11 FLOP" in built
     large = {**vars(AMOUNTS), "vectors": 1e8, "shards": 1e3, "visited_share": 1.0}
     *_, blocked = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**large))
     assert "; 205.2 GB of vectors are read" in blocked  # each of them once, and the queries' own for each block
@@ -77,7 +77,7 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
     (embed,) = (line for line in lines(recipe, Scenario(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
     operations = _Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
     assert embed.startswith(
-        "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 of "
+        "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 for "
     )
     assert (
         f"= {1e5 * operations:.1e} FLOP; at 100 TFLOP/s per GPU (--gpu-tflops): {1e14 / operations:,.0f} chunks/s"
@@ -114,7 +114,7 @@ def test_other_machines_and_a_larger_corpus(recipe):
     told = written(recipe, elsewhere)
     assert " 1,000,000 chunks of " in told
     assert "64 workers" in told
-    assert "4 nodes of 16 workers and 0 GPUs" in told
+    assert "4 nodes with 16 workers and 0 GPUs each" in told
     assert "search, exact: 2 × " in told
 
 

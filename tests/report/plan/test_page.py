@@ -41,7 +41,7 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
     (summary,), rows = shown(recipe)
     assert sorted(tmp_path.rglob("*")) == before
     assert summary.startswith("80 documents, 0.0 MB of text, ")
-    assert summary.endswith(" characters per token; method nextlong; 1 workers")
+    assert summary.endswith(" characters per token; method nextlong; 1 worker")
     *steps, whole = rows
     assert [row[0] for row in steps] == STEPS
     assert {state_of(row) for row in steps} == {"to do"}
@@ -214,7 +214,7 @@ def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):
 
 def test_a_cap_is_told(recipe, tmp_path):
     (summary,), _ = shown(recipe_in(tmp_path, CHEAP, "ingest.sources.0.max_documents=10"))
-    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 stay, ")
+    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 are kept, ")
 
 
 def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
