@@ -158,7 +158,7 @@ def test_one_document_has_no_negatives(bench):
     )
     code, _, err = bench.again("compose.target_tokens=40000")
     assert code == 2
-    assert "compose.target_tokens=40,000, but all documents together are about" in err
+    assert "compose.target_tokens=40,000, but all documents together have about" in err
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
@@ -172,14 +172,14 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
 
 def test_all_documents_are_one_and_the_same(bench):
     message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=480)
-    assert "ask for more negatives than this corpus has (1 of 1 documents" in message
+    assert "require more negatives than this corpus has (1 of 1 documents" in message
     assert "; 1 dropped: " in message
 
 
 def test_a_corpus_too_small_for_the_target(bench):
     message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
-    assert message.startswith("compose.target_tokens=590 but the longest sequence of this corpus is ")
-    longest = int(message.partition("of this corpus is ")[2].partition(" tokens")[0].replace(",", ""))
+    assert message.startswith("compose.target_tokens=590 but the longest sequence from this corpus has ")
+    longest = int(message.partition("from this corpus has ")[2].partition(" tokens")[0].replace(",", ""))
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
@@ -308,7 +308,7 @@ def test_a_tokenizer_that_does_not_exist(kept):
 
 def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     err = told(kept, "tokenizer.eos=</s>")
-    cure = "name one, such as its end of text; nearest of its special tokens: <|endoftext|>"
+    cure = "use one of its tokens, such as its EOS; its closest special tokens: <|endoftext|>"
     assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0

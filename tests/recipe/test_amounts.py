@@ -29,7 +29,7 @@ def test_all_is_no_number():
 @given(tokens=st.integers(1024, 2**22))
 def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens):
     asked = recipe(target_tokens=tokens)
-    candidates = candidates_of(asked)
+    candidates = candidates_of(asked.compose, asked.mine, max_chars=asked.chunk.max_chars)
     assert candidates >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
     assert math.log2(candidates).is_integer()
 

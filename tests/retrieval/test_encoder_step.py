@@ -22,7 +22,7 @@ def fingerprint_of(given):
         }
     )
     corpus = Step("ingest", 1, {}, (), lambda done: [])
-    return encoder_step(recipe, corpus, corpus).fingerprint
+    return encoder_step(recipe.encoder, corpus, corpus, seed=recipe.seed).fingerprint
 
 
 def test_a_local_model_is_known_by_its_contents(tmp_path):

@@ -109,7 +109,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is not in the tokenizer; name one, such as its end of text",
+            "export.megatron_eod='nope' is not in the tokenizer; use one of its tokens, such as its EOS",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
@@ -183,7 +183,7 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
     exported([own_run], **asked)
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
-    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+    with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
         exported([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
 
 
@@ -193,7 +193,7 @@ def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_
     there = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "export.split_seed=7", "workers=1"]
     exported(runs, formats=["parquet"], overrides=there)
     before = sorted(Path(own_run).iterdir())
-    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+    with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
         exported(runs, formats=["jsonl"], overrides=there)
     assert sorted(Path(own_run).iterdir()) == before
 
@@ -202,7 +202,7 @@ def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_s
     (tmp_path / "file").write_text("")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/mine.parquet").write_text("")
-    for there, told in (("file/below", "Not a directory"), ("there", "1 file that no push put there")):
+    for there, told in (("file/below", "Not a directory"), ("there", "1 file that nextlong did not export")):
         with pytest.raises(NextlongError, match=told):
             nextlong.run(recipe_for(tmp_path / "run", f"export.push={tmp_path / there}", "export.formats=jsonl"))
     assert not (tmp_path / "run").exists()
@@ -263,7 +263,7 @@ def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_r
     with pytest.raises(RunError) as caught:
         exported([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
     assert f"{path} was altered" in str(caught.value)
-    assert f"delete what was exported from it, too: {parquet}" in str(caught.value)
+    assert f"also delete the exports made from it: {parquet}" in str(caught.value)
     assert not (tmp_path / "there").exists()
 
 

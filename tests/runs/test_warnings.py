@@ -337,8 +337,8 @@ def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
     texts = {"one": Writer(11).documents(60)}
     found = measured(texts, "compose.sequences=60", "compose.target_tokens=512")
     assert found.yields.dropped["the meta-document alone fills target_tokens"] > 30
-    assert "sample of the corpus; raise compose.target_tokens, or cut" in said(found, "many-dropped")
-    assert "of this length; raise compose.target_tokens, or cut" in said(found, "fewer-sequences")
+    assert "sample of the corpus; raise compose.target_tokens, or split" in said(found, "many-dropped")
+    assert "of this length; raise compose.target_tokens, or split" in said(found, "fewer-sequences")
     mended = measured(texts, "compose.sequences=60", change(found, "many-dropped"))
     assert "many-dropped" not in names(mended)
 

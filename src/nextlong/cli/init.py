@@ -252,9 +252,9 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     elif ends.eos is None:
         yield "tokenizer: no end-of-text token was found, so a model will not learn where a text ends; set tokenizer.eos"
     else:
-        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_said_by})"
+        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_source})"
     if source is not None and ends is not None and ends.bos is not None:
-        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_said_by})"
+        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_source})"
 
 
 def _is_readable(new: _NewRecipe) -> bool:

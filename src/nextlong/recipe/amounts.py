@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nextlong.recipe import Recipe
-from nextlong.recipe.keys import Compose
+from nextlong.recipe.keys import Compose, Mine
 
 _FEWEST_CANDIDATES = 1024  # enough for target_tokens of 131,072 at 2,048 characters a chunk: shorter mine nothing anew
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
@@ -23,27 +22,27 @@ def draws(compose: Compose, attempt: int = 0) -> int | None:
     return None if compose.sequences == "all" else (compose.sequences * 5 // 4 + 8) << attempt
 
 
-def candidates_of(recipe: Recipe) -> int:
-    """Return how many candidates each meta-chunk gets.
+def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
+    """Return how many candidates each meta-chunk of at most `max_chars` characters gets.
 
     One meta-chunk may need as many as the whole sequence holds. `auto` doubles the paper's count for chunks that are
     shorter than s, as most are, and rounds to a power of two.
     """
-    if recipe.mine.candidates != "auto":
-        return recipe.mine.candidates
-    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(recipe, recipe.chunk.max_chars)))))
+    if mine.candidates != "auto":
+        return mine.candidates
+    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))))
 
 
-def shortlist_chunks(recipe: Recipe, chunk_chars: float) -> int:
+def shortlist_chunks(compose: Compose, mine: Mine, chunk_chars: float) -> int:
     """Return how many chunks, of so many characters on average, the shortlist has for each meta-document."""
-    if recipe.mine.shortlist_chunks != "auto":
-        return recipe.mine.shortlist_chunks
-    return math.ceil(_SHORTLISTED * _draft_chunks(recipe, chunk_chars))
+    if mine.shortlist_chunks != "auto":
+        return mine.shortlist_chunks
+    return math.ceil(_SHORTLISTED * _draft_chunks(compose, chunk_chars))
 
 
-def _draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
+def _draft_chunks(compose: Compose, chunk_chars: float) -> float:
     """Return how many chunks, of so many characters on average, the draft of a sequence has."""
-    return recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor / max(1.0, chunk_chars)
+    return compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * compose.draft_factor / max(1.0, chunk_chars)
 
 
 def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
@@ -56,6 +55,6 @@ def blocks(documents: float, queries: float) -> float:
     return max(1.0, min(BLOCKS, documents), queries / MOST_QUERIES)
 
 
-def document_chars(recipe: Recipe, chars_per_token: float) -> float:
+def document_chars(sequence_tokens: int, chars_per_token: float) -> float:
     """Return how much text fills a sequence, T·E and a margin, because E is a mean; only to look for neighbours by."""
-    return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN
+    return sequence_tokens * chars_per_token * _DOCUMENT_MARGIN

@@ -21,7 +21,7 @@ from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
-from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
+from nextlong.export.arrange import SplitResult, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED
@@ -54,6 +54,7 @@ class _Thresholds:
     most_near_duplicates: float = 0.5  # of all documents
     most_without_keywords: float = 0.05  # of a source's documents
     least_in_parts: float = 0.05  # of the documents in the sequences
+    least_fill: float = 0.95  # of packed rows
     most_in_train: float = 0.05  # of the chunks of validation
 
 
@@ -290,7 +291,7 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
 def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return the warnings about the rows of a split, which hold `room` tokens each."""
     warned, filled = [], fill(split.tokens, rows=split.rows, room=room)
-    if filled < LEAST_FILL:
+    if filled < THRESHOLDS.least_fill:
         padding = split.rows * room - split.tokens
         warned.append(_warned("empty-rows", padding=padding, name=name, filled=percent(filled)))
     if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:

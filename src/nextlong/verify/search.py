@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
-from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.retrieval.encoders.base import kind_of
 from nextlong.schemas import DOCUMENT, META, NEGATIVE, Layout, pack_ids
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
@@ -33,8 +33,8 @@ _BLOCK_ROWS = 32_768
 _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
 _LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
-_FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
-_FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
+_FIRST, _BEFORE = "the first document of the sequence", "the previous document"  # as the methods name them
+_FOUND_FOR, _EARLIER = "their parent in the tree", "an earlier document of the sequence"
 
 
 def check_vectors(run: StoredRun) -> list[CheckOutcome]:
@@ -70,7 +70,7 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
         return
     cosines = np.empty(len(ids), np.float32)  # of each stored vector to the one that the encoder makes of the text now
     try:
-        model = load_encoder(encoder, fitted=run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None)
+        model = kind.load(encoder, fitted=run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None)
         for first in range(0, len(ids), _TEXTS_AT_ONCE):
             some = ids[first : first + _TEXTS_AT_ONCE]
             texts = run.texts_of(some)

@@ -181,7 +181,7 @@ def test_a_format_that_is_called_as_a_step_is_refused(own_run, install, monkeypa
     info.write_text("[nextlong.formats]\ncompose = tiny_lines:FORMAT\n")
     before = record_of(own_run).read_bytes()
     with pytest.raises(
-        nextlong.NextlongError, match="compose is the name of a step of the run, so a format cannot have it"
+        nextlong.NextlongError, match="compose is also the name of a step of the run; rename the format"
     ):
         runs_export.export([own_run], formats=["compose"])
     assert record_of(own_run).read_bytes() == before

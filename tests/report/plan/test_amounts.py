@@ -37,7 +37,8 @@ def test_a_corpus_so_many_times_as_large_has_as_many_evaluation_files():
 def test_chunks_are_searched_for_chunks_and_documents_for_documents(amounts, recipe_for, tmp_path):
     nextlong, knn = amounts(), amounts("compose.method=knn")
     assert (nextlong.vectors, knn.vectors) == (4000, 1000)
-    assert nextlong.neighbours == candidates_of(recipe_for(tmp_path / "run"))
+    recipe = recipe_for(tmp_path / "run")
+    assert nextlong.neighbours == candidates_of(recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars)
     assert nextlong.chunk_chars == 250
     # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be searched for.
     assert nextlong.queries == pytest.approx((12 * 1.25 + 8) * 6)

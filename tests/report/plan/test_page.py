@@ -51,7 +51,7 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
 
 
 def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
-    warning = "no sequence can be made: compose.target_tokens=1,000,000, but all documents together are"
+    warning = "the corpus is too small: compose.target_tokens=1,000,000, but all documents together have"
     too_long = recipe_in(tmp_path, "compose.target_tokens=1000000")
     with pytest.raises(CorpusError, match=warning):  # as a run does
         shown(too_long)
@@ -69,11 +69,11 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(rec
     for share, is_enough in ((0.97, True), (1.03, False)):
         asked = recipe_in(tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}")
         if is_enough:
-            assert "no sequence can be made" not in written(asked)
+            assert "the corpus is too small" not in written(asked)
             continue
-        with pytest.raises(CorpusError, match="no sequence can be made"):
+        with pytest.raises(CorpusError, match="the corpus is too small"):
             shown(asked)
-        with pytest.raises(CorpusError, match="no sequence can be made"):
+        with pytest.raises(CorpusError, match="the corpus is too small"):
             pipeline.run(asked)
 
 

@@ -156,11 +156,11 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     """
     method = method_of(recipe)
     is_chunks = Need.CHUNK_NEIGHBOURS in method.needs
-    neighbours: float = candidates_of(recipe) if is_chunks else 0
+    neighbours: float = candidates_of(recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars) if is_chunks else 0
     if not is_chunks and isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
         declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
         mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))
-        filling = 4 * document_chars(recipe, chars_per_token) / mean_chars
+        filling = 4 * document_chars(recipe.sequence_tokens, chars_per_token) / mean_chars
         neighbours = math.ceil(filling) if declared is None else declared
     vectors = corpus.chunks if is_chunks else corpus.kept_documents
     amounts = replace(corpus, vectors=vectors, neighbours=neighbours)
@@ -204,7 +204,7 @@ def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> 
     sequences = most if recipe.compose.sequences == "all" else min(most, recipe.compose.sequences)
     embedded = amounts.chunks
     if Need.CHUNK_NEIGHBOURS in method_of(recipe).needs and recipe.mine.shortlist is not None:
-        wanted = queries + drafts * shortlist_chunks(recipe, amounts.chunk_chars)
+        wanted = queries + drafts * shortlist_chunks(recipe.compose, recipe.mine, amounts.chunk_chars)
         shortlisted = different(amounts.chunks, wanted)
         embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
     return replace(

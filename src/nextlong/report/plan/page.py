@@ -314,7 +314,7 @@ def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
         return ""
     size, looked_at = sample.size, len(sample.looked_at)
     documents = f"{size.kept_documents:,.0f} documents" if sample.is_whole else f"{looked_at:,} documents of a sample"
-    return none_long_enough(recipe, documents)
+    return none_long_enough(documents, recipe.compose.min_meta_chunks, max_chars=recipe.chunk.max_chars)
 
 
 def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, on_this_machine: Total | None) -> list[str]:
