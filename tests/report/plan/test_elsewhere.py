@@ -53,7 +53,7 @@ def test_workers_are_told_by_the_node(tmp_path):
     assert nodes.startswith("  2 nodes with 4 workers and 0 GPUs each; ")
     assert "can take 4 GB in that time" in nodes
     (_, _, one, *_) = lines(recipe_in(tmp_path), Scenario(workers=8))
-    assert one.startswith("  1 node of 8 workers and 0 GPUs, ")
+    assert one.startswith("  1 node with 8 workers and 0 GPUs each; ")
 
 
 def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):

@@ -50,7 +50,7 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that can be extended \(", told).groups())
     assert documents / 2 < count <= documents < 80
     assert (
-        "are too long for compose.target_tokens=64 with negatives between their chunks, so they are dropped, "
+        "are too long for compose.target_tokens=64 with negatives between their chunks; they will be dropped, "
         "and the rest is a biased sample; raise" in told
     )
     assert "[many-dropped]" in told
