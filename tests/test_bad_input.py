@@ -130,12 +130,12 @@ def rebuilt(run):
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert message == "ingest.sources hold no records: every file is empty; name files with documents in them"
+    assert message == "ingest.sources have no records: every file is empty; use files with documents"
 
 
 def test_binary_junk(bench):
     message = bench.refusal(random.Random(0).randbytes(20_000))
-    assert "records is a document" in message
+    assert "records were rejected" in message
     assert "invalid UTF-8" in message
     assert "corpus.jsonl:1: invalid UTF-8" in message
     assert "rejects.arrow; correct ingest.sources" in message
@@ -242,7 +242,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.startswith(
         "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
-    assert "; the first: corpus.jsonl:1: " in message
+    assert "; first one: corpus.jsonl:1: " in message
     assert message.endswith("; correct the files, or set ingest.max_reject_share=0.02 in the recipe")
 
 
@@ -263,7 +263,7 @@ def test_a_line_of_many_mb(bench, megabytes):
         jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
     )
     assert message.startswith("1 of 9 records (11.11%) were rejected")
-    assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
+    assert f"; first one: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
     assert "documents: 9 kept of 9\n" in out
@@ -322,14 +322,17 @@ def test_a_target_too_small_for_any_document(kept):
 
 def test_a_target_below_the_special_tokens(kept):
     err = told(kept, "tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", "compose.target_tokens=2")
-    assert "recipe.yaml: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos; raise it" in err
+    assert (
+        "recipe.yaml: compose.target_tokens=2 leaves no room for text beside tokenizer.bos and tokenizer.eos; raise it"
+        in err
+    )
 
 
 def test_unknown_keys_and_wrong_values_are_all_told(kept):
     err = told(kept, "compose.targettokens=2", "chunk.max_chars=0")
     path = kept.folder / "recipe.yaml"
     assert err.splitlines() == [
-        f"error: {path}: chunk.max_chars must be greater than 0 (it is 0)",
+        f"error: {path}: chunk.max_chars must be greater than or equal to 16 (it is 0)",
         f"{path}: unknown key 'compose.targettokens'; did you mean 'target_tokens'?",
     ]
 
@@ -346,7 +349,7 @@ def test_a_run_dir_that_cannot_be_written(kept):
 
 def test_a_source_that_does_not_exist(kept):
     err = told(kept, "ingest.sources.0.path=nowhere/x.jsonl")
-    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (looked for ")
+    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (resolved to ")
     assert "matches no file; check the pattern" in told(kept, "ingest.sources.0.path=nowhere/*.jsonl")
 
 
@@ -372,7 +375,7 @@ def test_a_recipe_that_is_none(bench, command, content, message):
 def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
-    assert err.startswith(f"error: {kept.folder} holds no finished run; it has these below it: {kept.folder}")
+    assert err.startswith(f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}")
     assert "is a file, not a run directory" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
     assert "nowhere does not exist; name the run_dir" in kept.call("peek", kept.folder / "nowhere")[2]
 

@@ -100,10 +100,10 @@ def test_documents_that_were_written_anew_are_read_anew(documents):
 
 
 def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
-    monkeypatch.setattr(lookup, "_HELD_BYTES", 0)
-    monkeypatch.setattr(lookup, "_held_tables", {})
+    monkeypatch.setattr(lookup, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(lookup, "_cached_tables", {})
     assert lookup.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
-    assert lookup._held_tables == {}
+    assert lookup._cached_tables == {}
 
 
 def test_vectors_are_read_as_float32(tmp_path):
@@ -257,7 +257,7 @@ def test_ids_are_all_tokens_of_each_chunk(store):
 @pytest.mark.parametrize("chunk", [2, 5, 1 << 32, 3 << 32])
 def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store, chunk):
     with pytest.raises(
-        RunError, match="chunk that is not in the corpus is in a sequence but was never tokenized.*nextlong verify"
+        RunError, match="chunk that is not in the corpus is used in a sequence but has no tokens.*nextlong verify"
     ):
         store.counts(np.array([chunk]))
 

@@ -156,7 +156,7 @@ def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
     record.check_folder(tmp_path)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").touch()
-    with pytest.raises(RunError, match=r"holds 1 folder that no run made, such as 'thesis'; choose a new"):
+    with pytest.raises(RunError, match=r"contains 1 folder that no run made, such as 'thesis'; choose a new"):
         record.check_folder(tmp_path)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     record.check_folder(tmp_path)

@@ -35,7 +35,7 @@ def refused(capsys, *arguments):
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
         ),
-        (["./m", "--tasks", "qa_1"], "./m is not there; name a folder with config.json and weights"),
+        (["./m", "--tasks", "qa_1"], "./m does not exist; use a folder with config.json and weights"),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),

@@ -285,8 +285,7 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
     assert first == "s: no file could be read; text column 'text' is a guess"
     assert others == [
         "s: a.html, b.html, c.html and 3 more: each file or page is one document",
-        f"s: {tmp_path}/a.csv: its first row has ';' instead of ',' between the names of the columns; "
-        "rewrite it with commas, as in RFC 4180",
+        f"s: {tmp_path}/a.csv: the delimiter is ';' instead of ','; rewrite it with commas, as in RFC 4180",
         f"s: {tmp_path}/a.html needs the package resiliparse, which is not installed; pip install 'nextlong[web]' "
         "(also b.html, c.html, d.html and 2 more)",
         f"s: {tmp_path}/a.json is one JSON array, not JSON lines; convert it: jq -c '.[]' a.json > a.jsonl "
@@ -404,7 +403,9 @@ def test_rejected_records_are_named_with_their_reason(folder):
 def test_a_file_without_a_readable_line_says_which_and_why(folder):
     (folder / "a.jsonl").write_text('\n{"text": "cut"\n[1]\n')
     told = notes_of(folder, "a.jsonl")[1]
-    assert "line 2: broken JSON: unexpected end of data at column 15; 2 lines read, none of them a JSON object" in told
+    assert (
+        "line 2: broken JSON: unexpected end of data at column 15; none of the first 2 lines is a JSON object" in told
+    )
 
 
 def test_a_tokenizer_to_train_is_said(folder):

@@ -20,7 +20,7 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shar
     init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--model")
     done = command(*init, tmp_path / "none", check=False)
     assert done.returncode == 2
-    assert f"--model {tmp_path / 'none'} is not there; name a folder with config.json and weights" in done.stderr
+    assert f"--model {tmp_path / 'none'} does not exist; use a folder with config.json and weights" in done.stderr
     assert not (tmp_path / "t.yaml").exists()
     assert (
         "no_such_model is not a local folder, so it will be loaded from the Hugging Face hub"

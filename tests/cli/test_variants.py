@@ -229,8 +229,10 @@ def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_varian
     for command in ("peek", "stats", "export", "report", "verify"):
         code, out, err = call(command, run)
         assert (code, out) == (2, "")
-        assert f"run the recipe without --set, or name one: {run}@{name}" in " ".join(err.split())
-    assert f"{run} opens none of these variants; run the recipe without --set" in " ".join(call("list", run)[1].split())
+        assert f"run the recipe, or name a variant: {run}@{name}" in " ".join(err.split())
+    assert f"{run} has no variant of the recipe's own settings; run the recipe" in " ".join(
+        call("list", run)[1].split()
+    )
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
     assert nextlong.open(run).recipe.compose.target_tokens == 2048
@@ -431,6 +433,6 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     assert ", 1 page, and the variants" in out
     assert record.current(own) is None
     assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
-    told = f"{own} opens none of these variants; run the recipe without --set, or name one: {own}@"
+    told = f"{own} has no variant of the recipe's own settings; run the recipe, or name a variant: {own}@"
     assert f"{told}{stays}" in " ".join(call("peek", own)[2].split())
     assert f"{told}NAME" in " ".join(call("list", own)[1].split())

@@ -168,7 +168,7 @@ def test_caps_come_before_weights(tmp_path):
 
 def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
     shards = [(0, [(1, 5)]), (1, [(1, 5)])]
-    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but no document"):
+    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but only documents"):
         select(tmp_path, shards, [Source(path="a"), Source(path="b", weight=1)])
 
 
@@ -258,7 +258,7 @@ def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tm
         ('{"source": "a"}\n{', ":2 is not"),
         ('{"id": "1"}', ":1 is not"),
         ('{"source": "a", "id": 7}', ":1 is not"),
-        ('{"source": "other"}', r"names none of the sources of this recipe \(a\) but other"),
+        ('{"source": "other"}', r"has no entry for the sources of this recipe \(a\), only for other"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, message):

@@ -332,7 +332,7 @@ def test_folder_without_write_permission_is_told(tmp_path, request):
 
 def test_folder_that_vanishes_is_told(tmp_path):
     with (
-        pytest.raises(RunError, match=r"gone/manifest\.json.* vanished while it was needed; leave run_dir alone"),
+        pytest.raises(RunError, match=r"gone/manifest\.json.* was deleted during the run; do not change run_dir"),
         store.explained(tmp_path),
     ):
         (tmp_path / "gone" / "manifest.json").write_text("")

@@ -91,7 +91,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
     [
         (
             {"formats": ["parkett"]},
-            r"^--to parkett: export\.formats: there is no format 'parkett'; did you mean 'parquet'\? there are: arrow, ",
+            r"^--to parkett: export\.formats: unknown format 'parkett'; did you mean 'parquet'\? available: arrow, ",
         ),
         ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be an integer"),
         (
@@ -113,7 +113,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
-            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: axolotl, parquet",
+            "compression is lz4 but mds does not support it; remove it, or add a format that supports it: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
         ({"stale": "replace"}, "--replace needs --into"),
@@ -123,7 +123,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",
         ),
         ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; use `nextlong run RECIPE"),
-        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 tokens a row cannot hold a sequence, which has 2048"),
+        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 is less than the length of a sequence, 2048 tokens"),
         (
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",

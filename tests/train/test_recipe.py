@@ -40,7 +40,7 @@ def test_chat_needs_a_length():
     [
         ("a: [", r"recipe\.yaml:2: not YAML"),
         ("- 1", "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe"),
-        ("out: a\nout: b", "stands twice"),
+        ("out: a\nout: b", "duplicate key"),
         ("out: a\nmodel: {path: b}", "data is missing; `nextlong train init` writes a recipe with every key"),
     ],
 )
@@ -139,7 +139,7 @@ def test_one_run_needs_no_mix():
 
 
 def test_a_preset_that_is_none():
-    with pytest.raises(RecipeError, match="--preset 'paper-1m' is not known; choose from paper-128k"):
+    with pytest.raises(RecipeError, match="--unknown preset 'paper-1m'; choose from paper-128k"):
         made("paper-1m")
 
 

@@ -214,11 +214,11 @@ def list_command(args: argparse.Namespace) -> None:
     def show(shown: Console) -> None:
         _show(listed, shown)
         own = next((one.name for one in listed if one.is_current), None)
-        opens = f"none of these variants; run the recipe without --set, or name one: {run_dir}@NAME"
+        opens = f"has no variant of the recipe's own settings; run the recipe, or name a variant: {run_dir}@NAME"
         if own is not None:
             others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-            opens = f"{own}, the recipe's own settings{others}"
-        tables.say(f"{run_dir} opens {opens}", shown)
+            opens = f"opens {own}, the recipe's own settings{others}"
+        tables.say(f"{run_dir} {opens}", shown)
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):

@@ -17,8 +17,7 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.results import ComposeResult, DraftResult
-from nextlong.corpus import filter_report
-from nextlong.corpus.filter_report import Example
+from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
 from nextlong.runs.run import Run
 from nextlong.text import counted
 
@@ -55,17 +54,17 @@ def kinds(run: Run) -> list[_Kind]:
 def _of_corpus(run: Run) -> Iterator[_Kind]:
     if "filter_report" not in run.steps:
         return
-    reasons = filter_report.read_filter_report(run.steps["filter_report"])
-    by_select = {filter_report.EXACT, filter_report.NORMALIZED, filter_report.OVER}
+    reasons = read_filter_report(run.steps["filter_report"])
+    by_select = {FilterReason.EXACT, FilterReason.NORMALIZED, FilterReason.OVER}
     is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
     for place, one in enumerate(reasons):
         # Every entry is listed if files record which items were filtered out for this reason.
         entries: Callable[[], Iterator[_Entry]] | None = None
-        if one.reason.startswith(filter_report.REJECTED):
-            entries = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
-        elif one.reason == filter_report.NEARLY_EQUAL:
+        if one.reason.startswith(FilterReason.REJECTED):
+            entries = partial(_rejects, run, one.reason.removeprefix(FilterReason.REJECTED))
+        elif one.reason == FilterReason.NEAR_DUPLICATE:
             entries = partial(_not_kept, run, "near_duplicates", "select")
-        elif one.reason == filter_report.CONTAMINATED:
+        elif one.reason == FilterReason.CONTAMINATED:
             entries = partial(_contaminated_chunks, run)
         elif one.reason in by_select and is_alone:
             entries = partial(_not_kept, run, "select", None)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from nextlong.corpus.filter_report import EXCLUDED
+from nextlong.corpus.filter_report import FilterReason
 from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
 from nextlong.runs.warnings import FROM_SCRATCH, THRESHOLDS
@@ -166,7 +166,7 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
         "unrelated-negatives": stats["negatives"] == "top",
         "one-source": len(stats["tokens_by_source"]) > 1,
         "stand-in-tokenizer": stats["target_tokens"] >= THRESHOLDS.stand_in_tokens,
-        "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
+        "unmet-exclusions": any(one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]),
     }
     applying = {name for name in _PASSED if special.get(name, True)}
     applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
