@@ -24,10 +24,10 @@ def refused(capsys, *arguments):
     [
         (
             ["m", "--suite", "rular"],
-            "--suite rular: there is no such suite; choose from attention, babilong, dependency",
+            "--suite rular: unknown suite; choose from attention, babilong, dependency",
         ),
-        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from needle"),
-        (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
+        (["m", "--tasks", "niah"], "--tasks niah: unknown task; choose from needle"),
+        (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: unknown task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
         (["m", "n", "--tasks", "vt"], "unexpected argument n after the model; evaluate one model at a time"),

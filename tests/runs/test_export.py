@@ -109,7 +109,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is not in the tokenizer; use one of its tokens, such as its EOS",
+            "export.megatron_eod='nope' is not in the tokenizer; use one of its tokens, such as EOS",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},

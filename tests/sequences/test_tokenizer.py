@@ -181,7 +181,7 @@ def test_an_unknown_special_token_names_the_nearest():
     with pytest.raises(TokenizerError) as caught:
         special_id(byte_tokenizer(), "<|end_of_txt|>", key="tokenizer.eos")
     assert str(caught.value).startswith(
-        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; use one of its tokens, such as its EOS; "
+        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; use one of its tokens, such as EOS; "
         "its closest special tokens: <|end_of_text|>"
     )
 

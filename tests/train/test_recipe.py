@@ -20,6 +20,11 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
             r"name one of data\.runs, data\.parquet and data\.chat \(set: data\.runs and data\.parquet\)",
         ),
         ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
+        (
+            "model={scratch: {hidden_size: 100, heads: 3}}",
+            r"hidden_size=100 is not a multiple of 2 × heads=3; make it one",
+        ),
+        ("model={scratch: {key_value_heads: 3}}", r"heads=4 is not a multiple of key_value_heads=3; make it one"),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),
         ("attention=causal", "attention must be 'sequence', 'document' or 'row'"),
         ("nothing", "is not KEY=VALUE"),

@@ -162,9 +162,7 @@ def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
         advice = f"its closest special tokens: {', '.join(near)}" if near else "it has no special tokens"
-        raise TokenizerError(
-            f"{key}={name!r} is not in the tokenizer; use one of its tokens, such as its EOS; {advice}"
-        )
+        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; use one of its tokens, such as EOS; {advice}")
     return known_id
 
 

@@ -15,7 +15,7 @@ from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import (
-    _chunks_of,
+    _task_sizes,
     try_model,
 )
 from text_shards import texts_of, write_shard
@@ -153,7 +153,7 @@ def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     ],
 )
 def test_a_task_takes_half_a_minute(rate, calls, expected):
-    assert _chunks_of(rate, calls) == expected
+    assert _task_sizes(rate, calls) == expected
 
 
 @pytest.mark.heavy
