@@ -308,7 +308,7 @@ def test_a_tokenizer_that_does_not_exist(kept):
 
 def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     err = told(kept, "tokenizer.eos=</s>")
-    cure = "use one of its tokens, such as its EOS; its closest special tokens: <|endoftext|>"
+    cure = "use one of its tokens, such as EOS; its closest special tokens: <|endoftext|>"
     assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0

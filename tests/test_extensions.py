@@ -103,7 +103,7 @@ def test_a_suffix_that_two_formats_claim_is_refused(monkeypatch):
 @pytest.mark.usefixtures("installed")
 def test_an_index_has_the_name_of_its_entry_point():
     assert INDEXES.load("brute", IndexKind).takes == "brute"
-    with pytest.raises(nextlong.NextlongError, match=r"must be auto, exact or .* or brute"):
+    with pytest.raises(nextlong.NextlongError, match=r"use auto, exact or .* or brute"):
         nextlong.Recipe.from_dict(
             {"run_dir": "r", "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2", "search": {"index": "brut"}}
         )

@@ -54,7 +54,7 @@ def settings(*, filters=None, target_tokens=20, chars_per_token=2.0, fit="exact"
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
     how = _Drafting(compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0)
-    return {"vectors": [], "filters": filters, "settings": how}
+    return {"vectors": [], "filters": filters, "rules": how}
 
 
 def read(path):

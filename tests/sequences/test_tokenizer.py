@@ -106,7 +106,8 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, 
     saved = byte_tokenizer().to_str()
     (tmp_path / "whole.json").write_text(saved, encoding="utf-8")
     check_source(recipe.Tokenizer(source=str(tmp_path / "whole.json")))
-    for name, content in (("vocab.json", '{"model": 3}'), ("cut.json", saved[: len(saved) // 2]), ("a.model", "\x00")):
+    wrong = {"vocab.json": '{"model": 3}', "bare.json": '{"model": {"type": "BPE"}}', "a.model": "\x00"}
+    for name, content in (wrong | {"cut.json": saved[: len(saved) // 2]}).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
         given = recipe_for(tmp_path / "run", f"tokenizer.source={tmp_path / name}", "tokenizer.train=null")
         with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
@@ -180,7 +181,7 @@ def test_an_unknown_special_token_names_the_nearest():
     with pytest.raises(TokenizerError) as caught:
         special_id(byte_tokenizer(), "<|end_of_txt|>", key="tokenizer.eos")
     assert str(caught.value).startswith(
-        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; use one of its tokens, such as its EOS; "
+        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; use one of its tokens, such as EOS; "
         "its closest special tokens: <|end_of_text|>"
     )
 

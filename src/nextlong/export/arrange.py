@@ -79,9 +79,7 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split, and count their contents."""
     splits, left_out = arranged(runs, arrangement)
     total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
-    if (
-        total and empty and arrangement.validation
-    ):  # if the run has no sequences at all, `refuse_nothing` has explained it
+    if total and empty and arrangement.validation:  # `refuse_nothing` explains runs without any sequence
         problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
         sharing = f": {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
         raise CorpusError(problem + (sharing if left_out else "; make more sequences, or choose another share"))

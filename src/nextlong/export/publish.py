@@ -31,7 +31,7 @@ from nextlong.text import Json, counted
 
 RECORD: Final = ".nextlong-push.json"
 DELIVERED: Final = "manifest.json"  # describes the exported files
-_DESCRIPTIONS: Final = frozenset({"README.md", DELIVERED})  # may change while the data stays the same
+_CARDS: Final = frozenset({"README.md", DELIVERED})  # may change while the data stays the same
 # A reader that finds one of these assumes that all other files are complete.
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
@@ -78,9 +78,7 @@ def publish(
         sizes, known = place.held(hashes)
         # Files of earlier pushes that differ from these; descriptions may differ.
         differing = (name for name in sizes.keys() & known if hashes.get(name) != known[name]["xxh3"])
-        other = sorted(
-            name for name in differing if name not in hashes or posixpath.basename(name) not in _DESCRIPTIONS
-        )
+        other = sorted(name for name in differing if name not in hashes or posixpath.basename(name) not in _CARDS)
         if other and others == "refuse":
             raise _of_another(destination, other)
         # Replacing first deletes the files that come last, so that no reader takes a mixture for a complete data set.

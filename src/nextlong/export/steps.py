@@ -113,10 +113,8 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         except RunError as error:
             paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
             inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
-            affected = [
-                folder for folder, read in inputs.items() if "rows" in read and read.get(step.name) == fingerprint
-            ]
-            exports = f"; also delete the exports made from it: {', '.join(affected)}" if affected else ""
+            made = [name for name, read in inputs.items() if "rows" in read and read.get(step.name) == fingerprint]
+            exports = f"; also delete the exports made from it: {', '.join(made)}" if made else ""
             raise RunError(f"{error}{exports}") from None
 
 

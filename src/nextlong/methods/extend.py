@@ -120,11 +120,11 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         # Draft so many documents that `enough` of them are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
         drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
-        settings = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
+        rules = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
         tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
         engine = recipe.tokenizer.engine
         draft = partial(
-            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), filters=filters, settings=settings
+            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), filters=filters, rules=rules
         )
         return [
             partial(draft, rows=(meta_documents, first, min(last, drafted)), candidates=candidates)
@@ -195,7 +195,7 @@ def _draft_block(
     vectors: _Paths,
     tokenizer: tuple[Path, Engine],
     filters: tuple[ShingleStore, Path] | None,
-    settings: _Drafting,
+    rules: _Drafting,
 ) -> DraftResult:
     """Draft the documents of `rows` [first, last) of META_DOCUMENTS that fit T; write `{out}.drafts.arrow`.
 
@@ -208,7 +208,7 @@ def _draft_block(
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
     tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
     own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
-    fits = own_tokens < settings.target_tokens  # (n,); documents that do not fit are not compared with candidates
+    fits = own_tokens < rules.target_tokens  # (n,); documents that do not fit are not compared with candidates
     fitting_texts = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
     compared = shingling.documents_of(fitting_texts) if filters else []
     near_duplicates = by_passage = 0
@@ -223,14 +223,14 @@ def _draft_block(
             # meta-document if that is larger: its negatives are in its own language and style, so they have as few tokens
             # per character.
             chars = int(meta["chars"])
-            own_chars_per_token = chars / max(1, int(own_tokens[place])) if settings.compose.fit == "exact" else 0.0
-            target_chars = settings.target_tokens * max(settings.chars_per_token, own_chars_per_token)
-            ordered = _ordered_candidates(meta, retrieved, settings, target_chars, text.chunks, vectors)
-            prefixes_of = partial(_draft_prefixes, settings=settings, target_chars=target_chars, document_chars=chars)
-            if filters is None or settings.mine.near_duplicates is None:
+            own_chars_per_token = chars / max(1, int(own_tokens[place])) if rules.compose.fit == "exact" else 0.0
+            target_chars = rules.target_tokens * max(rules.chars_per_token, own_chars_per_token)
+            ordered = _ordered_candidates(meta, retrieved, rules, target_chars, text.chunks, vectors)
+            prefixes_of = partial(_draft_prefixes, rules=rules, target_chars=target_chars, document_chars=chars)
+            if filters is None or rules.mine.near_duplicates is None:
                 drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                rule = filters[0], opened(filters[1]), settings.mine.near_duplicates
+                rule = filters[0], opened(filters[1]), rules.mine.near_duplicates
                 drafted = _filter_near_duplicates(ordered, prefixes_of, compared[place], *rule)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
@@ -250,7 +250,7 @@ def _draft_block(
 
 
 def _draft_prefixes(
-    candidates: _Candidates, settings: _Drafting, *, target_chars: float, document_chars: int
+    candidates: _Candidates, rules: _Drafting, *, target_chars: float, document_chars: int
 ) -> list[int]:
     """Return the length of the prefix of each meta-chunk's candidates that the draft takes.
 
@@ -259,10 +259,10 @@ def _draft_prefixes(
     it holds (Q − S) / p characters beyond those that earlier meta-chunks will probably use, their first (T·E − S) / p.
     Candidates of 0 characters are not counted.
     """
-    needed, drafted = target_chars - document_chars, target_chars * settings.compose.draft_factor - document_chars
-    meta_chunks, is_paper = len(candidates.ids), settings.compose.fit == "paper"
+    needed, drafted = target_chars - document_chars, target_chars * rules.compose.draft_factor - document_chars
+    meta_chunks, is_paper = len(candidates.ids), rules.compose.fit == "paper"
     if is_paper:
-        enough = used = max(1, math.ceil(drafted / (meta_chunks * settings.max_chars)))
+        enough = used = max(1, math.ceil(drafted / (meta_chunks * rules.max_chars)))
     else:
         enough, used = math.ceil(drafted / meta_chunks), math.ceil(needed / meta_chunks)
     # Number the d distinct candidates, so that the set of taken chunks is a mask, (d,).
@@ -279,16 +279,11 @@ def _draft_prefixes(
 
 
 def _ordered_candidates(
-    meta: NDArray[Any],
-    retrieved: _Candidates,
-    settings: _Drafting,
-    target_chars: float,
-    chunks: _Paths,
-    vectors: _Paths,
+    meta: NDArray[Any], retrieved: _Candidates, rules: _Drafting, target_chars: float, chunks: _Paths, vectors: _Paths
 ) -> _Candidates:
     """Return the candidates of each meta-chunk in the order of `compose.negatives`, none above `mine.max_similarity`."""
-    compose, mine, negatives = settings.compose, settings.mine, NEGATIVES[settings.compose.negatives]
-    rng = rng_for(settings.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
+    compose, mine, negatives = rules.compose, rules.mine, NEGATIVES[rules.compose.negatives]
+    rng = rng_for(rules.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
     if negatives.repeat_meta_chunk:  # repeat each meta-chunk as its own negative, as often as the draft needs
         sizes = lookup.chunk_chars(own_chunks, chunks)

@@ -190,10 +190,7 @@ class _Doc2Query:
         except (ImportError, OSError, ValueError) as error:
             cure = "pip install 'nextlong[quest]'"
             if not isinstance(error, ImportError):
-                cure = (
-                    "give the path of a folder with a T5 and its tokenizer, or a Hub name (which requires a network), "
-                )
-                cure += "such as doc2query/msmarco-t5-base-v1"
+                cure = "give the folder of a T5 and its tokenizer, or a Hub name, such as doc2query/msmarco-t5-base-v1"
             raise EncoderError(f"quest.queries={name} cannot be loaded: {first_sentence(error)}; {cure}") from None
         device = device or (f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu")
         try:
@@ -219,9 +216,9 @@ class _Doc2Query:
         for start in range(0, len(segments), self._batch_size):
             places = longest_first[start : start + self._batch_size]
             batch = self._tokenizer.pad({"input_ids": [segments[place] for place in places]}, return_tensors="pt")
-            given = {name: batch[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+            inputs = {name: batch[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             with self._torch.inference_mode():
-                outputs = self._model.generate(**given, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1)
+                outputs = self._model.generate(**inputs, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1)
             decoded = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
             for place, query in zip(places, decoded, strict=True):
                 predicted[place] = query.strip()

@@ -37,9 +37,7 @@ from nextlong.rng import keyed_hash, rng_for
 _Ids = NDArray[np.int64]
 _Hashes = NDArray[np.uint64]
 
-_RANGES = (
-    64  # of hashes, a power of two; of the 2.4 billion candidates of 240 million documents, a range has 38 million
-)
+_RANGES = 64  # of hashes, a power of two: for 240 million documents, a range has 38 million of 2.4 billion candidates
 _DRAWN_AT_ONCE = 1 << 22  # documents for which a keyword is sampled at a time
 
 
@@ -142,9 +140,7 @@ def _draft_keywords(
     sizes = counts[row]
     pieces = stretches(by_keyword[ranges(first[row], sizes)], documents.tokens, enough=request.target_tokens)
     drafts: list[Draft] = []
-    # A document that an oversampled keyword brings into a sequence twice is kept once; sequences that are then too short are
-    # dropped.
-
+    # A document that an oversampled keyword repeats in a sequence is kept once; sequences that are then short are dropped.
     for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():
         if len(drafts) == request.sequences:
             break

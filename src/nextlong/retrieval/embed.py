@@ -71,9 +71,7 @@ def embed_rows(
                 what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
             else:
                 lengths = np.linalg.norm(vectors, axis=1)
-                wrong = np.flatnonzero(
-                    ~(np.abs(lengths - 1) < _LENGTH_TOLERANCE)
-                )  # NaN compares false, so it counts as wrong
+                wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
                 if len(wrong):
                     place = int(wrong[0])
                     what = f"a vector of length {lengths[place]:.4g} where it must be 1"

@@ -44,9 +44,7 @@ _LEAST_QUERIES = 2048
 
 
 _Paths = Sequence[Path]
-_Scans = tuple[
-    _Paths, _Paths
-]  # files of `_find_least_scores` in the order of queries, and the stem of each `_scan_block`
+_Scans = tuple[_Paths, _Paths]  # files of `_find_least_scores` in the order of queries, stems of `_scan_block`
 _Queries = tuple[Path, int, int]  # a file of queries, and the first and last of its rows
 
 
@@ -236,7 +234,7 @@ def mine_steps(
 
     The others search by blocks of the corpus; they have no tasks where one block holds all vectors.
     """
-    given = (vectors, queries, *before)
+    shared = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
     unbuilt = None  # an index of another package, which reads the stored vectors directly
     if search.index not in (AUTO, EXACT) and not index_kind(search.index).is_built:
@@ -269,8 +267,8 @@ def mine_steps(
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
     if search.index in (AUTO, EXACT):
-        least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
-        scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
+        least = Step("least_scores", 2, config, shared, least_tasks, estimate=_LEAST)
+        scan = Step("scan", 1, config, (*shared, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
         scanning = [least, scan]
-    inputs = (*given, *scanning)
+    inputs = (*shared, *scanning)
     return [*scanning, Step(name, 5, config, inputs, tasks, MineResult, resources=resources, estimate=_MINE)]

@@ -85,9 +85,7 @@ def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | No
     shards = enumerate(zip(chunks, hashes, strict=True))
     by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *by_shard])
-    rows = np.concatenate(
-        [np.empty(0, np.int64), *(np.arange(len(documents_of_shard)) for documents_of_shard in by_shard)]
-    )
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)])
     ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
     order = np.arange(len(docs))
     if seeds is not None:  # in the order in which the documents start sequences

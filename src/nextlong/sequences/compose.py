@@ -216,13 +216,8 @@ class _TextCutter(fit.Cutter):
         sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
         pieces = [others.hashes[others.offsets[other] : others.offsets[other + 1]] for other in sharing]
         offsets = np.cumsum([0, len(own.hashes), *map(len, pieces)])
-        compared, shingle_weights = (
-            shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets),
-            lookup.opened(weights),
-        )
-        copies = rule.find_near_duplicates(
-            compared, document=self._document, weights=shingle_weights, threshold=threshold
-        )
+        compared, slots = shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets), lookup.opened(weights)
+        copies = rule.find_near_duplicates(compared, document=self._document, weights=slots, threshold=threshold)
         return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
 
 

@@ -152,12 +152,10 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
 
 def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]) -> _Encoded:
     doubtful = [place for place, text in enumerate(texts) if any(char in text for char in _DOUBTFUL)]
-    certain_texts = list(texts)
+    certain = list(texts)
     for place in doubtful:
-        certain_texts[place] = ""
-    ids_bytes, offsets_bytes = fast.encode_batch_flat(
-        certain_texts, add_special_tokens=False, split_special_tokens=True
-    )
+        certain[place] = ""
+    ids_bytes, offsets_bytes = fast.encode_batch_flat(certain, add_special_tokens=False, split_special_tokens=True)
     ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)

@@ -43,11 +43,9 @@ _MARGIN: Final = 1.25  # by which the estimate of a sample must exceed one seque
 _EXACT_MARGIN: Final = 1.01  # for caps and weights, which may select slightly longer or shorter documents
 _TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
 _EXAMPLES = 3  # dropped documents shown for each reason
-_HOPELESS_COPIES = (
-    20  # documents without a sequence after which to give up if most candidates are near-duplicates: with
-)
-# 95 % confidence, at most one in seven of the others would give one; …
-_HOPELESS = 100  # … otherwise after these: at most one in thirty of the others would
+# Give up after this many documents without a sequence: with 95 % confidence, at most one in 30 of the others would give
+# one. If most candidates are near-duplicates, give up after 20, when at most one in seven would.
+_HOPELESS, _HOPELESS_COPIES = 100, 20
 
 
 def check_enough(recipe: Recipe, files: SourceFiles) -> None:

@@ -182,13 +182,9 @@ def _tokenize_shards(
         # (n,) each, of the requested rows: the number of the source, where the ids begin in it, and how many there are.
         origin, starts, lengths = (np.zeros(len(rows), np.int64) for _ in range(3))
         for number, (known_rows, offsets, _) in enumerate(sources):
-            of_source = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
-            places = np.searchsorted(known_rows, rows[of_source])
-            origin[of_source], starts[of_source], lengths[of_source] = (
-                number,
-                offsets[places],
-                offsets[places + 1] - offsets[places],
-            )
+            held = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
+            places = np.searchsorted(known_rows, rows[held])
+            origin[held], starts[held], lengths[held] = number, offsets[places], offsets[places + 1] - offsets[places]
         stem = f"{out}.{shard.shard:05d}"
         with open(f"{stem}.ids.npy", "wb") as sink:
             write_header(sink, np.dtype(np.uint32), int(lengths.sum()))

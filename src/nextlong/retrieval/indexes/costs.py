@@ -1,4 +1,4 @@
-"""Estimate the cost of exact search and of an index, choose between them under `auto`, and tell plans the cost.
+"""Estimate the costs of exact search and of an index, for plans, and choose between them under `auto`.
 
 In:  numbers of vectors, queries, dimensions and neighbours; memory, and whether there is a GPU.
 Out: `exact` or a FAISS factory string, with the reason; the estimates of the steps that build an index.
@@ -97,12 +97,12 @@ def has_gpu(search: Search) -> bool:
 
 
 def parts(vectors: float, shards: int) -> int:
-    """Return the number of files, each filled by one task, of an index over so many vectors in so many shards."""
+    """Return the number of files of an index over `vectors` vectors in `shards` shards; a task fills each."""
     return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
 
 
 def tune_tasks(vectors: float, parts: int) -> int:
-    """Return the number of tasks that measure the recall of an index over so many vectors in so many files."""
+    """Return the number of tasks that measure the recall of an index over `vectors` vectors in `parts` files."""
     return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
 
 

@@ -71,7 +71,7 @@ def clusters_for(vectors: int) -> int:
 
 
 def sample_of(clusters: int) -> int:
-    """Return the number of vectors that an index of so many clusters is trained on, if the corpus has as many."""
+    """Return the number of vectors on which an index of `clusters` clusters is trained, if the corpus has as many."""
     return min(_MOST_SAMPLED, _SAMPLE_PER_CLUSTER * clusters)
 
 

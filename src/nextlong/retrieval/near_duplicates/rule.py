@@ -66,9 +66,7 @@ def shared_runs(hashes: U64, owners: _Owners) -> _SharedRuns:
     # `places` of the runs that occur more than once, equal runs adjacent; `begins`: whether a place begins a kind.
     places, begins = (keys[members] & (below - np.uint64(1))).view(np.int64), ~again[members]
     runs = hashes[places]
-    if (
-        (runs[1:] != runs[:-1]) & ~begins[1:]
-    ).any():  # one in a billion differs only in the bits that the place replaced
+    if ((runs[1:] != runs[:-1]) & ~begins[1:]).any():  # one in a billion differs only in the bits of places
         order = np.argsort(runs, kind="stable")
         places, runs = places[order], runs[order]
         begins[1:] = runs[1:] != runs[:-1]
