@@ -132,7 +132,7 @@ def _library(folder: Path, run: Path, model: str) -> Json:
 
 
 def _tasks(run: Path, execution: Json) -> float:
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe = yaml.safe_load((run.parent / "recipe.yaml").read_text())
     one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     given = {"shards": _shards(run), "encoder": recipe["encoder"], "execution": execution}
     return float(_python(_TASKS, given, environment=one_thread))
