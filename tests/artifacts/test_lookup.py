@@ -206,7 +206,7 @@ def store(tmp_path):
         for name, array in arrays.items():
             paths[name].append(tmp_path / f"{number}.{name}.npy")
             np.save(paths[name][-1], array)
-    return TokenStore(tokens=list(zip(*paths.values(), strict=True)))
+    return TokenStore(tokens=tuple(paths.values()))
 
 
 IDS = np.array([(2 << 32) + 3, 4, (2 << 32) + 2, 1, 1])
@@ -219,7 +219,7 @@ def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path):
         for name, array in (("rows", [0]), ("offsets", [0, len(ids)]), ("ids", ids)):
             np.save(tmp_path / "new.npy", np.array(array, np.uint32 if name == "ids" else np.int64))
             (tmp_path / "new.npy").replace(paths[name])
-        return TokenStore(tokens=[tuple(paths.values())])
+        return TokenStore(tokens=tuple([path] for path in paths.values()))
 
     first = np.zeros(1, np.int64)
     for ids in ([7, 8, 9], [5, 6, 4], [1]):

@@ -30,7 +30,7 @@ def refused(capsys, *arguments):
         (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: unknown task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
-        (["m", "n", "--tasks", "vt"], "n follows the model; evaluate one model at a time"),
+        (["m", "n", "--tasks", "vt"], "unexpected argument n after the model; evaluate one model at a time"),
         (
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",

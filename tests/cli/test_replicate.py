@@ -16,7 +16,7 @@ from nextlong.replicate.recipe import recipe_from
     [
         ([], "replicate needs either a recipe or a preset"),
         (["r.yaml", "--preset", "smoke"], "replicate needs either a recipe or a preset"),
-        (["--preset", "smok"], "--unknown preset 'smok'; choose from smoke, mechanism, cpu-night, one-gpu"),
+        (["--preset", "smok"], "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu"),
         (
             ["r.yaml"],
             "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",

@@ -290,7 +290,7 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     (removed,) = [one for one in measured.left_out if "ingest.exclude" in one.reason]
     assert removed.count == len(marked)
     (told,) = [one.message for one in measured.warnings if one.name == "unmet-exclusions"]
-    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude name no document")
+    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude match no document")
     assert "excluded_met" not in json.dumps([part["counts"] for part in run.steps["ingest"].manifest["parts"]])
     met = [json.loads(file.read_text())["entries"] for file in run.steps["ingest"].files(".excluded_met.json")]
     assert sorted(one for task in met for one in task) == sorted(marked)

@@ -116,13 +116,13 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             "compression is lz4 but mds does not support it; remove it, or add a format that supports it: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
-        ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
-        ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
+        ({"stale": "replace"}, "--replace needs --into"),
+        ({"by": "tokens"}, "by='tokens' is the unit of the proportions of a mix, which has none"),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
             r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",
         ),
-        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
+        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; use `nextlong run RECIPE"),
         ({"overrides": ["export.pack=1000"]}, "export.pack=1000 is less than the length of a sequence, 2048 tokens"),
         (
             {"overrides": ["export.validation=0.00001"]},
@@ -215,7 +215,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
     done = exported([own_run, shorter_run], reporter=reporter, **asked)
     (note,) = told
-    assert note.startswith(f"{own_run}, {shorter_run} are made of the same documents")
+    assert note.startswith(f"{own_run}, {shorter_run} were made from the same documents")
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
     assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]

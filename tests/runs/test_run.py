@@ -144,7 +144,7 @@ def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
     opened = nextlong.open(own_run)
     assert [sequence.id for sequence in opened.sequences()] == [run.sequence(0).id, run.sequence(1).id]
     assert len(rows_of(opened, "jsonl")) == 2
-    with pytest.raises(RunError, match=r"holds no parquet files; say nextlong export .* --to parquet"):
+    with pytest.raises(RunError, match=r"holds no parquet files; write them with: nextlong export .* --to parquet"):
         opened.exported("parquet")
 
 

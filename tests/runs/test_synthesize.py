@@ -84,7 +84,7 @@ def test_other_keys_are_settings():
         (["a few words"], {}, "seq_len=96, but all documents together have about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
-        (["", " "], {}, r"every text is empty \(there are 2\); give a list of texts with words"),
+        (["", " "], {}, r"all 2 texts are empty; give a list of texts with words"),
         (
             TEXTS,
             {"settings": ["nonsense"]},

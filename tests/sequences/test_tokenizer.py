@@ -106,12 +106,19 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, 
     saved = byte_tokenizer().to_str()
     (tmp_path / "whole.json").write_text(saved, encoding="utf-8")
     check_source(recipe.Tokenizer(source=str(tmp_path / "whole.json")))
-    for name, content in (("vocab.json", '{"model": 3}'), ("cut.json", saved[: len(saved) // 2]), ("a.model", "\x00")):
+    wrong = {"vocab.json": '{"model": 3}', "bare.json": '{"model": {"type": "BPE"}}', "a.model": "\x00"}
+    for name, content in (wrong | {"cut.json": saved[: len(saved) // 2]}).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
         given = recipe_for(tmp_path / "run", f"tokenizer.source={tmp_path / name}", "tokenizer.train=null")
         with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
             pipeline.prepare(given)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_special_token_that_the_file_lacks_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(byte_tokenizer().to_str(), encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.eos='<nope>' is not in the tokenizer"):
+        check_source(recipe.Tokenizer(source=str(tmp_path), eos="<nope>"))
 
 
 LOAD_FROM_HUB = """

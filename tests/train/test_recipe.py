@@ -144,7 +144,7 @@ def test_one_run_needs_no_mix():
 
 
 def test_a_preset_that_is_none():
-    with pytest.raises(RecipeError, match="--unknown preset 'paper-1m'; choose from paper-128k"):
+    with pytest.raises(RecipeError, match="--preset 'paper-1m': unknown preset; choose from paper-128k"):
         made("paper-1m")
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class CorpusFiles:
     """The files of the text: DOCUMENTS and CHUNKS, one file per shard, in shard order."""
 
-    documents: tuple[Path, ...]
-    chunks: tuple[Path, ...]
+    documents: Sequence[Path]
+    chunks: Sequence[Path]
 
     def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
         shards, back = lookup.by_shard(chunk_ids)
@@ -70,11 +70,11 @@ class SequenceFiles:
     `special_texts` maps roles to the text of separators and special tokens.
     """
 
-    sequences: tuple[Path, ...]
+    sequences: Sequence[Path]
     take: tuple[int, ...]
     corpus: CorpusFiles
     corpus_id: str
-    hashes: tuple[Path, ...]
+    hashes: Sequence[Path]
     tokens: TokenStore
     special: SpecialIds
     special_texts: dict[int, str]
@@ -87,11 +87,11 @@ class SequenceFiles:
         tokenizer = done["tokenizer"]
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
         return cls(
-            sequences=tuple(done["compose"].files(".sequences.arrow")),
+            sequences=done["compose"].files(".sequences.arrow"),
             take=tuple(take),
             corpus=corpus(done),
             corpus_id=chunks_of(done).manifest["fingerprint"],
-            hashes=tuple(done["ingest"].files(".hashes.npy")),
+            hashes=done["ingest"].files(".hashes.npy"),
             tokens=token_store(done),
             special=special_ids(done),
             special_texts=dict(zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)),
@@ -143,7 +143,7 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 def token_store(done: Artifacts) -> TokenStore:
     text, tokens = corpus(done), done["tokens"]
     of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
-    return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
+    return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
 
 
 def chunks_of(done: Artifacts) -> Artifact:
@@ -152,7 +152,7 @@ def chunks_of(done: Artifacts) -> Artifact:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
+    return CorpusFiles(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"))
 
 
 def special_ids(done: Artifacts) -> SpecialIds:

@@ -275,7 +275,7 @@ class TokenStore:
     task: opening and faulting them again took a third of the look-up time of an export.
     """
 
-    tokens: Sequence[tuple[Path, Path, Path]]  # the files of rows, offsets and ids of each shard
+    tokens: tuple[Sequence[Path], Sequence[Path], Sequence[Path]]  # the files of rows, of offsets and of ids
     documents: Sequence[Path] = ()  # used, with `chunks`, only to name a chunk in an error
     chunks: Sequence[Path] = ()
 
@@ -289,9 +289,9 @@ class TokenStore:
         shards, back = by_shard(chunk_ids)
         starts, stops = [], []
         for number, selected in shards:
-            if number >= len(self.tokens):
+            if number >= len(self.tokens[0]):
                 raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
-            shard = _open(*map(file_version, self.tokens[number]))
+            shard = self._shard(number)
             places = np.searchsorted(shard.rows, selected)
             if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
                 raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][0])
@@ -302,7 +302,7 @@ class TokenStore:
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        opened_shards = ((n, _open(*map(file_version, self.tokens[n]))) for n in np.unique(shards).tolist())
+        opened_shards = ((number, self._shard(number)) for number in np.unique(shards).tolist())
         held: dict[int, Any] = {number: shard.ids.view(np.int32) for number, shard in opened_shards}
         into: Any = target
         if target.dtype == np.int32:  # slices of memoryviews cost half as much as slices of arrays, but do not convert
@@ -318,6 +318,9 @@ class TokenStore:
         ids = np.empty(offsets[-1], np.int32)
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
+
+    def _shard(self, number: int) -> _TokenShard:
+        return _open(*(file_version(files[number]) for files in self.tokens))
 
     def _not_tokenized(self, chunk_id: int) -> RunError:
         try:

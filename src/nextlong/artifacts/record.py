@@ -293,8 +293,9 @@ def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "s
     shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
     values = []
     for text in map(word, settings.values()):
-        tail = text.rstrip("/").rpartition("/")[2] or text  # the last part of a path distinguishes it
-        values.append(text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}")
+        last = text.rstrip("/").rpartition("/")[2] or text  # of a path, which says most about it
+        text = last if text.startswith(("/", "./", "../", "~")) else text
+        values.append(text if len(text) <= _LONGEST_VALUE else f"{last[: _LONGEST_VALUE - 7]}-{_digest(text)}")
     pairs = ",".join(f"{key}={value}" for key, value in zip(shown, values, strict=True))
     name = re.sub(r"[^\w.+=,-]+", "-", pairs).lstrip(".-")
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"

@@ -31,7 +31,7 @@ from nextlong.text import Json
 MANIFEST = "manifest.json"
 _MARKER = ".part-{:05d}.json"
 Trust = Literal["size", "time", "hash"]
-_CHECKED_AT_ONCE = 32  # files
+_AT_ONCE = 32  # files that are checked, or brought to the disk, together
 _OTHER_FOLDER = "set run_dir to a folder that you can write to"
 _REFUSALS = {
     **dict.fromkeys(
@@ -124,12 +124,20 @@ def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
 ) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; write its marker last and return it."""
-    files: dict[str, _RecordedFile] = {}
-    for path in sorted(work.iterdir()):
+
+    def commit(path: Path) -> _RecordedFile:
         sync(path)
-        stat = path.stat()
-        files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
+        stat, digest = path.stat(), hash_file(path)
         path.replace(folder / path.name)
+        return {"bytes": stat.st_size, "xxh3": digest, "mtime_ns": stat.st_mtime_ns}
+
+    paths = sorted(work.iterdir())
+    if len(paths) > _AT_ONCE:  # a task of a whole corpus writes a file for each shard, and each waits for the disk
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            records = list(pool.map(commit, paths))
+    else:
+        records = [commit(path) for path in paths]
+    files = {path.name: record for path, record in zip(paths, records, strict=True)}
     marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
@@ -156,7 +164,7 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
 
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:  # the time is spent waiting for the file system
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # the time is spent waiting for the file system
         return {marker["index"]: marker for marker in pool.map(confirmed, paths) if marker is not None}
 
 
@@ -177,7 +185,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         intact = list(pool.map(lambda file: _is_intact(*file, trust=trust), files))
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:

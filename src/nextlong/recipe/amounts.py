@@ -15,6 +15,8 @@ _FEWEST_CANDIDATES = (
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only limits the number of neighbours
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values
+# Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a fifth of the chunks is embedded.
+_LISTED_SHARE = 0.25
 MIN_GAP_CHUNKS = 0.5  # mean chunks in compose.min_gap_tokens: auto (docs/decisions/0003-exact-fit.md)
 SURE_SHARE = 0.5  # of T·E: a document of at most so many characters almost never exceeds T, in any language
 TOKENIZER_BYTES = 150e6  # memory of a tokenizer and its cache
@@ -38,11 +40,12 @@ def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
     return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))))
 
 
-def shortlist_chunks(compose: Compose, mine: Mine, chunk_chars: float) -> int:
-    """Return the number of chunks in the shortlist of each meta-document, for chunks with this mean length."""
+def shortlist_chunks(compose: Compose, mine: Mine, *, chunks: float, chunk_chars: float, meta_documents: float) -> int:
+    """Return the number of chunks in the shortlist of each meta-document, for a corpus of `chunks` with this mean length."""
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
-    return math.ceil(_SHORTLISTED * _draft_chunks(compose, chunk_chars))
+    drafted, fitting = _draft_chunks(compose, chunk_chars), _LISTED_SHARE * chunks / max(1.0, meta_documents)
+    return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))
 
 
 def _draft_chunks(compose: Compose, chunk_chars: float) -> float:

@@ -276,7 +276,7 @@ class Mine(Section):
         None, "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk"
     )
     shortlist_chunks: Positive | Auto = _key(
-        "auto", "chunks in the shortlist of each meta-document; auto: twice the chunks of its draft"
+        "auto", "chunks in the shortlist of each meta-document; auto: one to two times those of its draft"
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:

@@ -154,7 +154,7 @@ class Replication(RecipeFile):
 def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:
     """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
     if name not in _PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(_PRESETS)}")
+        raise RecipeError(f"--preset {name!r}: unknown preset; choose from {', '.join(_PRESETS)}")
     keys = {**_PRESETS[name], "out": out, "preset": name}
     if sources:
         if keys["corpus"]["kind"] == "invented":

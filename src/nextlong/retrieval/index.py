@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Files, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import costs, ivf
@@ -49,7 +49,7 @@ def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
     return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
 
 
-def vectors_of(done: Artifacts) -> list[Path]:
+def vectors_of(done: Artifacts) -> Files:
     """Return the files of the searched vectors: of documents if the method searches for documents, else of chunks."""
     return done["document_vectors" if "document_vectors" in done else "embed"].files("vectors.npy")
 
@@ -116,7 +116,7 @@ def is_exact(done: Artifacts) -> bool:
 
 def index_files(done: Artifacts) -> IndexFiles:
     """Return the files that mining opens: the index, tuned once `tune` is done, or the vectors themselves."""
-    vectors = tuple(vectors_of(done))
+    vectors = vectors_of(done)
     if is_exact(done):
         return IndexFiles(EXACT, vectors)
     bounds = done["index_shards"].files(".bounds.npy")

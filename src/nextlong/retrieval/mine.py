@@ -75,7 +75,7 @@ def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, blo
 
     Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries; those of query q are [ends[q], ends[q + 1]) (`{out}.ends.npy`).
     """
-    index = exact.open_exact(IndexFiles(EXACT, tuple(vectors)), block=block)
+    index = exact.open_exact(IndexFiles(EXACT, vectors), block=block)
     query_ids, exclude, _ = read_queries(queries)
     least_Q = np.concatenate([np.load(path) for path in least])
     ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]

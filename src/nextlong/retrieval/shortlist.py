@@ -277,7 +277,13 @@ def shortlist_steps(
 
     def choose(done: Artifacts) -> list[Task]:
         shared = words_of(done)
-        share = shortlist_chunks(compose, mine, shared["words"][1].chars / max(1, shared["words"][1].sampled))
+        sample, metas = shared["words"][1], np.load(shared["meta_documents"], mmap_mode="r")
+        sizes = {
+            "chunks": sample.chunks,
+            "chunk_chars": sample.chars / max(1, sample.sampled),
+            "meta_documents": len(metas),
+        }
+        share = shortlist_chunks(compose, mine, **sizes)
         each = partial(_choose_words, corpus=corpus_of(done), share=share, **shared)
         return [partial(each, rows=slice(*some)) for some in query_ranges(shared["meta_documents"])]
 
@@ -293,7 +299,7 @@ def shortlist_steps(
     choice["chunks"] = mine.shortlist_chunks
 
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 2, choice, inputs, choose, estimate=_QUERIES)
+    queries = Step("shortlist_queries", 3, choice, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
 

@@ -135,7 +135,13 @@ def check_source(config: recipe.Tokenizer) -> None:
     if path.is_file():
         # Loading takes a second, so only a file that does not look like a tokenizer.json is loaded, to report what is wrong.
         content = path.read_bytes().rstrip()
-        is_sound = content.endswith(b"}") and re.search(rb'"model"\s*:\s*\{', content) is not None
+        parts = (rb'"model"\s*:\s*\{', rb'"vocab"\s*:')
+        is_sound = content.endswith(b"}") and all(re.search(part, content) for part in parts)
+        for key in ("bos", "eos"):
+            name = getattr(config, key)
+            spellings = [json.dumps(name, ensure_ascii=is_ascii).encode() for is_ascii in (True, False)]
+            if is_sound and name is not None and not any(spelling in content for spelling in spellings):
+                special_id(load_tokenizer(config), name, key=f"tokenizer.{key}")
     else:
         is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(config.source)
     if not is_sound:

@@ -300,7 +300,7 @@ def preset(name: str) -> Mapping[str, tuple[Any, str]]:
     """Return each key of a preset with its value and the source of it. Raises RecipeError for an unknown name."""
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
     if name not in presets:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
+        raise RecipeError(f"--preset {name!r}: unknown preset; choose from {', '.join(presets)}")
     return {
         key: (tuple(value) if isinstance(value, list) else value, source)
         for source, keys in presets[name].items()

@@ -44,7 +44,7 @@ class IndexFiles:
     """The files that an index is opened from: the stored vectors, and the trained, filled and tuned index if there is one."""
 
     index: str  # exact, or a FAISS factory string
-    vectors: tuple[Path, ...]
+    vectors: Sequence[Path]
     template: Path | None = None
     lists: tuple[Path, ...] = ()  # the stems of the filled parts
     probes: int = 0  # clusters that a query visits

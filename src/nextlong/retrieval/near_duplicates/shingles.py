@@ -234,7 +234,7 @@ class ShingleStore:
     """The shingles of every chunk, memory-mapped, one file of each kind a shard, in shard order."""
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
-        self._paths = list(zip(hashes, offsets, strict=True))
+        self._hashes, self._offsets = hashes, offsets
         self._open: dict[int, tuple[U64, _Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
@@ -256,8 +256,7 @@ class ShingleStore:
         if number not in self._open:
             if len(self._open) >= SHARDS_KEPT:
                 self._open.clear()
-            hashes, offsets = map(opened, self._paths[number])
-            self._open[number] = hashes, offsets
+            self._open[number] = opened(self._hashes[number]), opened(self._offsets[number])
         return self._open[number]
 
 
