@@ -115,6 +115,12 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_special_token_that_the_file_lacks_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(byte_tokenizer().to_str(), encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.eos='<nope>' is not in the tokenizer"):
+        check_source(recipe.Tokenizer(source=str(tmp_path), eos="<nope>"))
+
+
 LOAD_FROM_HUB = """
 import sys
 from nextlong import recipe

@@ -117,8 +117,8 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
 def _loaded(encoder: recipe.Encoder, prepared: _Prepared) -> LoadedEncoder:
     # A worker embeds many shards or slices, and loads the model once.
     if not isinstance(prepared, ExecutionResult):
-        return kind_of(encoder).load(encoder, fitted=prepared)
-    model = kind_of(encoder).load(encoder, dtype=prepared.dtype, threads=prepared.threads)
+        return kind_of(encoder).load(encoder, fitted=prepared, dtype=None, threads=None)
+    model = kind_of(encoder).load(encoder, fitted=None, dtype=prepared.dtype, threads=prepared.threads)
     device = getattr(model, "device", prepared.device)
     if device != prepared.device:
         cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"
