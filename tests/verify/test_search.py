@@ -218,7 +218,7 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
                 row["score"][span] = -0.5
         row["score"][scored] = -0.5
 
-    for neighbours, said in ((1, "the one before"), (3, "an earlier one of the sequence")):
+    for neighbours, said in ((1, "the previous document"), (3, "an earlier document of the sequence")):
         pipeline.run(recipe_for(tmp_path / str(neighbours), *SIZES, f"splice.neighbours={neighbours}"))
         run = Path(shutil.copytree(tmp_path / str(neighbours), tmp_path / f"altered-{neighbours}"))
         change_sequence(run, alter)
@@ -229,6 +229,5 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
 
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
-        judged(spliced["reverse"], "reverse").skipped
-        == "not checked: only the drafts record the document that they were found for"
+        judged(spliced["reverse"], "reverse").skipped == "not checked: only the drafts record their parent in the tree"
     )
