@@ -63,14 +63,17 @@ def run_demo(args: argparse.Namespace) -> None:
     run_recipe(recipe, args)
     if not args.json:
         places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
-        facts = [(name, command.format(**places)) for name, command in _NEXT]
-        if not shutil.which("nextlong"):  # first the command that puts it on the PATH
-            scripts, cwd = Path(sys.executable).parent, Path.cwd()
-            first = f'export PATH={shlex.quote(str(scripts))}:"$PATH"'
-            if (activate := scripts / "activate").is_file():
-                first = f". {shlex.quote(str(activate.relative_to(cwd) if scripts.is_relative_to(cwd) else activate))}"
-            facts.insert(0, ("first", first))
-        tables.show_facts(facts, shown)
+        tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], shown)
+
+
+def _first() -> list[tuple[str, str]]:
+    """Return the command that puts `nextlong` on the PATH, nothing if it already is."""
+    scripts = Path(sys.executable).parent
+    command = f'export PATH={shlex.quote(str(scripts))}:"$PATH"'
+    if (activate := scripts / "activate").is_file():
+        shown = activate.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else activate
+        command = f". {shlex.quote(str(shown))}"
+    return [] if shutil.which("nextlong") else [("first", command)]
 
 
 def write_demo_corpus(path: Path) -> tuple[int, int]:
