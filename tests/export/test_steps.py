@@ -316,7 +316,7 @@ def test_formats_that_cannot_mark_padding_refuse_it(recipe_for, tmp_path, name):
     changes = ["export.pad_documents_to=8", "tokenizer.eos=<|endoftext|>", f"export.formats=[parquet,{name}]"]
     formats = "parquet and arrow|arrow and parquet"
     with pytest.raises(
-        RecipeError, match=f"pad_documents_to is 8 but {name} cannot mark padding; .* export ({formats})"
+        RecipeError, match=f"pad_documents_to is 8 but {name} cannot mark padding; .* export only ({formats})"
     ):
         recipe_for(tmp_path / "run", *changes)
 

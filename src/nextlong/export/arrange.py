@@ -107,15 +107,14 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
         np.save(f"{out}.{name}.index.npy", index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
         of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
+        row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
         written[name] = SplitResult(
             rows=len(offsets) - 1,
             sequences=len(index),
             documents=documents[name],
             tokens=int(index["length"].sum()),
             of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
-            short_rows=int(
-                (np.diff(np.append(0, np.cumsum(index["length"]))[offsets]) < (arrangement.pack or 0)).sum()
-            ),
+            short_rows=int((row_tokens < (arrangement.pack or 0)).sum()),
             chunks=sum(map(len, chunks[name].values())),
             chunks_in_train=0 if name == "train" else shared,
         )

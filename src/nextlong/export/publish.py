@@ -93,9 +93,8 @@ def publish(
             # Local copies are hashed, so that replacing repairs damaged ones.
             or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
         ]
-        record = {file.name: file.entry(whole=True) for file in files} | {
-            file.name: file.entry(whole=False) for file in due
-        }
+        record = {file.name: file.entry(whole=True) for file in files}
+        record |= {file.name: file.entry(whole=False) for file in due}
         if due or stale:  # update the record first, then delete stale files
             place.write_record({name: known[name] for name in stale} | record)
             for name in stale:

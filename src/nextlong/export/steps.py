@@ -40,7 +40,6 @@ _BLOCK_TOKENS = 1 << 23  # tokens resolved at a time, 32 MB of ids: each block r
 _SEQUENCES_HELD = 4096  # sequences whose references are held at a time, about 100 bytes a span
 _NO_CHANGE = {"boundaries": "sequence", "pad_documents_to": None}  # key values that do not change the files
 
-
 _Count = int | Literal["all"]
 _FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the other runs of a mix
 
@@ -91,9 +90,8 @@ def check_names(formats: Sequence[str], known: Artifacts) -> None:
     """Raise RecipeError for a format with the name of another step of the run, which it would replace in the record."""
     for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
-            raise RecipeError(
-                f"export.formats: {name} is also the name of a step of the run; rename the format and its entry point"
-            )
+            problem = f"export.formats: {name} is also the name of a step of the run"
+            raise RecipeError(f"{problem}; rename the format and its entry point")
 
 
 def read_steps(done: Artifacts) -> tuple[Step, ...]:

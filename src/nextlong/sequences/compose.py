@@ -143,10 +143,8 @@ def _drafts_and_pieces(
         if ends[-1] < _PIECES_HELD and number < take - 1:
             continue
         # (P,) each: the concatenated pieces of all drafts of the block.
-        ids, scores, roles = (
-            np.concatenate([draft.column(name).values.to_numpy() for draft in block])
-            for name in ("chunk_id", "score", "role")
-        )
+        columns = ([draft.column(name).values.to_numpy() for draft in block] for name in ("chunk_id", "score", "role"))
+        ids, scores, roles = map(np.concatenate, columns)
         separator, doc_row, start, end = lookup.chunk_columns(ids, chunks, ("separator", "doc_row", "start", "end"))
         continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
         continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])

@@ -98,11 +98,8 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
                 tokens = open_done("tokens", folder)
                 manifest = tokens.manifest
                 is_right = not any(shard.mismatches for shard in tokens.results(_TokensResult))
-                is_same = [manifest["version"], manifest["config"]] == [
-                    version,
-                    config,
-                ] and fingerprints.items() <= manifest["inputs"].items()
-                if is_right and is_same:
+                is_same = manifest["version"] == version and manifest["config"] == config
+                if is_right and is_same and fingerprints.items() <= manifest["inputs"].items():
                     (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}")
                     rows = open_done("referenced_chunks", named).files(".rows.npy")
                     earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))

@@ -81,9 +81,7 @@ def tokenizer_step(
         return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     estimate = Estimate(
-        work=lambda amounts: min(
-            amounts.kept_chars, TRAINING_CHARS if source is None else _MEASURED_CHUNKS * amounts.chunk_chars
-        ),
+        work=lambda of: min(of.kept_chars, TRAINING_CHARS if source is None else _MEASURED_CHUNKS * of.chunk_chars),
         seconds=5e-8,
         disk=1,
         bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,

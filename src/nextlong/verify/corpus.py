@@ -200,11 +200,8 @@ def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
 
 
 def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
-    """Return for each shard the used chunk rows for which fastokens disagrees with the stored ids.
-
-    Returns None if fastokens does not support the tokenizer. It is loaded before the reference and released again: each takes
-    100 MB.
-    """
+    """Return for each shard the used chunks whose stored ids fastokens disputes; None if it does not support the tokenizer."""
+    # It is loaded before the reference and released again: each takes 100 MB.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first encoding
     import fastokens  # type: ignore[import-untyped]
 
@@ -249,7 +246,5 @@ def _text_problems(run: StoredRun, chunks: _Tokenized) -> Iterator[tuple[int, st
         true = text if normalizer is None else normalizer.normalize_str(text)
         if decoded_text != true:
             position, from_tokens, from_document = first_difference(decoded_text, true)
-            yield (
-                place,
-                f" at character {position}: the tokens decode to {from_tokens!r}, the document has {from_document!r}",
-            )
+            parts = f"the tokens decode to {from_tokens!r}, the document has {from_document!r}"
+            yield place, f" at character {position}: {parts}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -66,15 +67,12 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
 
 def open_format(name: str, outcome: CheckOutcome) -> Format | None:
     """Return a format with a reader, and set the unit of the outcome; mark it as skipped and return None otherwise."""
-    try:
-        made = format_of(name)
-    except (KeyError, PluginError):
-        made = None
-    if made is None or made.read is None:
-        outcome.skipped = f"the format {name} has no reader, or is not installed here: only hashes are checked"
-        return None
-    outcome.unit = made.unit
-    return made
+    with suppress(KeyError, PluginError):
+        if (made := format_of(name)).read is not None:
+            outcome.unit = made.unit
+            return made
+    outcome.skipped = f"the format {name} has no reader, or is not installed here: only hashes are checked"
+    return None
 
 
 class Comparison:
@@ -319,9 +317,6 @@ class _SplitRows:
         yield from (named[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist()))
 
 
-_Splits = dict[str, _SplitRows]  # by name
-
-
 def _read_split(step: StepFiles, split: str) -> _SplitRows:
     """Read one split of a rows step. Raises ValueError for invalid files."""
     (index_path,), (offsets_path,) = (step.files(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
@@ -351,9 +346,8 @@ def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
         except UNREADABLE as error:
-            once.breach(
-                f"{step.folder.name} could not be checked because a file is missing or damaged: {in_words(error)}"
-            )
+            problem = f"could not be checked because a file is missing or damaged: {in_words(error)}"
+            once.breach(f"{step.folder.name} {problem}")
     return [once, apart] if apart.checked else [once]
 
 
@@ -383,16 +377,14 @@ class _Truth:
         return np.where(known, (np.cumsum(self._takes) - self._takes)[np.where(known, part, 0)] + place, -1)
 
 
-def _check_once(step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
+def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
     times = np.zeros(len(truth.lengths), np.int64)  # number of rows with each sequence, over all splits
     for name, split in splits.items():
         where, numbers = f"{step.folder.name} {name}", truth.numbers(split.index)
         for at in np.flatnonzero(numbers < 0).tolist():
-            place, file = split.index["place"][at], split.index["part"][at]
-            outcome.breach(
-                f"{where}: index[{at}] refers to sequence {place} of part {file}, which is not in the data set"
-            )
+            target = f"sequence {split.index['place'][at]} of part {split.index['part'][at]}"
+            outcome.breach(f"{where}: index[{at}] refers to {target}, which is not in the data set")
         known = numbers[numbers >= 0]
         times += np.bincount(known, minlength=len(times))
         for field, form, true in (("length", ",", truth.lengths[known]), ("key", "016x", truth.keys[known])):
@@ -410,9 +402,8 @@ def _check_once(step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckO
         outcome.breach(f"{step.folder.name}: sequence {number} is in the rows {times[number]} times")
     missing, left_out = np.flatnonzero(times == 0), part["counts"]["left_out"]
     if len(missing) != left_out:
-        outcome.breach(
-            f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest records {left_out:,}"
-        )
+        counted_missing = f"{len(missing):,} sequences are in no row"
+        outcome.breach(f"{step.folder.name}: {counted_missing}, its manifest records {left_out:,}")
     if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
         outcome.breach_each(f"{step.folder.name}: sequence {number} is in no row" for number in missing.tolist())
 
@@ -442,7 +433,9 @@ def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator
         yield f"row {row + 1} begins with sequence {heads[row + 1]}, the row before with {heads[row]}"
 
 
-def _check_apart(run: StoredRun, step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
+def _check_apart(
+    run: StoredRun, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
+) -> None:
     """Check by content hash, and by chunk if shared chunks are left out, that train holds nothing of validation."""
     every = np.arange(len(truth.lengths))
     train, validation = (np.isin(every, truth.numbers(splits[name].index)) for name in ("train", "validation"))

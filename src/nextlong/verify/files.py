@@ -142,7 +142,7 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
 def is_delivered(folder: Path) -> bool:
     """Return whether a local folder is a delivered export, or has one per format; it may be damaged, but is not a run."""
     folder = folder.expanduser()
-    names = [path.parent.name for path in folder.glob(f"*/{_RECORD}")]
+    names = (path.parent.name for path in folder.glob(f"*/{_RECORD}"))
     is_record = (folder / _RECORD).is_file() or not all(map(_STEP_FOLDER.match, names))
     return is_record and not (folder / "variants").exists()
 

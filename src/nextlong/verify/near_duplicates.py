@@ -113,10 +113,8 @@ def _outcome(run: StoredRun) -> CheckOutcome:
 def _rule_of(run: StoredRun) -> dict[str, Any]:
     is_set = run.setting("mine", "near_duplicates") is not None
     weights = np.load(run.files("weights", ".weights.npy")[0], mmap_mode="r") if is_set else None
-    return {
-        "weights": weights,
-        "threshold": float(run.setting("mine", "near_duplicates", 0.8)),
-    }  # 0.8 where they are only counted
+    threshold = float(run.setting("mine", "near_duplicates", 0.8))  # 0.8 where they are only counted
+    return {"weights": weights, "threshold": threshold}
 
 
 def _words_of(
@@ -172,10 +170,7 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
 def _repeats(
     words: Sequence[_Numbers], first: int, *, weights: NDArray[np.uint16] | None, threshold: float
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield (a, b, how) for each text a from `first` on that repeats another text b.
-
-    Without `weights`, a table by slot, all words have the same weight.
-    """
+    """Yield (a, b, how) for each text a from `first` on that repeats another text b; without `weights`, all words are equal."""
     holders: defaultdict[bytes, set[int]] = defaultdict(set)  # texts by the words of a short text, or of a passage
     for text, numbers in enumerate(words):
         if 0 < len(numbers) < _LEAST_WORDS:

@@ -136,10 +136,7 @@ class StoredRun:
     """A finished run, read from its files."""
 
     def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
-        """Read the record and the manifests; `sample` and `seed` are for checks of a random sample.
-
-        Raises RunError if there is no finished run.
-        """
+        """Read the record and manifests; `sample` and `seed` draw random samples. Raises RunError without a finished run."""
         variant = record.find(named)
         self.path, self.recipe, self.takes = variant.run_dir, variant.recipe, variant.sequences_per_part
         self.steps = {name: _open_step(name, self.path / folder) for name, folder in variant.steps.items()}
@@ -182,10 +179,8 @@ class StoredRun:
     def earlier_exports(self) -> list[StepFiles]:
         """The exports of the same sequences that are not in the record."""
         recorded = {step.folder for step in self.steps.values()}
-        exports = [
-            step for step in self.all_steps if step.is_export and step.manifest["inputs"].get("rows") in self.rows
-        ]
-        return [step for step in exports if step.folder not in recorded]
+        others = (step for step in self.all_steps if step.is_export and step.folder not in recorded)
+        return [step for step in others if step.manifest["inputs"].get("rows") in self.rows]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """Return the value of a recipe key; the default if it is null or missing."""
@@ -355,9 +350,8 @@ class StoredRun:
     def _sequence_file(self) -> Callable[[int], pa.RecordBatchFileReader]:
         paths = self.files("compose", ".sequences.arrow")
         if len(paths) != len(self.takes):
-            raise ValueError(
-                f"there are {len(paths)} SEQUENCES files, but the record counts those of {len(self.takes)}"
-            )
+            recorded = f"the record counts those of {len(self.takes)}"
+            raise ValueError(f"there are {len(paths)} SEQUENCES files, but {recorded}")
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
     def _resolved(self, rows: Sequence[Sequence[_StoredSequence]]) -> list[list[ResolvedSequence]]:
@@ -387,9 +381,8 @@ class StoredRun:
         # Split the columns, (spans,) of all sequences, into those of each sequence.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
-        found = (
-            ResolvedSequence(*vars(sequence).values(), *known) for sequence, known in zip(block, divided, strict=True)
-        )
+        pairs = zip(block, divided, strict=True)
+        found = (ResolvedSequence(*vars(sequence).values(), *known) for sequence, known in pairs)
         return [[next(found) for _ in row] for row in rows]
 
     def used_rows(self, selected: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:

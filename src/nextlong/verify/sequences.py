@@ -47,10 +47,8 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
             if gap < run.min_gap_tokens:
                 few = f"has {gap} tokens of negatives between it and the meta-chunk before"
                 between.breach(f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}")
-    outcomes = [spans, *(outcome for outcome, _ in per_sequence)]
-    outcomes += [negatives] if negatives.checked else []
-    outcomes += [between] if run.is_exact else []
-    return [*outcomes, *_check_across(run)]
+    optional = [*([negatives] if negatives.checked else []), *([between] if run.is_exact else [])]
+    return [spans, *(outcome for outcome, _ in per_sequence), *optional, *_check_across(run)]
 
 
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:

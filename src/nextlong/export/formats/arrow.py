@@ -17,16 +17,8 @@ import xxhash
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import (
-    COLUMNS,
-    Format,
-    LoadingCode,
-    Options,
-    check_index,
-    rows_of,
-    schema_of,
-    to_table,
-)
+from nextlong.export.formats import base
+from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
 from nextlong.text import Json
 
 
@@ -52,9 +44,8 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
             for chunk in (chunk for column in table.columns for chunk in column.chunks):
                 for buffer in filter(None, chunk.buffers()):
                     content.update(buffer)
-    return _ArrowShard(
-        rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=tuple(columns.names[len(COLUMNS) :])
-    )
+    added = tuple(columns.names[len(COLUMNS) :])
+    return _ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added)
 
 
 def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
@@ -72,7 +63,7 @@ def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
     state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
-    check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
+    base.check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
     for name in files:
         with pa.memory_map(str(folder / name)) as mapped, pa.ipc.open_stream(mapped) as reader:
             if _features(reader.schema) != info["features"]:

@@ -50,10 +50,8 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     offsets = np.cumsum([0, *(sum(map(len, sample)) for sample in samples)])
     offsets += _UINT32_BYTES * (len(samples) + 2) + len(header)
     if offsets[-1] > _MOST_BYTES:
-        raise ExportError(
-            f"an MDS shard of {offsets[-1]:,} bytes exceeds its 32-bit offsets ({_MOST_BYTES:,}); lower "
-            "export.shard_mb, or export.pack"
-        )
+        problem = f"an MDS shard of {offsets[-1]:,} bytes exceeds its 32-bit offsets ({_MOST_BYTES:,})"
+        raise ExportError(f"{problem}; lower export.shard_mb, or export.pack")
     count = np.uint32(len(samples)).tobytes()
     pieces = [count, offsets.astype(np.uint32).tobytes(), header, *chain.from_iterable(samples)]
     name = f"shard.{options.shard:05}.mds"
@@ -111,8 +109,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
             if len(data) != raw["bytes"]:
                 raise ValueError(f"{name} unpacks to {len(data):,} bytes, index.json says {raw['bytes']:,}")
-        count = int(np.frombuffer(data, "<u4", 1)[0])
-        if count != entry["samples"]:
+        if (count := int(np.frombuffer(data, "<u4", 1)[0])) != entry["samples"]:
             raise ValueError(f"{name} has {count} samples, index.json says {entry['samples']}")
         offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
         header = json.loads(bytes(data[8 + 4 * count : offsets[0]]))

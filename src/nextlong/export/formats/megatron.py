@@ -103,8 +103,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
             raise ValueError(f"{path.name} has documents that do not begin where the previous one ends")
         tokens = int(lengths.sum(dtype=np.int64))
-        size = (folder / name).stat().st_size
-        if size != tokens * dtype.itemsize:
+        if (size := (folder / name).stat().st_size) != tokens * dtype.itemsize:
             raise ValueError(f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of {dtype}")
         if int(weight) != tokens:
             raise ValueError(f"{name} has {tokens:,} tokens, blend.txt says {weight}")

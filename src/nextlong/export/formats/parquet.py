@@ -43,9 +43,8 @@ def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: 
     with pq.ParquetWriter(f"{out}.parquet", schema, **settings) as writer:
         for block in blocks:
             rows += len(block)
-            rows_per_group = max(
-                1, int(options.keys["row_group_mb"] * 1_000_000) // max(1, block.input_ids.nbytes // len(block))
-            )
+            row_bytes = max(1, block.input_ids.nbytes // len(block))
+            rows_per_group = max(1, int(options.keys["row_group_mb"] * 1_000_000) // row_bytes)
             held = pa.concat_tables([held, to_table(block, schema.names, options)])
             while held.num_rows >= rows_per_group:
                 writer.write_table(held.slice(0, rows_per_group), row_group_size=rows_per_group)
@@ -97,5 +96,4 @@ FORMAT_AXOLOTL = _narrow(
 )
 
 # torchtitan needs sequences of one more token, the last label. Its flex attention accepts documents of any length.
-
 FORMAT_TORCHTITAN = _narrow("torchtitan", ("input_ids", "seq_lengths"), extra_tokens=1)
