@@ -143,10 +143,8 @@ def view(args: argparse.Namespace) -> None:
         if console().is_terminal and not args.no_browser:
             webbrowser.open(address)
 
-    try:
+    with suppress(KeyboardInterrupt):
         serve(run, port=args.port, when_ready=when_ready)
-    except KeyboardInterrupt:
-        return
 
 
 def verify(args: argparse.Namespace) -> int:

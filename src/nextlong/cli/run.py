@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
 import sys
 import time
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nextlong.runs.run import Run
 
 
-def plan(args: argparse.Namespace) -> None:
+def plan(args: Namespace) -> None:
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.page import GPU_TFLOP_PER_S, Scenario
@@ -43,7 +43,7 @@ def plan(args: argparse.Namespace) -> None:
     present(args, as_json, lambda shown: page.show(recipe, shown, scenario))
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Namespace) -> None:
     from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
-def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
+def _run_array_job(recipe: Recipe, args: Namespace) -> None:
     from nextlong import pipeline
     from nextlong.text import counted
 
@@ -91,9 +91,7 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
     present(args, outcome, message)
 
 
-def run_recipe(
-    recipe: Recipe, args: argparse.Namespace, *, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> None:
+def run_recipe(recipe: Recipe, args: Namespace, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
     from nextlong.artifacts import record
     from nextlong.report import summary, tables
@@ -135,7 +133,7 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
     return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""
 
 
-def sweep(args: argparse.Namespace) -> None:
+def sweep(args: Namespace) -> None:
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
@@ -166,7 +164,7 @@ def sweep(args: argparse.Namespace) -> None:
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
 
 
-def export(args: argparse.Namespace) -> None:
+def export(args: Namespace) -> None:
     from nextlong.report import summary, tables
     from nextlong.runs import export as runs_export
 

@@ -210,21 +210,18 @@ def evaluate_command(args: argparse.Namespace) -> None:
         imported = judge.import_helmet(args.files, out=args.out, label=args.label, console=shown)
         present(args, partial(report.as_json, [imported]))
     elif args.model == "data":
-        _download(args, shown)
+        from nextlong.evaluate.data import download
+        from nextlong.evaluate.task import chosen
+
+        suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
+        if not suites or args.out is None:
+            example = "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
+            raise EvaluateError(f"data needs suites and --out: {example}")
+        listed = [files for task in chosen(suites, []) for files in (task.files, *task.files_at.values())]
+        names = dict.fromkeys(name for files in listed for name in files)
+        present(args, download(list(names), args.out, shown))
     else:
         _measure(args, shown)
-
-
-def _download(args: argparse.Namespace, shown: Console) -> None:
-    from nextlong.evaluate.data import download
-    from nextlong.evaluate.task import chosen
-
-    suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
-    if not suites or args.out is None:
-        example = "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
-        raise EvaluateError(f"data needs suites and --out: {example}")
-    names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
-    present(args, download(list(dict.fromkeys(names)), args.out, shown))
 
 
 def _measure(args: argparse.Namespace, shown: Console) -> None:

@@ -26,9 +26,7 @@ from nextlong.text import Json
 CARD: Final = "README.md"
 MIX: Final = "mix-"  # before the name of a mix
 # File systems without hard links, or with few of them to a file.
-_NO_LINKS: Final = frozenset(
-    {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES}
-)
+_NO_LINKS: Final = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES}
 
 
 def folder_of(variant: record.Variant) -> Path:

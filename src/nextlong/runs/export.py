@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from xxhash import xxh3_128_hexdigest
 
@@ -36,11 +36,10 @@ from nextlong.runs.run import Run, check_mix
 from nextlong.sequences.tokenizer import special_id
 
 _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context that Llama 3 was pretrained on
+_Changed: TypeAlias = Literal["refuse", "accept"]
 
 
-def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> Exported:
+def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: _Changed = "refuse") -> Exported:
     """Run or resume a recipe, and publish its exports. Raises NextlongError."""
     run_dir = recipe.run_path
     if recipe.export.push is not None and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
@@ -51,9 +50,7 @@ def run(
     return written
 
 
-def make(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> Exported:
+def make(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: _Changed = "refuse") -> Exported:
     """Run a recipe, measure its variant, and put its exports into `data/`; nothing is published. Raises NextlongError."""
     with pipeline.session(recipe, reporter=reporter, changed_inputs=changed_inputs) as session:
         done, variant = session.make_variant()
