@@ -126,18 +126,15 @@ class Results:
         return {arm: _SeedMean.of(of_arm) for arm, of_arm in values.items()}
 
     def tables(self) -> str:
-
         def table(title: str, about: str, columns: dict[str, dict[str, _SeedMean]]) -> ScoreTable:
             rows = tuple((arm, tuple(str(column[arm]) for column in columns.values())) for arm in self.arms)
             return ScoreTable(title, about, tuple(columns), rows, "parts")
 
         about = "Percent of values recalled, by the number of negatives between a fact and its question."
-        made = [
-            table(
-                f"Recall across {words}", about, {str(n): self.spreads("recall", kind, str(n)) for n in self.negatives}
-            )
-            for kind, words in self.kinds.items()
-        ]
+        made = []
+        for kind, words in self.kinds.items():
+            columns = {str(n): self.spreads("recall", kind, str(n)) for n in self.negatives}
+            made.append(table(f"Recall across {words}", about, columns))
         losses = {part: self.spreads("loss", part) for part in self.positions}
         made.append(table("Loss by position", "Nats per token, up to this position.", losses))
         parts = product(self.kinds, ("first", "last"))
@@ -172,9 +169,8 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     for source in sources:
         read = store.read_json(source)
         if not isinstance(read, dict) or not {"recipe", "models"} <= read.keys():
-            raise RunError(
-                f"{source} holds no results of nextlong replicate; give the results.json of its `out` folder"
-            )
+            cure = "give the results.json of its `out` folder"
+            raise RunError(f"{source} holds no results of nextlong replicate; {cure}")
         if (name := read["recipe"]["preset"]) in parts:
             raise RunError(f"{source}: another file has results of the preset {name} as well; report them apart")
         parts[name] = read
@@ -199,7 +195,6 @@ def page(results: Sequence[Results]) -> str:
 
 
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
-
     def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, _SeedMean]]], apart: float = 0.0) -> Axes:
         axes = figure.subplots()
         for number, arm in enumerate(results.arms):

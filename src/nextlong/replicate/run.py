@@ -229,14 +229,9 @@ class _Experiment:
         # Seeds are trained in parallel, a core each; and one thread adds its sums in the same order every time.
         torch.set_num_threads(1)
         keys, trained = training.keys, training.keys["training"]
-        recipe = {
-            **keys,
-            "data": {**keys["data"], "validation": 0.0},
-            "out": str(training.folder),
-            "watch": {"spike": None},
-        }
+        recipe = {**keys, "data": {**keys["data"], "validation": 0.0}, "out": str(training.folder)}
         recipe["memory"] = {"checkpointing": "none", "loss_block_tokens": trained["tokens_per_step"]}
-        recipe["checkpoints"] = {"every_steps": trained["steps"], "keep_last": 1}
+        recipe |= {"checkpoints": {"every_steps": trained["steps"], "keep_last": 1}, "watch": {"spike": None}}
         loop.train(TrainRecipe.from_dict(recipe, origin=training.name), Console(quiet=True))
         steps = metrics.read(training.folder / metrics.STEPS)
         shutil.rmtree(training.folder / checkpoint.FOLDER, ignore_errors=True)

@@ -13,7 +13,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -139,7 +139,8 @@ class Settings:
                 f"--emit {name} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
                 f"{training.schedule}; set it to 0, or use the schedule cosine"
             )
-        schedule = "constant_with_warmup" if training.schedule == "constant" else training.schedule
+        schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
+        schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
         rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
         positions = {"rope_parameters": rope, "max_position_embeddings": self.sequence_tokens}
         return {
@@ -259,17 +260,9 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
     }
 
 
-def _axolotl(settings: Settings) -> Mapping[str, str]:
-    """Return axolotl's config and launch script."""
-    return _filled("axolotl", settings, arguments=settings.transformers_arguments("axolotl"))
-
-
-def _trl(settings: Settings) -> Mapping[str, str]:
-    """Return the config of `trl sft`, and its launch script."""
-    arguments = settings.transformers_arguments("trl")
-    if settings.recipe.training.min_lr_ratio:
-        arguments["lr_scheduler_type"] = "cosine_with_min_lr"
-    return _filled("trl", settings, arguments=arguments)
+def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
+    """Return the config of axolotl or of `trl sft`, and its launch script."""
+    return _filled(name, settings, arguments=settings.transformers_arguments(name))
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
@@ -320,22 +313,19 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
     return _filled("olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width)
 
 
-_OLMO_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
+_AXOLOTL_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "checkpoints.keep_last": None}
+_OLMO_KEYS: Final[SupportedKeys] = {**_AXOLOTL_KEYS, "data.pack": (None,)}
 _PROLONG_KEYS: Final[SupportedKeys] = {
     **_COMMON_KEYS,
     "training.eps": (1e-8,),
     "training.schedule": ("cosine", "linear"),
     "memory.checkpointing": ("layers",),
 }
-_TRL_KEYS: Final[SupportedKeys] = {
-    **_COMMON_KEYS,
-    **dict.fromkeys(("checkpoints.keep_last", "held_out.every_steps")),
-    "hardware.ranks_per_row": (1,),
-}
+_TRL_KEYS: Final[SupportedKeys] = {**_AXOLOTL_KEYS, "held_out.every_steps": None, "hardware.ranks_per_row": (1,)}
 TRAINER: Final = (
-    Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
+    Trainer("axolotl", "axolotl", False, _AXOLOTL_KEYS, partial(_of_transformers, name="axolotl")),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
     Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
-    Trainer("trl", "parquet", True, _TRL_KEYS, _trl),
+    Trainer("trl", "parquet", True, _TRL_KEYS, partial(_of_transformers, name="trl")),
     Trainer("olmo", "olmo", False, _OLMO_KEYS, _olmo, cuts=True),
 )

@@ -34,7 +34,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from nextlong.errors import RecipeError
 
 IGNORED: Final = -100
-_BLOCK_TOKENS: Final = 2048
 _NAME: Final = "nextlong_documents"
 _NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
@@ -106,7 +105,7 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
     return name
 
 
-def install_loss(model: PreTrainedModel, *, block_tokens: int = _BLOCK_TOKENS) -> None:
+def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
@@ -159,9 +158,7 @@ def _logit_scale(model: PreTrainedModel) -> float:
     return float(getattr(config, "logit_scale", None) or 1.0)
 
 
-def _token_losses(
-    hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float = 1.0, block_tokens: int = _BLOCK_TOKENS
-) -> Tensor:
+def _token_losses(hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float, block_tokens: int) -> Tensor:
     """Return the loss of predicting each token, float32 (B, T), 0 where it has no label."""
 
     def block_losses(states: Tensor, targets: Tensor) -> Tensor:

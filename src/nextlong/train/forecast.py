@@ -48,9 +48,8 @@ _ANCHORS: Final = (1 << 16, 1 << 17)  # row lengths that are run; longer ones ar
 _LOSS_CHUNKS: Final = 8  # torchtitan's ChunkedLossWrapper
 _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 prefetches
 _SAMPLED_STEPS: Final = 200
-_MOST_EPOCHS: Final = (
-    4  # up to which repeated data are as good as new: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
-)
+# Up to which repeated data are as good as new: Muennighoff et al. 2023, Scaling Data-Constrained Language Models.
+_MOST_EPOCHS: Final = 4
 _SAMPLED_ROWS: Final = 64
 # A CPU takes minutes for a step of a long row; the rest follows from operations.
 _MEASURED_TOKENS: Final = 8192
@@ -146,9 +145,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
     """Return the estimate for rows of such documents, all equally likely. Raises RecipeError if devices cannot share a step."""
     sizes, hardware, longest = sizes_of(config), recipe.hardware, max(documents, key=sum)
     rows_per_step, ranks = max(1, recipe.training.tokens_per_step // sum(longest)), hardware.ranks_per_row
-    rows_per_group = recipe.training.micro_batch_rows * micro_batches(
-        recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks
-    )
+    rounds = micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
     row_flops = [flops(sizes, lengths) for lengths in documents]
     total = sum(row_flops) / len(row_flops) * rows_per_step * recipe.training.steps
     if hardware.device == "this":
@@ -160,11 +157,10 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         basis = f"measured here, on {sum(measured):,} tokens and one and two of its layers"
     else:
         # A step waits for the group of ranks with the most work: sampled steps, shape (steps, groups, rows of a group).
-        shape = (_SAMPLED_STEPS, hardware.count // ranks, rows_per_group)
+        shape = (_SAMPLED_STEPS, hardware.count // ranks, rounds * recipe.training.micro_batch_rows)
         sampled = rng_for(recipe.seed, "plan").choice(row_flops, size=shape)
         slowest = float(sampled.sum(axis=2).max(axis=1).mean())
-        peak = _DEVICES[hardware.device][0] * 1e12
-        seconds = slowest / ranks / (peak * _UTILISATION) * recipe.training.steps
+        seconds = slowest / ranks / (_DEVICES[hardware.device][0] * 1e12 * _UTILISATION) * recipe.training.steps
         basis = f"{_UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows
     if hardware.count == 1:

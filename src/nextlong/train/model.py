@@ -223,9 +223,8 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
         for layer in exact.layers_of(model):
             layer.compile(backend=_COMPILER)
     # Without a GPU everything is in main memory already, and torch cannot pin it.
-    return ready_to_train(
-        model, recipe, offload=recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
-    )
+    offload = recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
+    return ready_to_train(model, recipe, offload=offload)
 
 
 def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool = False) -> PreTrainedModel:

@@ -25,8 +25,6 @@ from nextlong.text import Json
 
 _Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
-
-
 # YAML 1.1 reads a bare `on` or `off` as a Boolean.
 _Switch = Annotated[
     Literal["off", "on"], BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
@@ -285,8 +283,7 @@ def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, rank
     if rest or rows_per_step % (groups * at_once):
         raise RecipeError(
             f"{devices} devices, {ranks_per_row} per row, cannot share the {rows_per_step} rows of a step evenly ({at_once} at "
-            "once); "
-            "change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
+            "once); change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
         )
     return rows_per_step // (groups * at_once)
 

@@ -199,9 +199,8 @@ class _ChatRows:
         assert data.chat is not None, "the recipe names it"
         assert data.pack is not None, "the recipe requires it"
         if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-            raise TokenizerError(
-                "data.chat needs a chat template; the model's tokenizer has none; use a model that has one"
-            )
+            cure = "use a model that has one"
+            raise TokenizerError(f"data.chat needs a chat template; the model's tokenizer has none; {cure}")
         self.row_tokens = self.sequence_tokens = data.pack
         self.dropped = 0
         self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
@@ -340,9 +339,8 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
 
 def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """Return a batch with its tensors on a device."""
-    return {
-        name: one.to(device, non_blocking=True) if isinstance(one, torch.Tensor) else one for name, one in batch.items()
-    }
+    tensors = {name: one for name, one in batch.items() if isinstance(one, torch.Tensor)}
+    return {**batch, **{name: one.to(device, non_blocking=True) for name, one in tensors.items()}}
 
 
 def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:

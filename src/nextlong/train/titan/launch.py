@@ -159,9 +159,8 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
         try:
             folder = Path(snapshot_download(str(recipe.model.path)))
         except Exception as error:
-            raise RecipeError(
-                f"model.path={recipe.model.path!r} is not a folder, and cannot be downloaded from the Hub ({error})"
-            ) from None
+            reason = f"is not a folder, and cannot be downloaded from the Hub ({error})"
+            raise RecipeError(f"model.path={recipe.model.path!r} {reason}") from None
     if not list(folder.glob("*.safetensors")):
         cure = "save it as safetensors"
         raise RecipeError(f"model.path={recipe.model.path!r} holds no .safetensors, which torchtitan reads; {cure}")
