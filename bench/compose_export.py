@@ -35,7 +35,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
 from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
 from nextlong.runs.run import Run
@@ -43,7 +43,6 @@ from nextlong.sequences.compose import compose_step
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
 FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression
-_NO_INPUT = Step("none", 0, {}, (), lambda _: [])
 _FILES = 16  # of the plain write
 _held = np.empty(0, np.int32)  # what a process of the plain write holds
 
@@ -99,8 +98,7 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
         "export.formats=[megatron]",
     ]
     recipe = Recipe.load(options.recipe, overrides=[*options.overrides, *changes])
-    pipeline.run(recipe)
-    run = nextlong.open(recipe.run_dir)
+    run = nextlong.run(recipe)
     rounds = -(-options.sequences // len(run))
     mb = len(run) * rounds * options.target_tokens * 4 / 1e6
     found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, {}, [])
@@ -152,8 +150,22 @@ def _spread(values: Sequence[float], *, digits: int = 0) -> str:
 
 def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
     """Return a step that composes a run's sequences `rounds` times."""
-    tasks = compose_step(recipe, *[_NO_INPUT] * 5, draft=_NO_INPUT, near_duplicate_steps=[_NO_INPUT]).tasks(run.steps)
-    return Step("compose", 0, {}, (), lambda _: tasks * rounds)
+    threshold = recipe.mine.near_duplicates_for(recipe.compose.negatives)
+    step = compose_step(
+        recipe.compose,
+        (),
+        target_tokens=recipe.sequence_tokens,
+        seed=recipe.compose_seed,
+        near_duplicates=threshold,
+    )
+    tasks = tasks_of(step, run.steps)
+    return replace(step, tasks=lambda _: tasks * rounds)
+
+
+def tasks_of(step: Step, done: Artifacts) -> list[Task]:
+    """Return the tasks of a step without those that join their files, which take no time to speak of."""
+    made = step.tasks(done)
+    return list(made.tasks if isinstance(made, Work) else made)
 
 
 def writing(run: Run, asked: str, rounds: int) -> list[Step]:
@@ -162,7 +174,12 @@ def writing(run: Run, asked: str, rounds: int) -> list[Step]:
     changes = [f"export.formats=[{name}]", *([f"export.compression={compression}"] if compression else [])]
     recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=changes)
     rows, write = export_steps(recipe.export, read_steps(run.steps), sequences=recipe.compose.sequences)
-    return [replace(rows, tasks=lambda done: [partial(_repeated, *rows.tasks(done), rounds)]), write]
+
+    def arranging(done: Artifacts) -> list[Task]:
+        (task,) = tasks_of(rows, done)
+        return [partial(_repeated, task, rounds)]
+
+    return [replace(rows, tasks=arranging), write]
 
 
 def _repeated(task: Task, rounds: int, out: Path) -> TaskResult:
@@ -175,10 +192,7 @@ def _repeated(task: Task, rounds: int, out: Path) -> TaskResult:
 
 def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Artifacts, out: Path, mb: float) -> Taken:
     """Run steps in a folder of their own: hashes, fsync and manifests included."""
-    timed = [
-        replace(step, tasks=lambda done, step=step: [partial(_with_cpu, task) for task in step.tasks(done)])
-        for step in planned
-    ]
+    timed = [replace(step, tasks=partial(_timed_tasks, step)) for step in planned]
     with tempfile.TemporaryDirectory(dir=out) as folder:
         settle(out, mb=mb)
         start = time.perf_counter()
@@ -187,6 +201,10 @@ def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Arti
         own = [done[step.name] for step in timed]
         cpu = sum(float(path.read_text()) for step in own for path in step.files(".cpu"))
         return Taken(seconds, cpu, own[-1].manifest["bytes"])
+
+
+def _timed_tasks(step: Step, done: Artifacts) -> list[Task]:
+    return [partial(_with_cpu, task) for task in tasks_of(step, done)]
 
 
 def _with_cpu(task: Task, out: Path) -> TaskResult:

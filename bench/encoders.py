@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from nextlong.text import Json
+
 _LIBRARY = """
 import json, sys, time
 import numpy as np
@@ -103,7 +105,7 @@ def model_path(given: str) -> str:
     return given
 
 
-def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, dict, Path]:
+def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, Json, Path]:
     run = folder / "run"
     recipe = {
         "run_dir": str(run),
@@ -124,18 +126,19 @@ def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, dict
     return seconds, manifests["encoder"]["parts"][0]["counts"], run
 
 
-def _library(folder: Path, run: Path, model: str) -> dict:
-    return _python(_LIBRARY, {"shards": _shards(run), "model": model, "out": str(folder / "library.npy")})
+def _library(folder: Path, run: Path, model: str) -> Json:
+    taken: Json = _python(_LIBRARY, {"shards": _shards(run), "model": model, "out": str(folder / "library.npy")})
+    return taken
 
 
-def _tasks(run: Path, execution: dict) -> float:
-    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+def _tasks(run: Path, execution: Json) -> float:
+    recipe = yaml.safe_load((run.parent / "recipe.yaml").read_text())
     one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     given = {"shards": _shards(run), "encoder": recipe["encoder"], "execution": execution}
-    return _python(_TASKS, given, environment=one_thread)
+    return float(_python(_TASKS, given, environment=one_thread))
 
 
-def _python(script: str, given: dict, *, environment: Mapping[str, str] | None = None) -> Any:
+def _python(script: str, given: Json, *, environment: Mapping[str, str] | None = None) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(given),
@@ -158,9 +161,10 @@ def _least_cosine(run: Path, library: Path) -> float:
     return float((np.einsum("nd,nd->n", own, others) / lengths).min())
 
 
-def _manifest(run: Path, step: str) -> dict:
+def _manifest(run: Path, step: str) -> Json:
     (path,) = run.glob(f"[0-9][0-9]-{step}-*/manifest.json")
-    return json.loads(path.read_text())
+    manifest: Json = json.loads(path.read_text())
+    return manifest
 
 
 def _files(run: Path, step: str, suffix: str) -> list[str]:

@@ -1,8 +1,8 @@
 """ICLM's graph and walk, measured: seconds and peak memory for growing numbers of documents, after the search.
 
-In:  numbers of documents. Their neighbours are drawn at random, as are the cosines: no search, and no cluster in the graph,
-     so the walk reads memory in the worst order.
-Out: a Markdown table. Each size runs in a process of its own; bytes an edge are the growth of memory between sizes.
+In:  numbers of documents. Their neighbours and cosines are random: no search, and no cluster in the graph, so the walk reads
+     memory in the worst order.
+Out: a Markdown table. Each size runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from measure import measure
 from nextlong.methods import iclm
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
 
-NEIGHBOURS = 32  # found for each document, to have 10 left when near-duplicates fall out
-K = 10
+OPTIONS = iclm.Iclm()
 
 
 def main() -> int:
@@ -29,34 +29,42 @@ def main() -> int:
     if options.one is not None:
         print(json.dumps(walk(options.one)))
         return 0
-    print("| documents | edges | graph and walk | peak memory |\n|---:|---:|---:|---:|")
+    print("| documents | graph and walk | peak memory |\n|---:|---:|---:|")
     for documents in options.documents:
         taken = measure([sys.executable, __file__, "--one", str(documents)])
         if taken.rc:
             print(taken.stderr, file=sys.stderr)
             return 1
-        own = json.loads(taken.stdout)
-        print(f"| {documents:,} | {own['edges']:,} | {own['seconds']:.1f} s | {taken.peak_mb:,.0f} MB {taken.memory} |")
+        seconds = json.loads(taken.stdout)
+        print(f"| {documents:,} | {seconds:.1f} s | {taken.peak_mb:,.0f} MB {taken.memory} |", flush=True)
     return 0
 
 
-def walk(documents: int) -> dict[str, float]:
-    """Draw a graph's neighbours; return its edges and the seconds from neighbours to shuffled stretches."""
+def walk(documents: int) -> float:
+    """Make random neighbours; return the processor seconds from them to the drafts."""
     draw = np.random.default_rng(0)
-    neighbours = draw.integers(documents - 1, size=(documents, NEIGHBOURS))
-    neighbours += neighbours >= np.arange(documents)[:, None]  # none is its own
-    cosines = -np.sort(-draw.random((documents, NEIGHBOURS), np.float32), axis=1)
-    hashes = draw.integers(2**63, size=documents, dtype=np.uint64)
-    chars = draw.integers(500, 8_000, size=documents)
-    start = time.perf_counter()
-    drafts = iclm.draft(
-        neighbours, cosines, hashes, chars, drafted_chars=500_000, sequences=None, seed=0, k=K, max_similarity=0.99
+    count = iclm.METHOD.neighbours(OPTIONS)
+    neighbours = draw.integers(documents - 1, size=(documents, count))
+    neighbours += neighbours >= np.arange(documents)[:, None]  # no document is its own neighbour
+    cosines = -np.sort(-0.9 * draw.random((documents, count), np.float32), axis=1)  # below `max_similarity`
+    tokens = draw.integers(100, 2_000, size=documents)
+    corpus = CorpusArrays(
+        content_hashes=draw.integers(2**63, size=documents, dtype=np.uint64),
+        tokens=tokens,
+        chunk_offsets=np.arange(documents + 1),
+        chunk_tokens=tokens,
+        neighbours=Neighbours(
+            queries=np.arange(documents),
+            offsets=np.arange(documents + 1) * count,
+            documents=neighbours.ravel(),
+            cosines=cosines.ravel(),
+        ),
     )
-    seconds = time.perf_counter() - start
-    assert drafts
-    kept = np.ones(documents, np.bool_)
-    edges = len(iclm._build_graph(neighbours, cosines, np.arange(documents), kept=kept, k=K).targets) // 2
-    return {"edges": edges, "seconds": seconds}
+    start = time.process_time()
+    drafted = iclm.METHOD.draft(corpus, OPTIONS, DraftRequest(target_tokens=131_072, sequences=None, seed=0))
+    seconds = time.process_time() - start
+    assert drafted.drafts
+    return seconds
 
 
 if __name__ == "__main__":

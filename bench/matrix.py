@@ -92,7 +92,7 @@ def covering(values: Mapping[str, Sequence[Any]]) -> list[Row]:
         for one, other in itertools.combinations(names, 2)
         for a, b in itertools.product(values[one], values[other])
     }
-    rows = []
+    rows: list[Row] = []
     for one, other in itertools.combinations(sorted(names, key=lambda name: -len(values[name])), 2):
         for a, b in itertools.product(values[one], values[other]):
             if frozenset({(one, a), (other, b)}) not in missing:
@@ -154,7 +154,8 @@ def recipe_of(row: Row, run_dir: Path, *, name: str, sequences: int) -> dict[str
 
 def needs_end(name: str) -> bool:
     """Tell whether a format wants every document to end in EOS."""
-    return terms_of(name).eos == "required"
+    required: bool = terms_of(name).eos == "required"
+    return required
 
 
 def end_of(tokenizer: str) -> str:

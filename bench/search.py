@@ -21,8 +21,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import faiss
 import numpy as np
@@ -37,6 +38,7 @@ from nextlong.retrieval.indexes.ivf import TuneResult
 _FAISS_ROWS = 32_768
 _ROWS = 65_536
 _PER_SHARD = 262_144
+_ResultT = TypeVar("_ResultT")
 
 
 def main() -> int:
@@ -112,7 +114,7 @@ def _queries(paths: Sequence[Path], count: int) -> tuple[NDArray[np.float32], ND
     return VectorShards(paths).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
 
 
-def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+def _seconds(call: Callable[[], _ResultT]) -> tuple[float, _ResultT]:
     start = time.process_time()
     result = call()
     return time.process_time() - start, result
@@ -175,10 +177,13 @@ def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> Non
     sample, _ = _queries(paths, min(options.count, 40 * options.clusters))
     theirs = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
     how = {"count": options.clusters, "iterations": ivf.ITERATIONS, "seed": 0}
-    trained = {
-        "nextlong": lambda: kmeans.train_centres(sample, **how),
-        "FAISS": lambda: theirs.train(sample) and theirs.centroids,
-    }
+
+    def train_with_faiss() -> NDArray[np.float32]:
+        theirs.train(sample)
+        return np.asarray(theirs.centroids)
+
+    trained: dict[str, Callable[[], NDArray[np.float32]]]
+    trained = {"nextlong": partial(kmeans.train_centres, sample, **how), "FAISS": train_with_faiss}
     print(f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n")
     print(
         "| program | training | looking up each vector's nearest | GFLOP/s of it | mean cosine |\n|---|---:|---:|---:|---:|"
@@ -209,7 +214,7 @@ def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Name
     queries, exclude = _queries(paths, options.index_queries)
     some = slice(0, min(len(queries), 512))
     base = {
-        k: _seconds(lambda k=k: exact.Exact(VectorShards(paths)).search(queries[some], k, exclude=exclude[some]))[0]
+        k: _seconds(partial(exact.Exact(VectorShards(paths)).search, queries[some], k, exclude=exclude[some]))[0]
         / some.stop
         for k in options.k
     }
@@ -239,19 +244,19 @@ def _measure_index(
     template = stem.with_name(f"{stem.name}.template.faiss")
     stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
     with peak() as built_peak:
-        training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
+        training, clusters = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
         filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
         with peak() as searched_peak:
             np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
-            tuning, tuned = _seconds(lambda k=k: _tune(stem, files, asked, k, options.recall))
+            tuning, tuned = _seconds(partial(_tune, stem, files, asked, k, options.recall))
             opened = ivf.Ivf(replace(files, probes=tuned.probes, spare=tuned.spare))
-            seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
+            seconds, _ = _seconds(partial(opened.search, queries, k, exclude=exclude))
         rate = len(queries) / seconds
         print(
             f"| {factory} | {training:.0f} s | {filling:.0f} s | {sum(filled) / options.count:,.0f} | {k:,} | {tuning:.0f} s "
-            f"| {tuned.probes:,} of {trained.clusters:,} | {tuned.recall_measured:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× "
+            f"| {tuned.probes:,} of {clusters:,} | {tuned.recall_measured:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× "
             f"| {_mb(built_peak())}, {_mb(searched_peak())} MB |",
             flush=True,
         )
@@ -259,10 +264,11 @@ def _measure_index(
 
 def _tune(stem: Path, files: IndexFiles, queries: Path, k: int, target: float) -> TuneResult:
     """Measure the whole corpus as one block, and choose."""
-    given = {"files": files, "queries": queries, "k": k, "seed": 0}
-    whole = {"lists": slice(0, len(files.lists)), "shards": range(len(files.vectors))}
-    ivf.measure_block(stem.with_name("part-00000"), **whole, **given)
-    return ivf.tune(stem.with_name("work") / "part", blocks=1, target=target, **given)
+    block, shards = slice(0, len(files.lists)), range(len(files.vectors))
+    part = stem.with_name("part-00000")
+    ivf.measure_block(part, lists=block, shards=shards, files=files, queries=queries, k=k, seed=0)
+    work = stem.with_name("work") / "part"
+    return ivf.tune(work, blocks=1, target=target, files=files, queries=queries, k=k, seed=0)
 
 
 def _fill(stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int) -> int:

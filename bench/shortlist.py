@@ -72,7 +72,7 @@ def _row(
     starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(_ShortlistResult))])
 
     def places(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        return starts[ids >> 32] + (ids & 0xFFFFFFFF)
+        return np.asarray(starts[ids >> 32] + (ids & 0xFFFFFFFF), np.int64)
 
     ids, exclude, _ = read_queries(done["meta_documents"].file(".meta_documents.npy"))
     sums, full_sums, numbers = np.zeros((3, _RANKS))

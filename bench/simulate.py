@@ -25,7 +25,7 @@ from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines, schedule
-from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
+from nextlong.report.plan.page import GPU_TFLOP_PER_S, Scenario
 from nextlong.report.plan.trial import measure, sample
 
 
@@ -52,7 +52,7 @@ def main() -> int:
     )
     by_machines: dict[tuple[int, int], list[Simulated]] = {}
     for chunks, nodes, workers in itertools.product(options.chunks, options.nodes, options.workers):
-        asked = Asked(nodes=nodes, workers=workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks)
+        asked = Scenario(nodes=nodes, workers=workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks)
         _, _, costs = page.costs_on(recipe, files, steps, measured, asked)[-1]
         machines = Machines(nodes * workers, nodes * options.gpus, head_s=options.head_ms / 1e3)
         stored = {name: with_storage(cost, options, nodes=nodes, workers=workers) for name, cost in costs.items()}

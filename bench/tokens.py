@@ -13,16 +13,22 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.corpus.chunk import chunk_text
-from nextlong.sequences.encode import TextEncoder, read_tokenizer
+from nextlong.sequences.encode import TextEncoder
 
 _BATCH = 512
+_Ids = NDArray[np.signedinteger[Any]]
+_ResultT = TypeVar("_ResultT")
 
 
 def main() -> int:
@@ -42,9 +48,9 @@ def main() -> int:
         encoder = TextEncoder(read_tokenizer(path))
         engine, load_s = _timed(encoder.settle)
         encoder.encode_batch(texts[:_BATCH])
-        (ids, lengths), fast_s = _timed(lambda: _encode(encoder, texts))  # noqa: B023
+        (ids, lengths), fast_s = _timed(partial(_encode, encoder, texts))
         reference = TextEncoder(read_tokenizer(path), engine="reference")
-        (true_ids, true_lengths), reference_s = _timed(lambda: _encode(reference, texts))  # noqa: B023
+        (true_ids, true_lengths), reference_s = _timed(partial(_encode, reference, texts))
         wrong = _differences(ids, lengths, true_ids, true_lengths)
         different += wrong
         print(
@@ -55,12 +61,12 @@ def main() -> int:
     return int(different > 0)
 
 
-def _encode(encoder: TextEncoder, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _encode(encoder: TextEncoder, texts: list[str]) -> tuple[_Ids, _Ids]:
     parts = [encoder.encode_batch(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH)]
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
 
-def _differences(ids: np.ndarray, lengths: np.ndarray, true_ids: np.ndarray, true_lengths: np.ndarray) -> int:
+def _differences(ids: _Ids, lengths: _Ids, true_ids: _Ids, true_lengths: _Ids) -> int:
     own, true = (np.split(flat, np.cumsum(each)[:-1]) for flat, each in ((ids, lengths), (true_ids, true_lengths)))
     return sum(not np.array_equal(first, second) for first, second in zip(own, true, strict=True))
 
@@ -83,7 +89,7 @@ def _texts(path: Path) -> Iterator[str]:
             yield json.loads(line)["text"]
 
 
-def _timed(call):  # noqa: ANN001, ANN202
+def _timed(call: Callable[[], _ResultT]) -> tuple[_ResultT, float]:
     began = time.process_time()
     return call(), time.process_time() - began
 

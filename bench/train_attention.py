@@ -89,7 +89,7 @@ def stock(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
         default_data_collator,
     )
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]
         ends: list[Clocks] = []  # noqa: RUF012
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nextlong import pipeline
+from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 
 
@@ -56,22 +57,17 @@ def main() -> int:
 
 
 def again(options: argparse.Namespace, step: str, *, workers: int) -> dict[str, Any]:
-    """Do one step anew; return its manifest."""
-    (folder,) = run_dir_of(options).glob(f"[0-9][0-9]-{step}-*")
+    """Run one step again; return its manifest."""
+    folder = run(options, workers=workers)[step].folder  # everything is reused
     shutil.rmtree(folder)
     run(options, workers=workers)
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
     return manifest
 
 
-def run(options: argparse.Namespace, *, workers: int) -> None:
-    """Bring the recipe's run about with so many workers."""
-    pipeline.run(Recipe.load(options.recipe, overrides=[*options.overrides, f"workers={workers}"]))
-
-
-def run_dir_of(options: argparse.Namespace) -> Path:
-    """Return where the recipe's run lives."""
-    return Path(Recipe.load(options.recipe, overrides=options.overrides).run_dir)
+def run(options: argparse.Namespace, *, workers: int) -> dict[str, Artifact]:
+    """Run the recipe with so many workers; return its finished steps."""
+    return pipeline.run(Recipe.load(options.recipe, overrides=[*options.overrides, f"workers={workers}"]))
 
 
 def seconds_of(manifest: dict[str, Any]) -> float:

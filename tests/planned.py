@@ -6,7 +6,7 @@ from rich.console import Console
 
 from nextlong.recipe import Recipe
 from nextlong.report.plan import page
-from nextlong.report.plan.page import Asked
+from nextlong.report.plan.page import Scenario
 
 STEPS = [
     "ingest", "select", "chunk", "filter_report", "tokenizer", "meta_documents", "encoder", "shingles", "weights",
@@ -43,7 +43,7 @@ def shown(recipe):
     return lines[:start], rows[:end]
 
 
-def written(recipe, asked=Asked()):  # noqa: B008
+def written(recipe, asked=Scenario()):  # noqa: B008
     """Return all that a plan says."""
     file = io.StringIO()
     page.show(recipe, Console(file=file, width=200), asked)

@@ -130,12 +130,12 @@ def rebuilt(run):
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert message == "ingest.sources hold no records: every file is empty; name files with documents in them"
+    assert message == "ingest.sources have no records: every file is empty; use files with documents"
 
 
 def test_binary_junk(bench):
     message = bench.refusal(random.Random(0).randbytes(20_000))
-    assert "records is a document" in message
+    assert "records were rejected" in message
     assert "invalid UTF-8" in message
     assert "corpus.jsonl:1: invalid UTF-8" in message
     assert "rejects.arrow; correct ingest.sources" in message
@@ -158,7 +158,7 @@ def test_one_document_has_no_negatives(bench):
     )
     code, _, err = bench.again("compose.target_tokens=40000")
     assert code == 2
-    assert "compose.target_tokens=40,000, but all documents together are about" in err
+    assert "compose.target_tokens=40,000, but all documents together have about" in err
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
@@ -172,14 +172,14 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
 
 def test_all_documents_are_one_and_the_same(bench):
     message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=480)
-    assert "ask for more negatives than this corpus has (1 of 1 documents" in message
+    assert "require more negatives than this corpus has (1 of 1 documents" in message
     assert "; 1 dropped: " in message
 
 
 def test_a_corpus_too_small_for_the_target(bench):
     message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
-    assert message.startswith("compose.target_tokens=590 but the longest sequence of this corpus is ")
-    longest = int(message.partition("of this corpus is ")[2].partition(" tokens")[0].replace(",", ""))
+    assert message.startswith("compose.target_tokens=590 but the longest sequence from this corpus has ")
+    longest = int(message.partition("from this corpus has ")[2].partition(" tokens")[0].replace(",", ""))
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
@@ -242,7 +242,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     assert message.startswith(
         "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
-    assert "; the first: corpus.jsonl:1: " in message
+    assert "; first one: corpus.jsonl:1: " in message
     assert message.endswith("; correct the files, or set ingest.max_reject_share=0.02 in the recipe")
 
 
@@ -263,7 +263,7 @@ def test_a_line_of_many_mb(bench, megabytes):
         jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
     )
     assert message.startswith("1 of 9 records (11.11%) were rejected")
-    assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
+    assert f"; first one: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
     assert "documents: 9 kept of 9\n" in out
@@ -308,7 +308,7 @@ def test_a_tokenizer_that_does_not_exist(kept):
 
 def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     err = told(kept, "tokenizer.eos=</s>")
-    cure = "name one, such as its end of text; nearest of its special tokens: <|endoftext|>"
+    cure = "use one of its tokens, such as EOS; its closest special tokens: <|endoftext|>"
     assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
@@ -322,14 +322,17 @@ def test_a_target_too_small_for_any_document(kept):
 
 def test_a_target_below_the_special_tokens(kept):
     err = told(kept, "tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", "compose.target_tokens=2")
-    assert "recipe.yaml: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos; raise it" in err
+    assert (
+        "recipe.yaml: compose.target_tokens=2 leaves no room for text beside tokenizer.bos and tokenizer.eos; raise it"
+        in err
+    )
 
 
 def test_unknown_keys_and_wrong_values_are_all_told(kept):
     err = told(kept, "compose.targettokens=2", "chunk.max_chars=0")
     path = kept.folder / "recipe.yaml"
     assert err.splitlines() == [
-        f"error: {path}: chunk.max_chars must be greater than 0 (it is 0)",
+        f"error: {path}: chunk.max_chars must be greater than or equal to 16 (it is 0)",
         f"{path}: unknown key 'compose.targettokens'; did you mean 'target_tokens'?",
     ]
 
@@ -346,7 +349,7 @@ def test_a_run_dir_that_cannot_be_written(kept):
 
 def test_a_source_that_does_not_exist(kept):
     err = told(kept, "ingest.sources.0.path=nowhere/x.jsonl")
-    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (looked for ")
+    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (resolved to ")
     assert "matches no file; check the pattern" in told(kept, "ingest.sources.0.path=nowhere/*.jsonl")
 
 
@@ -372,7 +375,7 @@ def test_a_recipe_that_is_none(bench, command, content, message):
 def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
-    assert err.startswith(f"error: {kept.folder} holds no finished run; it has these below it: {kept.folder}")
+    assert err.startswith(f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}")
     assert "is a file, not a run directory" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
     assert "nowhere does not exist; name the run_dir" in kept.call("peek", kept.folder / "nowhere")[2]
 

@@ -96,14 +96,14 @@ def test_a_task_is_found_with_the_others():
 @pytest.mark.usefixtures("installed")
 def test_a_suffix_that_two_formats_claim_is_refused(monkeypatch):
     monkeypatch.setattr(sys.modules["nextlong.reading.delimited"].FORMAT[0], "suffixes", (".paragraphs",))
-    with pytest.raises(nextlong.NextlongError, match="both read files that end in .paragraphs"):
+    with pytest.raises(nextlong.NextlongError, match="both read the suffix .paragraphs"):
         formats.format_by_name("a.paragraphs")
 
 
 @pytest.mark.usefixtures("installed")
 def test_an_index_has_the_name_of_its_entry_point():
     assert INDEXES.load("brute", IndexKind).takes == "brute"
-    with pytest.raises(nextlong.NextlongError, match=r"must be auto, exact or .* or brute"):
+    with pytest.raises(nextlong.NextlongError, match=r"use auto, exact or .* or brute"):
         nextlong.Recipe.from_dict(
             {"run_dir": "r", "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2", "search": {"index": "brut"}}
         )

@@ -93,7 +93,7 @@ def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, cap
     record.write_text(json.dumps(plain))
     code, out, _ = call(capfd, "verify", tmp_path / "run")
     assert code == 1
-    assert "keeps ['lang', 'score'] of t, the recipe asks for ['score']" in out
+    assert "has the metadata columns ['lang', 'score'], the recipe asks for ['score']" in out
 
 
 def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, capfd):
@@ -156,10 +156,12 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     path = _as(suffix, rows, tmp_path)
     code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
     assert code == 2
-    why = "none of 260 documents of t has a value there" if suffix == ".jsonl" else f"{path} has no such column"
+    why = (
+        "none of 260 documents of t has a value in this column" if suffix == ".jsonl" else f"{path} has no such column"
+    )
     told = (
         f"ingest.sources[0].id='docid': {why}; columns of its first records: doc_id, "
-        "content; did you mean 'doc_id'? Without id, documents are named file:line"
+        "content; did you mean 'doc_id'? Without an id column, documents are named file:line"
     )
     assert told in " ".join(err.split())
     # A table's columns are known before it is read, and so is the mistake; plan says it, too.
@@ -205,7 +207,7 @@ def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(tmp_pat
     assert "0.parquet has no such column" in " ".join(call(capfd, "run", recipe)[2].split())
     monkeypatch.setattr(ingest, "_MAX_HEADS", 2)
     code, _, err = call(capfd, "run", recipe)
-    assert (code, "documents of t has a value there" in " ".join(err.split())) == (2, True)
+    assert (code, "documents of t has a value in this column" in " ".join(err.split())) == (2, True)
 
 
 def test_json_lines_beside_tables_may_have_the_ids(tmp_path, capfd):

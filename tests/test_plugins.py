@@ -107,7 +107,7 @@ OWNER = "method 'longest' of the distribution more-methods 1.2"
         ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
         ("", "cannot be loaded: AttributeError: module 'more_methods' has no attribute 'METHOD'"),
-        ("METHOD = 3", "has None for its Options, which must be a class made from nextlong's Section"),
+        ("METHOD = 3", "has None for its Options, which must be a subclass of nextlong.recipe.Section"),
         (
             SOUND.replace("int = Field(0, description", "int = Field(description"),
             "has no default for its option 'least_tokens'",
@@ -119,7 +119,7 @@ def test_a_broken_package_is_named(bring, source, told):
     with pytest.raises(PluginError) as caught:
         recipe()
     assert str(caught.value).startswith(f"{OWNER} {told}")
-    assert str(caught.value).endswith("install a version of it that fits this nextlong, or uninstall it")
+    assert str(caught.value).endswith("install a version that is compatible with this nextlong, or uninstall it")
     Recipe.from_dict(PLAIN)  # others are none the worse for it
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_method_is_named(bring, tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "a few words"}\n', encoding="utf-8")
     asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}", "compose.target_tokens=2")
-    with pytest.raises(PluginError, match=f"{OWNER} is not a nextlong method, but <class"):
+    with pytest.raises(PluginError, match=f"{OWNER} is not a nextlong method but <class"):
         nextlong.run(asked)
 
 
@@ -150,7 +150,7 @@ def test_a_name_that_two_bring_or_that_recipes_use(bring):
         Recipe.from_dict(PLAIN, overrides=["compose.method=export"])
     bring(SOUND, name="export", distribution="other-methods", module="other_methods")
     with pytest.raises(
-        PluginError, match="'export' is brought by more-methods 1.2 and other-methods 1.2; uninstall all"
+        PluginError, match="'export' is provided by more-methods 1.2 and other-methods 1.2; uninstall all"
     ):
         METHODS.load("export", object)
 
@@ -162,7 +162,7 @@ def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(brin
     with pytest.raises(KeyError):
         METHODS.load("neither", object)
     bring(SOUND, name="knn")
-    with pytest.raises(PluginError, match="method 'knn' is built in, and more-methods 1.2 also brings one"):
+    with pytest.raises(PluginError, match="method 'knn' is built in, but more-methods 1.2 provides another"):
         METHODS.load("knn", object)
     with pytest.raises(PluginError, match="method 'knn' is built in"):
         METHODS.names()

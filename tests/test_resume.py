@@ -19,7 +19,6 @@ import nextlong
 from counted import total
 from killed import kill_at, kill_forked_at, stop_at
 from nextlong import pipeline
-from nextlong.artifacts.record import RUN_FILE
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.report.plan.page import show
@@ -103,7 +102,7 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     kill_at(["run", path], parts, 40)
-    assert not (tmp_path / "run" / RUN_FILE).exists()
+    assert not (tmp_path / "run" / "run.json").exists()
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 
@@ -241,7 +240,7 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
-    assert f": 3.jsonl of {own_corpus} is gone, or no longer named; restore the files" in message
+    assert f": 3.jsonl of {own_corpus} is missing or no longer part of the source; restore the files" in message
     assert redone(recipe, changed_inputs="accept") == []  # the run of three files is still there
     assert redone(recipe) == []
 
@@ -289,8 +288,8 @@ def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tm
     pipeline.run(reading(moved))  # the same files at another place
     others.write_text("".join((moved / "1.jsonl").read_text().splitlines(keepends=True)[1:]))
     message = complaint(capsys, reading(others), tmp_path)
-    assert f"run_dir={run_dir} holds runs of other documents" in message
-    assert "choose another run_dir, or keep both here under a name (--name NAME)" in message
+    assert f"run_dir={run_dir} has runs of other documents" in message
+    assert "choose another run_dir, or name the new variant (--name NAME)" in message
     pipeline.run(reading(others, name="others"))
 
 
@@ -328,7 +327,7 @@ def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(by_workers, sh
     process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    told = r"error: a worker process was killed, [^:]*(, while these ran: \w+ task \d+.*)?; run again .* finished steps are kept"
+    told = r"error: a worker process was killed, [^:]*(, while running \w+ task \d+.*)?; run again .* finished steps are kept"
     assert re.match(told, message)
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)

@@ -39,12 +39,12 @@ def test_a_name_that_the_hub_may_have_passes(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("./m", "is not there"),
-        ("/no/such", "is not there"),
-        ("~/no-such-model", "is not there"),
-        ("a/b/c", "is not there"),
+        ("./m", "does not exist"),
+        ("/no/such", "does not exist"),
+        ("~/no-such-model", "does not exist"),
+        ("a/b/c", "does not exist"),
         ("empty", "has no config.json"),
-        ("file.bin", "is not a model but a file"),
+        ("file.bin", "is a file, not a model"),
     ],
 )
 def test_a_path_that_holds_none_is_told_with_the_cure(name, why, tmp_path, monkeypatch):
@@ -52,7 +52,7 @@ def test_a_path_that_holds_none_is_told_with_the_cure(name, why, tmp_path, monke
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.bin").touch()
     assert why in why_no_model(name)
-    assert "; name a folder with config.json and weights" in why_no_model(name)
+    assert "; use a folder with config.json and weights" in why_no_model(name)
 
 
 def test_a_folder_with_a_configuration_passes(tmp_path):

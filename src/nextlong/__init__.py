@@ -35,11 +35,11 @@ __all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "comp
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Run:
-    """Carry out a recipe in its run directory, keeping what is there, and open the result.
+    """Run or resume a recipe in its run directory, reusing finished steps, and open the result.
 
-    `reporter` is told of progress. `changed_inputs="accept"` reads input files again that differ from those of an earlier
-    run there. In a script, call it under `if __name__ == "__main__":`, because its worker processes import the script.
-    Raises NextlongError for every mistake that a user can mend.
+    `reporter` shows progress. `changed_inputs="accept"` ingests input files again that have changed since an earlier run. In a
+    script, call this function under `if __name__ == "__main__":`, because its worker processes import the script.
+    Raises NextlongError for every mistake that a user can fix.
     """
     from nextlong.runs import export
 
@@ -48,13 +48,14 @@ def run(
 
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should
-    """Open a finished run directory. Raises RunError if there is none, or its files were altered."""
+    """Open a finished run directory. Raises RunError if there is no finished run, or its files were altered."""
     from nextlong.runs.run import Run
 
     return Run(run_dir)
 
 
-# Loaded when they are first used, because `import nextlong` and `nextlong --help` must stay quick.
+# Imported at first use, because `import nextlong` and `nextlong --help` must be fast.
+
 _LAZY = {
     "Composed": "nextlong.sequences.fit",
     "Dropped": "nextlong.sequences.fit",

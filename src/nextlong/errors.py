@@ -1,26 +1,26 @@
-"""Errors: everything that a user can mend, as one small tree.
+"""Errors: all mistakes that a user can fix, as one exception tree.
 
-Each message says what, where, which value, and what to do. The command line prints it without a traceback and exits
-with 2. A bug of ours is an ordinary Python exception, traceback and all.
+Each message says what happened, where, with which value, and how to fix it. The command line prints it without a traceback and
+exits with code 2. A bug in nextlong is an ordinary Python exception with a traceback.
 """
 
 from __future__ import annotations
 
 
 class NextlongError(Exception):
-    """Something that the user can mend; the root of the tree."""
+    """A mistake that the user can fix; the base class of all others."""
 
 
 class RecipeError(NextlongError):
-    """The recipe asks for something that does not exist or cannot be."""
+    """The recipe is invalid or names something that does not exist."""
 
 
 class CorpusError(NextlongError):
-    """The documents, or what was computed from them, do not allow what was asked."""
+    """The documents cannot be read, or do not suffice for the request."""
 
 
 class EncoderError(NextlongError):
-    """An encoder could not be loaded, or returned vectors that cannot be right."""
+    """An encoder could not be loaded, or returned invalid vectors."""
 
 
 class TokenizerError(NextlongError):
@@ -32,12 +32,12 @@ class RunError(NextlongError):
 
 
 class PluginError(NextlongError):
-    """A method or a format that another distribution brings cannot be loaded, or is none."""
+    """An extension from another distribution cannot be loaded, or is not valid."""
 
 
 class ExportError(NextlongError):
-    """An export could not be written or published where it was asked for."""
+    """An export could not be written or published at its destination."""
 
 
 class EvaluateError(NextlongError):
-    """A model, a server, a data file or earlier results do not allow the evaluation that was asked for."""
+    """A model, a server, a data file or earlier results prevent the evaluation."""

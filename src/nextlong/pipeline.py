@@ -1,14 +1,16 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
+In:  a recipe. Out: the finished steps in its run directory, and the record of the variant.
+
 ingest → select → chunk → encoder → embed → index → mine → draft → referenced_chunks → tokens → compose → rows → files
                      ├→ meta_documents ────────────┘        ↑             ↑
                      ├→ shingles → weights ─────────────────┘             │
                      └→ tokenizer (and E) ────────────────────────────────┘
 
-Before `ingest` stands `line_counts` where a large file is read in parts.
+`line_counts` comes before `ingest` if tasks read a large file in parts.
 
-Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `_Session.run_before`, once;
-then `_Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
+Array jobs divide the tasks of one step among processes that a scheduler starts on many machines: `run_before` runs once, then
+`run_share` in every job, and an ordinary run confirms their results and completes the rest.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def route(
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
-    More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
+    The drafts exceed the requested sequences, because a few drafts do not fit T; each further `attempt` doubles them.
     """
     shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
@@ -113,32 +115,32 @@ def route(
         deduplicating = minhash_steps(ingest, select, threshold=recipe.ingest.dedup_threshold)
     all_chunks = chunk_step(recipe.chunk, ingest, deduplicating[-1] if deduplicating else select)
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
-    chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
+    chunk = cleaning[-1] if cleaning else all_chunks  # the chunks that all later steps use
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
     separator, eod = recipe.compose.separator, recipe.export.megatron_eod
-    # Before the long steps, whose work a typo would waste.
+    # The tokenizer comes before the long steps, so that a typo in its name does not waste their work.
     tokenizer = tokenizer_step(recipe.tokenizer, ingest, chunk, separator=separator, seed=recipe.seed, megatron_eod=eod)
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
-    named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
-    tokens = tokens_step(ingest, chunk, tokenizer, named, engine=recipe.tokenizer.engine)
+    referenced = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
+    tokens = tokens_step(ingest, chunk, tokenizer, referenced, engine=recipe.tokenizer.engine)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(
         recipe.compose,
-        (ingest, chunk, tokenizer, draft, named, tokens, *measured),
+        (ingest, chunk, tokenizer, draft, referenced, tokens, *measured),
         target_tokens=recipe.sequence_tokens,
         seed=recipe.compose_seed,
         near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
     )
-    written_from = (ingest, chunk, tokenizer, named, tokens, compose)
-    writing = export_steps.export_steps(recipe.export, written_from, sequences=recipe.compose.sequences)
+    exported_from = (ingest, chunk, tokenizer, referenced, tokens, compose)
+    exporting = export_steps.export_steps(recipe.export, exported_from, sequences=recipe.compose.sequences)
     documents = [*line_counts, ingest, select, *deduplicating, all_chunks, *cleaning, filter_report]
-    return [*documents, tokenizer, *drafted, named, tokens, compose, *writing]
+    return [*documents, tokenizer, *drafted, referenced, tokens, compose, *exporting]
 
 
 @dataclass(frozen=True)
 class _Session:
-    """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
+    """A checked recipe with its input files and a locked run directory; shared by ordinary runs and array jobs."""
 
     recipe: Recipe
     files: list[list[InputFile]]
@@ -152,29 +154,29 @@ class _Session:
         return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
 
     def run_before(self, step: str) -> list[str]:
-        """Run the steps that `step` needs, before array jobs share it; return their names."""
+        """Run the steps that `step` depends on, before array jobs share it; return their names."""
         steps = self.route()
         needed = steps_before(steps, step)
         self.run_steps(steps, only=needed)
         return [one.name for one in steps if one.name in needed]
 
     def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job (k, n), as `runner.run_array_job` does."""
+        """Run the tasks of one step that belong to array job (k, n); see `runner.run_array_job`."""
         run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
         return run_array_job(self.route(), step, job=job, run_dir=run_dir, executor=executor, reporter=reporter)
 
     def route(self, *, attempt: int = 0) -> list[Step]:
-        """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
+        """Return the steps of `route`; a successful ingest records the input files in the run directory."""
         sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
-        # Only then, so that a file that was refused may be mended.
+        # Not before ingest succeeds, so that a user may correct a rejected file.
         remember = partial(listing.remember, sources=sources, files=self.files, run_dir=run_dir)
         return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
-        """Run the whole route and record the variant; return the finished steps by name, and the variant."""
+        """Run all steps and record the variant; return the finished steps by name, and the variant."""
         recipe, name = self.recipe, name_for(self.recipe, self.recipe.run_path)
         done: dict[str, Artifact] = {}
-        # Up to composing, with more drafted each time, until there are enough sequences.
+        # Run up to `compose`, with twice the drafts in each attempt, until there are enough sequences.
         for attempt in itertools.count():
             steps = self.route(attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
@@ -202,9 +204,9 @@ def session(
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     mode: Literal["alone", "together"] = "alone",
 ) -> Iterator[_Session]:
-    """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
+    """Check a recipe and lock its run directory, "alone" or "together" with other array jobs.
 
-    `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
+    `changed_inputs="accept"` ingests again if input files differ from those that an earlier run in this directory read.
     Raises a NextlongError for every mistake that can be found before the first step.
     """
     reporter = reporter or Reporter()
@@ -213,8 +215,8 @@ def session(
     with store.locked(run_dir, mode=mode):
         sources, tell = recipe.ingest.sources, reporter.tell
         files = listing.recognise_inputs(sources, files, run_dir, changed_inputs=changed_inputs, tell=tell)
-        is_meant = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
-        if record.variant_names(run_dir) and not is_meant:
+        is_intended = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
+        if record.variant_names(run_dir) and not is_intended:
             listing.check_documents(sources, files, run_dir)
         if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
@@ -224,9 +226,9 @@ def session(
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
-    """Return the input files of a recipe after everything was checked that hours of work would end in otherwise.
+    """Check everything that would otherwise fail after hours of work; return the input files of each source.
 
-    That is a package, a tokenizer, an input or a destination's file system that is missing. Raises a NextlongError.
+    Raises a NextlongError if a package, a tokenizer, an input file or the file system of the destination is missing.
     """
     refuse_import_by_worker()
     check_source(recipe.tokenizer)
@@ -243,7 +245,7 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
-    """Return what to know of a corpus that was not run before. Raises CorpusError if it cannot give the sequences."""
+    """Return notes about a corpus that was not run before. Raises CorpusError if it is too small for the sequences."""
     check_named_ids(recipe.ingest.sources, files)
     check_enough(recipe, files)
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), worker_count(recipe)
@@ -253,9 +255,9 @@ def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> dict[str, Artifact]:
-    """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
+    """Run a recipe, reusing finished steps; return its steps by name.
 
-    Raises a NextlongError for every mistake that a user can mend.
+    Raises a NextlongError for every mistake that a user can fix.
     """
     with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
         return opened.make_variant()[0]
@@ -264,7 +266,7 @@ def run(
 def executor_for(
     recipe: Recipe, *, work: Literal["all", "export"] = "all", tell: Callable[[str], object] = lambda _: None
 ) -> Executor:
-    """Return what carries out all steps of a recipe, or only those that export; `tell` gets what it waits for."""
+    """Return the executor for all steps of a recipe, or only for exports; `tell` receives what it is waiting for."""
     if recipe.executor == "serial":
         return SerialExecutor()
     if recipe.executor == "ray":
@@ -278,14 +280,14 @@ def executor_for(
 
 
 def count_gpus_for(recipe: Recipe) -> int:
-    """Return how many GPUs this machine has for the recipe.
+    """Return the number of GPUs of this machine that the recipe can use.
 
-    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
+    Counting GPUs imports torch, which takes seconds, so it happens only if a model runs on GPUs or a driver is loaded.
     """
     is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
     return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
 
 
 def worker_count(recipe: Recipe) -> int:
-    """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
+    """Return the number of processes; `auto` is one per core that this process may use."""
     return usable_cpus() if recipe.workers == "auto" else recipe.workers

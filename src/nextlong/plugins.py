@@ -1,9 +1,9 @@
-"""Plugins: the registries by which everything that a recipe or a command names is found, here or in another package.
+"""Plugins: the registries of methods, formats, encoders, indexes, tasks and trainers, built in or from other packages.
 
-A built-in extension is a module, or a package, of its registry's folder that assigns the registry's attribute (`METHOD = …`);
-its name is the module's. A variant of it beside it has its name in the attribute (`FORMAT_PROLONG = …` is `prolong`). Another
-distribution brings one by an entry point of the registry's group, whose name recipes use.
-Nothing is imported before it is named. A name that is brought twice is an error. CONTRIBUTING.md has a complete file for each.
+A built-in extension is a module (or package) in the folder of its registry that assigns the registry's attribute (`METHOD = …`);
+the module's name is the extension's name. A variant in the same module has its name in the attribute (`FORMAT_PROLONG = …` is
+`prolong`). Another distribution declares an extension as an entry point of the registry's group. A module is imported only when
+a recipe or command names it. A duplicate name is an error. CONTRIBUTING.md has a complete example of each kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DeclaredT = TypeVar("_DeclaredT")
 
 @dataclass(frozen=True)
 class Registry:
-    """The extensions of one kind: modules of `package` that assign `attribute`, and entry points of `group`."""
+    """The extensions of one kind: modules of `package` that assign `attribute`, and entry points in `group`."""
 
     kind: str  # in messages: "method"
     package: str
@@ -36,13 +36,13 @@ class Registry:
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of the extensions of this package, in alphabetical order."""
+        """The names of the built-in extensions, in alphabetical order."""
         return tuple(self._modules)
 
     @cached_property
     def _modules(self) -> Mapping[str, tuple[str, str]]:
-        """Which module declares each extension of this package, as which attribute."""
-        # The source says whether a module is an extension or a helper: importing all would load every optional library.
+        """The module and attribute of each built-in extension, by name."""
+        # The source text shows whether a module is an extension; importing all of them would load every optional library.
         declares = re.compile(rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE)
         package = util.find_spec(self.package)
         assert package is not None
@@ -55,37 +55,36 @@ class Registry:
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
-        """Return all names, those of other distributions last. Raises PluginError if one is brought twice."""
-        outside = sorted(self._brought())
+        """Return all names, those of other distributions last. Raises PluginError for a duplicate name."""
+        outside = sorted(self._from_outside())
         for name in outside:
             self._check_unique(name)
         return [*self.built_in, *outside]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.built_in or name in self._brought()
+        return name in self.built_in or name in self._from_outside()
 
     def origin(self, name: str) -> str:
-        """Return where an extension comes from: "nextlong", or a distribution with its version. Raises KeyError."""
-        return "nextlong" if name in self.built_in else _distribution(self._brought()[name][0])
+        """Return the origin of an extension: "nextlong", or the name and version of a distribution. Raises KeyError."""
+        return "nextlong" if name in self.built_in else _distribution(self._from_outside()[name][0])
 
     def load(self, name: str, expected: type[_DeclaredT]) -> _DeclaredT:
-        """Return what an extension declares.
+        """Return the object that an extension declares.
 
-        Raises KeyError for an unknown name, PluginError if the extension cannot be imported, is not an `expected`, calls itself
-        by another name, or is brought twice.
+        Raises KeyError for an unknown name, PluginError if the extension cannot be imported, is not an `expected`, has a different
+        name itself, or is declared twice.
         """
         declared = self._declared(name)
         if not isinstance(declared, expected):
-            raise self.broken(name, f"is not a nextlong {self.kind}, but {declared!r:.80}")
+            raise self.broken(name, f"is not a nextlong {self.kind} but {declared!r:.80}")
         if (own := getattr(declared, "name", name)) != name:
-            cure = "the module or entry point must have that name"
-            raise self.broken(name, f"is called {own!r} by its own module; {cure}")
+            raise self.broken(name, f"calls itself {own!r}; the module or entry point must have that name")
         return declared
 
     def declarations(self, *expected: type[Any]) -> dict[str, Any]:
-        """Return every declaration, of an `expected` type, by its own name; a module may declare several in a tuple.
+        """Return all declarations by their own names; a module may declare several in a tuple.
 
-        Raises PluginError if one is of another type, or two have the same name.
+        Raises PluginError if one is not of an `expected` type, or two have the same name.
         """
         found: dict[str, Any] = {}
         for name in self.names():
@@ -99,8 +98,8 @@ class Registry:
         return found
 
     def broken(self, name: str, reason: str) -> PluginError:
-        """Return the error that says what is wrong with an extension, and which distribution it belongs to."""
-        cure = "install a version of it that fits this nextlong, or uninstall it"
+        """Return the error for a broken extension, which names its distribution and the fix."""
+        cure = "install a version that is compatible with this nextlong, or uninstall it"
         return PluginError(f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}")
 
     def _declared(self, name: str) -> Any:
@@ -108,31 +107,31 @@ class Registry:
         if name in self.built_in:
             module, attribute = self._modules[name]
             return getattr(importlib.import_module(module), attribute)
-        point = self._brought()[name][0]
+        point = self._from_outside()[name][0]
         try:
             return point.load()
-        except Exception as error:  # whatever a foreign module raises when it is imported
+        except Exception as error:  # a foreign module may raise anything when it is imported
             raise self.broken(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
 
     def _check_unique(self, name: str) -> None:
-        owners = [_distribution(point) for point in self._brought().get(name, ())]
+        owners = [_distribution(point) for point in self._from_outside().get(name, ())]
         others = " and ".join(owners)
-        where = f"brought by {others}; uninstall all of them but one"
+        where = f"provided by {others}; uninstall all but one of them"
         if name in self.built_in:
-            where = f"built in, and {others} also brings one; uninstall that distribution, or have it use another name"
+            where = f"built in, but {others} provides another; uninstall that distribution, or let it use another name"
         if len(owners) + (name in self.built_in) > 1:
             raise PluginError(f"{self.kind} {name!r} is {where}")
 
-    def _brought(self) -> Mapping[str, list[EntryPoint]]:
+    def _from_outside(self) -> Mapping[str, list[EntryPoint]]:
         return _entry_points(self.group, tuple(sys.path))
 
 
 @lru_cache  # reading the metadata of all distributions takes 4 ms, and recipes are read by the dozen
 def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
-    del path  # where distributions are looked for
+    del path  # part of the cache key: where distributions are found
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in entry_points(group=group):
-        # Of one distribution only the first counts: it may lie on the path twice, as in an editable installation.
+        # Only the first of a distribution counts: it may be on the path twice, as in an editable installation.
         found.setdefault(point.name, {}).setdefault(_distribution(point), point)
     return {name: [point for _, point in sorted(points.items())] for name, points in found.items()}
 

@@ -1,4 +1,4 @@
-"""Text: what messages and tables are made of (counts in words, lines for a terminal, model names), and plain data."""
+"""Text: counts, wrapped lines and names for messages and tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-# An object whose keys users, plug-ins, trainers or other libraries choose; what we choose has a model or a TypedDict.
+# A JSON object whose keys users, plugins, trainers or libraries choose; our own objects have a model or a TypedDict.
 Json = dict[str, Any]
 
 
-HANGING: Final = "  "  # before what goes on below a message's first line
+HANGING: Final = "  "  # indentation of the continuation lines of a message
 
 
 def wrapped(text: str, cells: int, *, indent: str = "") -> list[str]:
-    """Return the lines of a text in parts of at most so many characters; words that are longer stay whole.
+    """Wrap the lines of a text at `cells` characters; longer words are not broken.
 
-    `indent` stands before all but the first part of a line.
+    `indent` precedes all but the first part of a line.
     """
     lines = textwrap.TextWrapper(cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [part for line in text.split("\n") for part in lines.wrap(line) or [""]]
@@ -34,19 +34,19 @@ def counted(count: int, noun: str) -> str:
 
 
 def why_no_model(name: str) -> str:
-    """Return why a name is neither a model's folder nor a name on the Hugging Face hub, with the cure; "" if it may be one."""
+    """Return why a name is neither a model folder nor a name on the Hugging Face hub, with the fix; "" if it may be one."""
     path = Path(name).expanduser()
-    cure = "name a folder with config.json and weights, as `save_pretrained` writes it, or one of the Hugging Face hub (org/name)"
+    cure = "use a folder with config.json and weights, as `save_pretrained` writes it, or a name on the Hugging Face hub (org/name)"
     if path.is_dir():
         return "" if (path / "config.json").is_file() else f"is not a model: it has no config.json; {cure}"
     if path.exists():
-        return f"is not a model but a file; {cure}"
+        return f"is a file, not a model; {cure}"
     is_path = name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
-    return f"is not there; {cure}" if is_path else ""
+    return f"does not exist; {cure}" if is_path else ""
 
 
 def did_you_mean(path: Path, *, accepts: Callable[[Path], bool] = Path.is_file) -> str:
-    """Return "; did you mean …?" with the accepted path most like one that does not exist, "" if there is none."""
+    """Return "; did you mean …?" with the accepted path most similar to a missing one; "" if there is none."""
     found = Path(path.anchor)
     for part in path.parts[1:] if path.is_absolute() else path.parts:
         below = found / part
@@ -61,13 +61,13 @@ def did_you_mean(path: Path, *, accepts: Callable[[Path], bool] = Path.is_file) 
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message, without its last dot; never empty."""
+    """Return the first line of a library's error message without its final period; never empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__).rstrip(".")
 
 
 def public_name(path: str) -> str:
-    """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
+    """Return the last part of a path or URL; the whole name for the Hugging Face hub."""
     if path.startswith("hf://"):
         return path
     without_query = path.partition("?")[0] if path.startswith(("http://", "https://")) else path

@@ -3,7 +3,7 @@
     dataset = SequenceDataset("my-run")  # map-style: len(dataset), dataset[3]["input_ids"]
     stream = dataset.stream(batch_size=2)  # iterable: shuffled by epoch, dealt to ranks and workers, resumable
 
-A row is built from references and memory-mapped tokens when it is asked for; nothing is exported. Splitting, mixing and
+A row is built from references and memory-mapped tokens when it is read; nothing is exported. Splitting, mixing and
 packing are those of exports (`export/arrange.py`). Of the iterable one, shared by ranks and DataLoader workers, each worker
 computes which rows it reads from (seed, epoch, rank, worker); progress is one number, how many rows all ranks have read, so an
 epoch resumes exactly, with another number of workers or ranks too. Needs PyTorch, which the rest of the package does not.
@@ -46,7 +46,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     """Rows of one or several runs as a map-style data set; `stream` reads them as an iterable one.
 
     `run`: a run directory, one of its variants (`RUN@NAME`), an opened run, or several.
-    A row is a dict of the `columns` asked for, L tokens long:
+    A row is a dict of the requested `columns`, L tokens long:
     `input_ids` int64 (L,); `labels`, the same with −100 at the first token of each sequence, not shifted (transformers
     shifts them; elsewhere the trainer must); `position_ids` int64 (L,), from 0 in each sequence; `cu_seqlens` int32
     (sequences + 1,) and `max_seqlen` int, as varlen attention takes them; `seq_lengths` int64 (sequences,).
@@ -56,9 +56,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     what shares a chunk with validation. `pack`: tokens of a row that holds several whole sequences.
     `boundaries="document"`: in place of sequences, the original documents of concatenations (an extended sequence is one).
     `pad_documents_to`: each document ends in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding has
-    label −100 and positions that go on. `cu_seqlens` and `seq_lengths` then count without it, `cu_seqlens_padded` int32
+    label −100 and continued positions. `cu_seqlens` and `seq_lengths` then count without it, `cu_seqlens_padded` int32
     (documents + 1,) and `max_seqlen` with it, as Transformer Engine takes them.
-    Raises NextlongError for every argument that cannot be met.
+    Raises NextlongError for invalid arguments.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
                 f"keeps none{shared}; change the share, or make more sequences"
             )
         self.rows = Rows(files, index=index, offsets=offsets)
-        # The share of packed rows that holds tokens; the rest is never there, so rows are shorter.
+        # The share of packed rows that holds tokens; rows are shorter instead of padded.
         self.fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
         self.columns = tuple(columns)
         self._boundaries, self._multiple, self._pad_id = boundaries, pad_documents_to, pad_id
@@ -186,9 +186,9 @@ def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded
 
     `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
     with `pad_id`, label −100 and position 0. `flat`: they have shape (1, all tokens), and nothing is ever padded.
-    `cu_seqlens`, int32, counts through the whole batch as it is laid out, padding as a sequence of its own; `max_seqlen` is
+    `cu_seqlens`, int32, counts through the whole batch, with padding as a sequence of its own; `max_seqlen` is
     the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose `cu_seqlens` count without the padding of each
-    document, must be of one length or laid out flat. Raises RecipeError.
+    document, must have one length or the layout `flat`. Raises RecipeError.
     """
     _check_word("layout", layout, ("padded", "flat"))
     has_padding = "cu_seqlens_padded" in rows[0]
@@ -270,7 +270,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         return self._rows(numbers[self._read :])
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch; the one that is being read goes on where it is."""
+        """Begin another epoch; setting the current one again changes nothing."""
         if epoch != self.epoch:
             self._begin(epoch, 0)
 
@@ -284,7 +284,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         workers, read = _worker()[1], self._read if rows is None else rows
         if read is None:
             raise RunError(
-                "this process has read no row itself; where DataLoader workers read for it, say how many rows were taken: "
+                "this process has read no row itself; if DataLoader workers read the rows, give their number: "
                 "state_dict(rows=batches * batch_size), or rows=0 at the start"
             )
         epoch, position = self._start.tolist()
@@ -293,7 +293,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         return {"epoch": epoch, "position": position, "workers": workers, "read": read, "data": self._fingerprint()}
 
     def load_state_dict(self, state: Json) -> None:
-        """Go on from a state; raises RunError if it is of another data set or order, or of one of several workers."""
+        """Resume from a state. Raises RunError for a state of another data set or order, or of one of several workers."""
         if state["data"] != self._fingerprint():
             raise RunError(
                 "this state is of another data set, seed or order: run, mix, split, pack, order, seed and remainder must be "
@@ -301,7 +301,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):
-            cure = "use as many, or save state_dict(rows=…), which any number can load"
+            cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
             raise RunError(f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}")
         self._begin(state["epoch"], state["position"], skip=state["read"])
 

@@ -100,10 +100,10 @@ def test_documents_that_were_written_anew_are_read_anew(documents):
 
 
 def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
-    monkeypatch.setattr(lookup, "_HELD_BYTES", 0)
-    monkeypatch.setattr(lookup, "_held_tables", {})
+    monkeypatch.setattr(lookup, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(lookup, "_cached_tables", {})
     assert lookup.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
-    assert lookup._held_tables == {}
+    assert lookup._cached_tables == {}
 
 
 def test_vectors_are_read_as_float32(tmp_path):
@@ -206,7 +206,7 @@ def store(tmp_path):
         for name, array in arrays.items():
             paths[name].append(tmp_path / f"{number}.{name}.npy")
             np.save(paths[name][-1], array)
-    return TokenStore(tokens=list(zip(*paths.values(), strict=True)))
+    return TokenStore(tokens=tuple(paths.values()))
 
 
 IDS = np.array([(2 << 32) + 3, 4, (2 << 32) + 2, 1, 1])
@@ -219,7 +219,7 @@ def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path):
         for name, array in (("rows", [0]), ("offsets", [0, len(ids)]), ("ids", ids)):
             np.save(tmp_path / "new.npy", np.array(array, np.uint32 if name == "ids" else np.int64))
             (tmp_path / "new.npy").replace(paths[name])
-        return TokenStore(tokens=[tuple(paths.values())])
+        return TokenStore(tokens=tuple([path] for path in paths.values()))
 
     first = np.zeros(1, np.int64)
     for ids in ([7, 8, 9], [5, 6, 4], [1]):
@@ -257,7 +257,7 @@ def test_ids_are_all_tokens_of_each_chunk(store):
 @pytest.mark.parametrize("chunk", [2, 5, 1 << 32, 3 << 32])
 def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store, chunk):
     with pytest.raises(
-        RunError, match="chunk that is not in the corpus is in a sequence but was never tokenized.*nextlong verify"
+        RunError, match="chunk that is not in the corpus is used in a sequence but has no tokens.*nextlong verify"
     ):
         store.counts(np.array([chunk]))
 

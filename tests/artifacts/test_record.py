@@ -147,6 +147,11 @@ def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     assert len(name) <= 120
 
 
+def test_a_path_is_named_by_its_last_part():
+    settings = {"ingest.sources.0.path": "/data/books/more.jsonl", "encoder.model": "static:minishlab/potion"}
+    assert record.name_of(settings) == "path=more.jsonl,model=static-minishlab-potion"
+
+
 def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
     record.check_folder(tmp_path / "none")
     for name in (".git", "lost+found", "empty"):
@@ -156,7 +161,7 @@ def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
     record.check_folder(tmp_path)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").touch()
-    with pytest.raises(RunError, match=r"holds 1 folder that no run made, such as 'thesis'; choose a new"):
+    with pytest.raises(RunError, match=r"contains 1 folder that no run made, such as 'thesis'; choose a new"):
         record.check_folder(tmp_path)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     record.check_folder(tmp_path)

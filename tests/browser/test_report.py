@@ -138,9 +138,9 @@ def test_the_decision_and_the_contents_are_in_the_first_screen(open_page, one):
         box = shown.bounding_box()
         assert box["y"] + box["height"] < 900
     assert page.evaluate("document.documentElement.scrollHeight") <= 6000
-    page.get_by_role("link", name="Which text does the data contain?").click()
+    page.get_by_role("link", name="What text does the data contain?").click()
     expect(page.get_by_role("navigation")).to_be_in_viewport()  # it is sticky
-    expect(page.get_by_role("heading", name="Which text does the data contain?")).to_be_in_viewport()
+    expect(page.get_by_role("heading", name="What text does the data contain?")).to_be_in_viewport()
     for opened in page.locator("#content summary").all():
         opened.click()
     expect(page.locator("#content data[data-path]").first).to_be_visible()

@@ -95,7 +95,7 @@ def test_a_document_is_found_by_its_text_and_leads_to_its_sequences(open_page, a
     expect(rows(page)).to_have_count(2 * shown)
     page.locator("#rows a").first.click()
     expect(page.locator("p.text").first).to_contain_text("</p></article>")
-    page.get_by_role("link", name="Sequences that take text from it").click()
+    page.get_by_role("link", name="Sequences with text from this document").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Sequences")
 
 
@@ -139,7 +139,7 @@ def test_a_document_is_marked_with_a_note_and_unmarked(open_page, address):
     expect(rows(page)).to_have_count(1)
     expect(rows(page)).to_contain_text("a form <letter>")
     page.get_by_role("button", name="Remove the mark of").click()
-    expect(page.get_by_text("Nothing is marked.")).to_be_visible()
+    expect(page.get_by_text("Nothing is marked yet.")).to_be_visible()
 
 
 def test_what_was_filtered_out_is_told_by_reason(open_page, address):

@@ -213,7 +213,7 @@ def test_without_pydoc_data_the_docstrings_remain(tmp_path: Path, monkeypatch):
 def test_without_any_documentation_the_error_says_what_to_do(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path / "python311.zip"))
-    with pytest.raises(CorpusError, match=r"python311\.zip.*ingest\.sources"):
+    with pytest.raises(CorpusError, match=r"python311\.zip.*documents of your own"):
         write_demo_corpus(tmp_path / "corpus.jsonl")
     assert list(tmp_path.iterdir()) == []
 
@@ -222,7 +222,7 @@ def test_without_any_documentation_the_error_says_what_to_do(tmp_path: Path, mon
 def test_an_unwritable_path_is_named_and_leaves_nothing(tmp_path: Path):
     target = tmp_path / "corpus.jsonl"
     target.mkdir()
-    with pytest.raises(CorpusError, match=r"corpus\.jsonl.*name another folder"):
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl.*choose another folder"):
         write_demo_corpus(target)
     assert list(tmp_path.iterdir()) == [target]
 
@@ -230,6 +230,6 @@ def test_an_unwritable_path_is_named_and_leaves_nothing(tmp_path: Path):
 @pytest.mark.usefixtures("one_module_stdlib")
 def test_a_file_in_place_of_the_folder_is_a_users_error(tmp_path: Path):
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(CorpusError, match=r"taken.corpus\.jsonl.*name another folder"):
+    with pytest.raises(CorpusError, match=r"taken.corpus\.jsonl.*choose another folder"):
         write_demo_corpus(tmp_path / "taken" / "corpus.jsonl")
     assert (tmp_path / "taken").read_text() == "mine"

@@ -24,18 +24,18 @@ def refused(capsys, *arguments):
     [
         (
             ["m", "--suite", "rular"],
-            "--suite rular: there is no such suite; choose from attention, babilong, dependency",
+            "--suite rular: unknown suite; choose from attention, babilong, dependency",
         ),
-        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from needle"),
-        (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
+        (["m", "--tasks", "niah"], "--tasks niah: unknown task; choose from needle"),
+        (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: unknown task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
-        (["m", "n", "--tasks", "vt"], "n follows the model; evaluate one model at a time"),
+        (["m", "n", "--tasks", "vt"], "unexpected argument n after the model; evaluate one model at a time"),
         (
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
         ),
-        (["./m", "--tasks", "qa_1"], "./m is not there; name a folder with config.json and weights"),
+        (["./m", "--tasks", "qa_1"], "./m does not exist; use a folder with config.json and weights"),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),

@@ -16,7 +16,7 @@ from nextlong.cli.init import new_recipe, notes
 from nextlong.errors import CorpusError
 from nextlong.reading import pages
 from nextlong.recipe import Source
-from nextlong.runs.warnings import STAND_IN_TOKENS
+from nextlong.runs.warnings import THRESHOLDS
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         # A run refuses a tokenizer.json that has not the parts of one.
-        (folder / name).write_text('{"model": {}}' if name.endswith("tokenizer.json") else "")
+        (folder / name).write_text('{"model": {"vocab": {}}}' if name.endswith("tokenizer.json") else "")
 
 
 def sources_of(folder, *asked):
@@ -149,7 +149,7 @@ def test_what_was_found_and_what_not_is_said(folder):
         "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
     ]
     assert notes_of(folder)[-1:] == [
-        ".: not used, because they may not be documents: beside.txt; to use them, name them after the recipe"
+        ".: not used, because they may not be documents: beside.txt; to use them, give them as FILE arguments"
     ]
 
 
@@ -196,7 +196,7 @@ def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
     ]
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
-    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token found")
+    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token was found")
     assert new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos == "<|endoftext|>"
 
 
@@ -229,7 +229,7 @@ def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(f
     monkeypatch.setattr(init, "count_tokens", lambda recipe, samples: 1e9)
     (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": f"{n} tide and anchor " * 200}) for n in range(40)))
     proposed = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400").recipe.compose.target_tokens
-    assert proposed == 16_384 < STAND_IN_TOKENS
+    assert proposed == 16_384 < THRESHOLDS.stand_in_tokens
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml", ["a.jsonl"]).recipe.compose.target_tokens == 131_072
 
@@ -285,8 +285,7 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
     assert first == "s: no file could be read; text column 'text' is a guess"
     assert others == [
         "s: a.html, b.html, c.html and 3 more: each file or page is one document",
-        f"s: {tmp_path}/a.csv: its first row has ';' instead of ',' between the names of the columns; "
-        "rewrite it with commas, as in RFC 4180",
+        f"s: {tmp_path}/a.csv: the delimiter is ';' instead of ','; rewrite it with commas, as in RFC 4180",
         f"s: {tmp_path}/a.html needs the package resiliparse, which is not installed; pip install 'nextlong[web]' "
         "(also b.html, c.html, d.html and 2 more)",
         f"s: {tmp_path}/a.json is one JSON array, not JSON lines; convert it: jq -c '.[]' a.json > a.jsonl "
@@ -404,9 +403,13 @@ def test_rejected_records_are_named_with_their_reason(folder):
 def test_a_file_without_a_readable_line_says_which_and_why(folder):
     (folder / "a.jsonl").write_text('\n{"text": "cut"\n[1]\n')
     told = notes_of(folder, "a.jsonl")[1]
-    assert "line 2: broken JSON: unexpected end of data at column 15; 2 lines read, none of them a JSON object" in told
+    assert (
+        "line 2: broken JSON: unexpected end of data at column 15; none of the first 2 lines is a JSON object" in told
+    )
 
 
 def test_a_tokenizer_to_train_is_said(folder):
     (folder / "a.jsonl").write_text('{"text": "one text of words"}\n')
-    assert any(note.startswith("tokenizer: trained on these documents (32,000 tokens)") for note in notes_of(folder))
+    assert any(
+        note.startswith("tokenizer: will be trained on these documents (32,000 tokens)") for note in notes_of(folder)
+    )

@@ -156,11 +156,11 @@ def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--sample", "-1"], "--sample -1 is neither a whole number nor all; give 0 or more"),
-        (["--sample", "2.5"], "--sample 2.5 is neither a whole number nor all; give 0 or more"),
-        (["--sample", "some"], "--sample some is neither a whole number nor all; give 0 or more"),
-        (["--workers", "0"], "--workers 0 is not a number of processes; give 1 or more"),
-        (["--run", "other"], "--run other needs the folder of a delivered export;"),
+        (["--sample", "-1"], "--sample -1 is not a whole number of at least 0, nor all; correct it"),
+        (["--sample", "2.5"], "--sample 2.5 is not a whole number of at least 0, nor all; correct it"),
+        (["--sample", "some"], "--sample some is not a whole number of at least 0, nor all; correct it"),
+        (["--workers", "0"], "--workers 0 is below 1; give the number of processes"),
+        (["--run", "other"], "--run other needs the folder of a delivered export, but"),
     ],
 )
 def test_an_option_that_has_no_sense_is_told(shared_run, capsys, options, told):
@@ -191,7 +191,7 @@ def test_a_broken_core_is_no_success(monkeypatch):
     assert not found["is_whole"]
     file = io.StringIO()
     installation.show(found, Console(file=file, width=80))
-    assert "broken: numpy>=1.26 (1.20.0); say pip install --upgrade nextlong" in file.getvalue()
+    assert "broken: numpy>=1.26 (1.20.0); repair it with pip install --upgrade nextlong" in file.getvalue()
 
 
 def test_what_is_missing_stands_once_with_its_cure(monkeypatch):

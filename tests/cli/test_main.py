@@ -67,6 +67,14 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"nextlong {nextlong.__version__}\n"
 
 
+@pytest.mark.parametrize(("command", "missing"), [("evaluate", "MODEL"), ("init", "RECIPE")])
+def test_only_required_arguments_are_reported_as_missing(command, missing, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.main([command])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"the following arguments are required: {missing}\n")
+
+
 @pytest.mark.parametrize("arguments", [["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
 def test_a_command_that_is_none_explains_itself(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -123,7 +131,7 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
-    wanted = "no documents were found beside it: put the path of yours into ingest.sources"
+    wanted = "no documents were found in its folder: set ingest.sources to the path of yours"
     assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
@@ -207,7 +215,7 @@ def test_init_copies_a_preset_with_its_comments(call, tmp_path):
     assert Recipe.load(path).compose.target_tokens == 131_072
     code, _, err = call("init", tmp_path / "other.yaml", "--preset", "paper")
     assert code == 2
-    assert err == ("error: preset 'paper' is not known; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n")
+    assert err == ("error: unknown preset 'paper'; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n")
     assert not (tmp_path / "other.yaml").exists()
 
 
@@ -295,11 +303,11 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
         (["--into", ""], "--into is empty; give a folder or a URL, or remove it"),
         (
             ["--replace"],
-            "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
+            "--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL",
         ),
         (["--by", "sequences"], "--by sequences needs proportions; add --mix 1,2 or remove --by"),
-        (["--to", "parkett"], "--to parkett: export.formats: there is no format 'parkett'; did you mean 'parquet'?"),
-        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
+        (["--to", "parkett"], "--to parkett: export.formats: unknown format 'parkett'; did you mean 'parquet'?"),
+        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 is less than the length of a sequence"),
     ],
 )
 def test_an_option_of_export_that_cannot_be_met_is_named(call, folder, options, message):
@@ -324,7 +332,7 @@ def test_peek_lists_the_first(call, folder):
     code, out, _ = call("peek", folder / "run", "--first", 2)
     assert (code, out.splitlines()[-1]) == (0, "3 more; --first 0 shows all")
     code, _, err = call("peek", folder / "run", "--first", -1)
-    assert (code, err) == (2, "error: --first -1 is negative; give how many to list, 0 for all\n")
+    assert (code, err) == (2, "error: --first -1 is negative; give the number of sequences to list, or 0 for all\n")
 
 
 def test_peek_draws_a_picture(call, folder, tmp_path):
@@ -332,7 +340,7 @@ def test_peek_draws_a_picture(call, folder, tmp_path):
     assert (code, out) == (0, f"wrote {tmp_path}/x.svg\n")
     assert (tmp_path / "x.svg").read_text().startswith("<svg ")
     code, _, err = call("peek", folder / "run", 0, "--svg", tmp_path / "x.jpg")
-    assert (code, "end in .svg or .png" in err) == (2, True)
+    assert (code, "use .svg or .png" in err) == (2, True)
     assert not (tmp_path / "x.jpg").exists()
 
 
@@ -383,7 +391,7 @@ def test_errors_are_one_line_however_long(call, tmp_path):
     path = tmp_path / ("x" * 200 + ".yaml")
     code, _, err = call("run", path)
     assert code == 2
-    assert err == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe there\n"
+    assert err == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe\n"
 
 
 def test_brackets_in_a_message_are_no_markup(call, tmp_path):
@@ -453,7 +461,7 @@ def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
     chat = tmp_path / "chat.jsonl"
     chat.write_text('{"messages": []}\n', encoding="utf-8")
     code, _, err = call("train", "init", tmp_path / "sft.yaml", "--preset", "paper-sft", "--data", chat, "--model", "m")
-    assert (code, f"conversations are given as --chat {chat}" in err) == (2, True)
+    assert (code, f"for conversations use --chat {chat}" in err) == (2, True)
 
 
 def test_train_init_without_a_model_names_the_option(call, tmp_path):

@@ -16,10 +16,10 @@ from nextlong.replicate.recipe import recipe_from
     [
         ([], "replicate needs either a recipe or a preset"),
         (["r.yaml", "--preset", "smoke"], "replicate needs either a recipe or a preset"),
-        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, mechanism, cpu-night, one-gpu"),
+        (["--preset", "smok"], "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu"),
         (
             ["r.yaml"],
-            "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe there",
+            "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",
         ),
         (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
         (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),

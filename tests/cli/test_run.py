@@ -27,11 +27,14 @@ def test_a_long_name_that_was_made_can_be_given_otherwise(recipe_for, tmp_path, 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--tasks", "1/2"], "--tasks 1/2 needs the step whose tasks are shared; add --only-step embed"),
+        (["--tasks", "1/2"], "--tasks 1/2 needs the step whose tasks it selects; add --only-step STEP, such as embed"),
         (["--before", "embed", "--only-step", "embed"], "--before and --only-step are two jobs"),
-        (["--only-step", "embed", "--accept-changed-inputs"], "--only-step does not; add it to --before"),
-        (["--only-step", "embed", "--tasks", "0/4"], "--tasks 0/4 is not a share; use K/N, such as 3/64"),
-        (["--only-step", "embed", "--tasks", "5/4"], "--tasks 5/4 is not a share"),
+        (["--only-step", "embed", "--accept-changed-inputs"], "no effect with --only-step; add it to the --before job"),
+        (
+            ["--only-step", "embed", "--tasks", "0/4"],
+            "--tasks 0/4 is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64",
+        ),
+        (["--only-step", "embed", "--tasks", "5/4"], "--tasks 5/4 is not K/N"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(recipe_for, tmp_path, capsys, options, told):

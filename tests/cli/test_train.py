@@ -20,10 +20,10 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shar
     init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--model")
     done = command(*init, tmp_path / "none", check=False)
     assert done.returncode == 2
-    assert f"--model {tmp_path / 'none'} is not there; name a folder with config.json and weights" in done.stderr
+    assert f"--model {tmp_path / 'none'} does not exist; use a folder with config.json and weights" in done.stderr
     assert not (tmp_path / "t.yaml").exists()
     assert (
-        "no_such_model is not a local folder; looking for it on the Hugging Face hub"
+        "no_such_model is not a local folder, so it will be loaded from the Hugging Face hub"
         in command(*init, "no_such_model").stdout
     )
 
@@ -33,7 +33,10 @@ def test_init_makes_steps_of_whole_rows(command, shared_run, tmp_path):
     init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--preset", "tiny", "--force")
     assert "tokens_per_step" not in command(*init).stdout
     packed = (*init, "--set", "data.pack=3072")
-    assert "training.tokens_per_step: 9,216, whole rows of 3,072 tokens, in place of 8,192" in command(*packed).stdout
+    assert (
+        "training.tokens_per_step: 9,216 instead of 8,192, a multiple of the rows' 3,072 tokens"
+        in command(*packed).stdout
+    )
     assert "tokens_per_step: 9216" in (tmp_path / "t.yaml").read_text()
     command(*packed, "--set", "training.tokens_per_step=8192")
     assert "tokens_per_step: 8192" in (tmp_path / "t.yaml").read_text()

@@ -198,13 +198,13 @@ def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
 def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
     recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
     told = " ".join(call("run", recipe)[1].split())
-    assert f"variant: target_tokens=1536, which {own} opens from now on; {own}@base opens what it opened before" in told
+    assert f"variant: target_tokens=1536, which {own} now opens; {own}@base opens the previous variant" in told
     assert nextlong.open(own).recipe.compose.target_tokens == 1536
 
 
 def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(own, recipe, call):
     told = " ".join(call("run", recipe, "--name", "named")[1].split())
-    assert f"variant: named, which {own} opens from now on; {own}@base opens what it opened before" in told
+    assert f"variant: named, which {own} now opens; {own}@base opens the previous variant" in told
     assert "changed" not in told
 
 
@@ -225,12 +225,14 @@ def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_varian
     path.write_text(recipe_for(run, "compose.method=standard").dump())
     told = call("run", path, "--set", "compose.target_tokens=1024", "--set", "seed=1")[1]
     name = "target_tokens=1024,seed=1"
-    assert f"{name}, opened as {run}@{name}, because of --set; {run} opens nothing until the recipe runs" in told
+    assert f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs" in told
     for command in ("peek", "stats", "export", "report", "verify"):
         code, out, err = call(command, run)
         assert (code, out) == (2, "")
-        assert f"run the recipe again, or name one: {run}@{name}" in " ".join(err.split())
-    assert f"{run} opens none of these variants; run the recipe again" in " ".join(call("list", run)[1].split())
+        assert f"run the recipe, or name a variant: {run}@{name}" in " ".join(err.split())
+    assert f"{run} has no variant of the recipe's own settings; run the recipe" in " ".join(
+        call("list", run)[1].split()
+    )
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
     assert nextlong.open(run).recipe.compose.target_tokens == 2048
@@ -283,7 +285,7 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     assert code == 2
     assert (
         err
-        == f"error: nothing was removed, because there is no terminal to ask for confirmation; run nextlong gc {own} --yes\n"
+        == f"error: nothing was removed, because confirmation needs a terminal; to confirm, run nextlong gc {own} --yes\n"
     )
     assert call("gc", own, "--keep", "base")[2].endswith(f"run nextlong gc {own} --keep base --yes\n")
     sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
@@ -304,7 +306,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     }
     code, out, _ = call("gc", own, "--drop", "short", "--yes")
     assert code == 0
-    assert {Path(line.split()[0]).name for line in out.splitlines() if "of short" in line} == alone
+    assert {Path(line.split()[0]).name for line in out.splitlines() if "used by short" in line} == alone
     assert not alone & folders(own)
     assert nextlong.open(own).variant.name == "base"
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
@@ -330,7 +332,7 @@ def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
     [
         (["--drop", "shrot"], "has no variant 'shrot'; it has: base, formats=torchtitan, short"),
         (["--keep", "no"], "has no variant 'no'"),
-        (["--drop", *NAMES], "without a variant; delete the folder itself"),
+        (["--drop", *NAMES], "keep one, or delete the folder itself"),
     ],
 )
 def test_gc_refuses(three, call, options, message):
@@ -424,13 +426,13 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
         shown = current if page == "report.html" else stays
         (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
-    assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
+    assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a deleted variant")
     code, out, _ = call("gc", own, "--keep", stays, "--yes")
     assert code == 0
     assert "report.html" in out
     assert ", 1 page, and the variants" in out
     assert record.current(own) is None
     assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
-    told = f"{own} opens none of these variants; run the recipe again, or name one: {own}@"
+    told = f"{own} has no variant of the recipe's own settings; run the recipe, or name a variant: {own}@"
     assert f"{told}{stays}" in " ".join(call("peek", own)[2].split())
     assert f"{told}NAME" in " ".join(call("list", own)[1].split())

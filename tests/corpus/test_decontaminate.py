@@ -316,14 +316,14 @@ def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contami
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.parquet", b"", "is of no known format; name files that end in json, jsonl"),
-        ("a", b"", "is of no known format"),
+        ("a.parquet", b"", "has an unknown format; use files that end in json, jsonl"),
+        ("a", b"", "has an unknown format"),
         ("a.json", b'{"x": ', "cannot be read: "),
         ("a.jsonl", b'{"x": 1}\n{', "cannot be read: "),
         ("a.txt", b"\xff\xfe", "cannot be read: "),
         ("a.txt.gz", b"no gzip", "cannot be read: "),
-        ("a.json", b'["short text"]', "holds no text of 8 words or more and no question of 3"),
-        ("a.csv", b"", "so there is nothing to look for"),
+        ("a.json", b'["short text"]', "has no text of at least 8 words and no question of at least 3"),
+        ("a.csv", b"", "so there is nothing to search for"),
     ],
 )
 def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextlong import schemas
+from nextlong.corpus import deduplicate as deduplicate_module
 from nextlong.corpus.deduplicate import (
     _PERMUTATIONS,
     NearDuplicatesResult,
     _band_width,
+    _connected,
     _keep_longest,
     _minhash_shard,
     _MinhashResult,
@@ -176,6 +178,30 @@ def test_a_document_is_compared_with_the_one_before_it_where_the_first_of_a_band
     first[:width] = second[:width]
     shards = [[(1, 10, first, True), (2, 20, second, True), (3, 15, third, True)]]
     assert deduplicate(tmp_path, shards)[1] == {1, 2}
+
+
+@pytest.mark.parametrize("held_bytes", [1, 400, 1 << 30])
+def test_clusters_are_the_same_however_few_pairs_are_held(tmp_path, monkeypatch, held_bytes):
+    monkeypatch.setattr(deduplicate_module, "_HELD_PAIR_BYTES", held_bytes)
+    draw, names, files = np.random.default_rng(3), {}, []
+    for number in range(9):
+        pairs = draw.integers(100, size=(int(draw.integers(0, 12)), 2))
+        files.append(tmp_path / f"{number}.pairs.npy")
+        np.save(files[-1], pairs)
+        for one, other in pairs.tolist():
+            merged = names.get(one, {one}) | names.get(other, {other})
+            names |= dict.fromkeys(merged, merged)
+    members, clusters = _connected(files)
+    assert members.tolist() == sorted(names)
+    found = {frozenset(members[clusters == cluster].tolist()) for cluster in clusters.tolist()}
+    assert found == {frozenset(cluster) for cluster in names.values()}
+    assert len(found) > 3
+
+
+def test_without_pairs_there_are_no_clusters(tmp_path):
+    np.save(tmp_path / "none.npy", np.empty((0, 2), np.int64))
+    for files in ([], [tmp_path / "none.npy"]):
+        assert [len(column) for column in _connected(files)] == [0, 0]
 
 
 def test_a_band_is_gone_through_in_as_many_ranges_as_memory_asks_for():

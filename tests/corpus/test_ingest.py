@@ -168,7 +168,7 @@ def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
     message = str(caught.value)
     assert message == (
         "3 of 100 records (3.00%) were rejected, more than ingest.max_reject_share=0.02 allows: 2 × broken JSON, "
-        "1 × empty; the first: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
+        "1 × empty; first one: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
         "correct the files, or set ingest.max_reject_share=0.03 in the recipe"
     )
 
@@ -182,7 +182,7 @@ def test_the_cure_for_rejects_cures():
 
 
 def test_no_document_at_all_is_refused_whatever_the_limit():
-    with pytest.raises(CorpusError, match="none of 2 records is a document"):
+    with pytest.raises(CorpusError, match="all 2 records were rejected"):
         check(documents=0, max_reject_share=1.0)
-    with pytest.raises(CorpusError, match="hold no records"):
+    with pytest.raises(CorpusError, match="have no records"):
         check(documents=0, reasons={}, example="")

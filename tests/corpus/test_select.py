@@ -168,7 +168,7 @@ def test_caps_come_before_weights(tmp_path):
 
 def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
     shards = [(0, [(1, 5)]), (1, [(1, 5)])]
-    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but no document"):
+    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but only documents"):
         select(tmp_path, shards, [Source(path="a"), Source(path="b", weight=1)])
 
 
@@ -258,7 +258,7 @@ def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tm
         ('{"source": "a"}\n{', ":2 is not"),
         ('{"id": "1"}', ":1 is not"),
         ('{"source": "a", "id": 7}', ":1 is not"),
-        ('{"source": "other"}', r"names none of the sources of this recipe \(a\) but other"),
+        ('{"source": "other"}', r"has no entry for the sources of this recipe \(a\), only for other"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, message):
@@ -290,7 +290,7 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     (removed,) = [one for one in measured.left_out if "ingest.exclude" in one.reason]
     assert removed.count == len(marked)
     (told,) = [one.message for one in measured.warnings if one.name == "unmet-exclusions"]
-    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude name no document")
+    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude match no document")
     assert "excluded_met" not in json.dumps([part["counts"] for part in run.steps["ingest"].manifest["parts"]])
     met = [json.loads(file.read_text())["entries"] for file in run.steps["ingest"].files(".excluded_met.json")]
     assert sorted(one for task in met for one in task) == sorted(marked)

@@ -47,7 +47,7 @@ def test_an_automatic_shard_is_a_32nd_between_1_and_128_mb(total, shard):
 
 
 def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path, monkeypatch):
-    monkeypatch.setattr("nextlong.corpus.splits._WORTH_TELLING_BYTES", 0)
+    monkeypatch.setattr("nextlong.corpus.splits._REPORTED_BYTES", 0)
     (tmp_path / "a.csv.gz").write_bytes(b"x" * 5000)
     sources = [Source(path=str(tmp_path))]
     files = [list_files(sources[0], where="path")]
@@ -438,7 +438,7 @@ def test_processes_and_one_process_write_the_same_of_frames_and_conditions(tmp_p
 
 def test_one_frame_is_said_to_be_read_by_few_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr("nextlong.corpus.splits._SKIPPING_PART_BYTES", 1000)
-    monkeypatch.setattr("nextlong.corpus.splits._WORTH_TELLING_BYTES", 0)
+    monkeypatch.setattr("nextlong.corpus.splits._REPORTED_BYTES", 0)
     lines = b"".join(b'{"text":"%d"}\n' % n for n in range(40_000))
     (tmp_path / "one.jsonl.zst").write_bytes(zstandard.ZstdCompressor(level=1).compress(lines))
     (tmp_path / "two.jsonl.zst").write_bytes(b"".join(framed(lines, [len(lines) // 2])))
@@ -459,5 +459,5 @@ def test_a_damaged_frame_stops_the_run_with_the_name_of_its_file(tmp_path):
     parts = [part for (part,) in _split_inputs([file], source, shard_bytes=1000, part_bytes=1000)]
     assert len(parts) == 3
     assert _count_lines(None, part=parts[0]).lines > 0
-    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst ends early or is damaged"):
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst is truncated or damaged"):
         _count_lines(None, part=parts[1])

@@ -177,7 +177,7 @@ class Unreadable:
 
 
 def test_a_worker_that_fails_before_its_task_begins_is_not_told_as_killed():
-    told = r"ended by an error of its own, which it wrote above, while these ran: embed task 7; mend that \(nextlong doctor"
+    told = r"exited with the error shown above, while running embed task 7; fix its cause \(nextlong doctor"
     with LocalExecutor(1) as executor:
         executor.submit(0, len, Unreadable(), resources=Resources(), label="embed task 7")
         with pytest.raises(RunError, match=told):
@@ -185,7 +185,7 @@ def test_a_worker_that_fails_before_its_task_begins_is_not_told_as_killed():
 
 
 @pytest.mark.parametrize(
-    ("kills", "cause"), [(3, "most likely because memory ran out"), (4, "the system had no memory left")]
+    ("kills", "cause"), [(3, "most likely because memory ran out"), (4, "the system ran out of memory")]
 )
 def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(tmp_path, monkeypatch, kills, cause):
     counters = tmp_path / "vmstat"
@@ -194,7 +194,7 @@ def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(tmp_path
     with LocalExecutor(1) as executor:
         executor.submit(0, die, "", resources=Resources(), label="embed task 7")
         counters.write_text(f"nr_free_pages 17\noom_kill {kills}\n")
-        with pytest.raises(RunError, match=rf"a worker process was killed, .*{cause}, while these ran: embed task 7"):
+        with pytest.raises(RunError, match=rf"a worker process was killed, .*{cause}, while running embed task 7"):
             list(executor.ended())
 
 

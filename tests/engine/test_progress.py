@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from nextlong.engine.progress import Bars, Lines, Reporter, reporter_for
+from nextlong.engine.progress import Lines, Reporter, _Bars, reporter_for
 
 
 def console_to(sink, *, terminal):
@@ -33,15 +33,15 @@ def test_log_gets_one_line_a_step():
 
 def test_log_says_what_an_earlier_run_had_done():
     text = told(Lines, done=2, total=3, terminal=False)
-    assert re.fullmatch(r"embed: 2 of 3 tasks were done already\nembed: done in \d+\.\d s\n", text)
+    assert re.fullmatch(r"embed: 2 of 3 tasks were finished before\nembed: done in \d+\.\d s\n", text)
 
 
 @pytest.mark.parametrize(
-    ("reporter_class", "line"), [(Lines, r"embed \(encode\): done"), (Bars, r"✓ embed .* encode\n")]
+    ("reporter_class", "line"), [(Lines, r"embed \(encode\): done"), (_Bars, r"✓ embed .* encode\n")]
 )
 def test_a_step_is_told_with_its_title(reporter_class, line):
     sink = io.StringIO()
-    reporter = reporter_class(console_to(sink, terminal=reporter_class is Bars), {"embed": "encode"})
+    reporter = reporter_class(console_to(sink, terminal=reporter_class is _Bars), {"embed": "encode"})
     with reporter.step("embed", done=0, total=1):
         pass
     assert re.search(line, sink.getvalue())
@@ -85,7 +85,7 @@ def test_log_is_silent_once_a_step_has_failed(monkeypatch):
 
 def test_terminal_shows_the_time_spent_on_a_single_task():
     sink = Heard()
-    with Bars(console_to(sink, terminal=True)).step("encoder", done=0, total=1) as advance:
+    with _Bars(console_to(sink, terminal=True)).step("encoder", done=0, total=1) as advance:
         sink.wait_for(r"encoder .*\d:\d\d:\d\d")
         advance(0.0)
     assert "left" not in sink.getvalue()
@@ -94,39 +94,41 @@ def test_terminal_shows_the_time_spent_on_a_single_task():
 
 
 def test_terminal_shows_a_bar_and_leaves_one_line_a_step():
-    text = told(Bars, done=1, total=3, terminal=True, kept=["ingest", "select"])
+    text = told(_Bars, done=1, total=3, terminal=True, kept=["ingest", "select"])
     assert re.match(r"✓ reused: ingest, select\n", text)
     assert "1/3" in text
     assert re.search(r"✓ embed +\d+\.\d s *\n$", text)
 
 
-@pytest.mark.parametrize("reporter_class", [Lines, Bars])
+@pytest.mark.parametrize("reporter_class", [Lines, _Bars])
 def test_step_that_fails_is_not_told_as_done(reporter_class):
     sink = io.StringIO()
-    reporter = reporter_class(console_to(sink, terminal=reporter_class is Bars))
+    reporter = reporter_class(console_to(sink, terminal=reporter_class is _Bars))
     with pytest.raises(ZeroDivisionError), reporter.step("embed", done=0, total=2):
         _ = 1 / 0
     assert "done in" not in sink.getvalue()
     assert "✓" not in sink.getvalue()
 
 
-@pytest.mark.parametrize("reporter_class", [Lines, Bars])
+@pytest.mark.parametrize("reporter_class", [Lines, _Bars])
 def test_what_is_told_is_plain_and_wrapped_on_a_terminal_alone(reporter_class):
     sink = io.StringIO()
-    reporter_class(console_to(sink, terminal=reporter_class is Bars)).tell("compose: 3 of 4 [sequences]" + " more" * 30)
+    reporter_class(console_to(sink, terminal=reporter_class is _Bars)).tell(
+        "compose: 3 of 4 [sequences]" + " more" * 30
+    )
     lines = sink.getvalue().splitlines()
     assert " ".join(line.removeprefix("  ") for line in lines) == "compose: 3 of 4 [sequences]" + " more" * 30
-    assert [len(line) > 100 for line in lines] == ([False, False] if reporter_class is Bars else [True])
+    assert [len(line) > 100 for line in lines] == ([False, False] if reporter_class is _Bars else [True])
 
 
 def test_a_terminal_is_told_line_by_line():
     sink = io.StringIO()
-    Bars(console_to(sink, terminal=True)).tell("a\nb")
+    _Bars(console_to(sink, terminal=True)).tell("a\nb")
     assert sink.getvalue() == "a\nb\n"
 
 
 def test_terminal_gets_bars_and_a_file_gets_lines():
-    assert isinstance(reporter_for(console_to(io.StringIO(), terminal=True)), Bars)
+    assert isinstance(reporter_for(console_to(io.StringIO(), terminal=True)), _Bars)
     assert isinstance(reporter_for(console_to(io.StringIO(), terminal=False)), Lines)
 
 
@@ -141,7 +143,7 @@ def test_quiet_says_nothing(capsys):
 
 def test_terminal_shows_the_bars_of_steps_side_by_side():
     sink = io.StringIO()
-    bars = Bars(console_to(sink, terminal=True))
+    bars = _Bars(console_to(sink, terminal=True))
     with bars.step("encoder", done=0, total=1) as advance_encoder:
         with bars.step("shingles", done=0, total=4) as advance:
             for _ in range(4):

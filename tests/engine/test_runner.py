@@ -393,6 +393,23 @@ def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_d
     assert (done.folder / "index.json").exists()
 
 
+def test_a_lost_file_of_a_closed_step_is_made_again_without_closing_it_twice(log, run_dir):
+    class KilledAtTheEnd(Reporter):
+        @contextmanager
+        def step(self, label, *, done, total):
+            yield lambda _: None
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor(), reporter=KilledAtTheEnd())
+    assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
+    (lost,) = run_dir.glob("*-closed-*/part-00001.txt")
+    lost.unlink()
+    (done,) = run([closed_step(log)], run_dir).values()
+    assert ran(log) == ["closed 1"]
+    assert counts_of(done) == [{"number": 1}, {"number": 2}, {"number": 3}]
+
+
 def join_numbers(out, *, members, log):
     """Add up what the files of the members hold, by their files."""
     folder = out.parent.parent

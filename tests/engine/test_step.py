@@ -1,5 +1,7 @@
 """Artifact: what a finished step tells, checked where it is read."""
 
+import pickle
+
 import pytest
 from pydantic import Field
 
@@ -36,9 +38,19 @@ def test_a_step_of_one_task_has_one_result(tmp_path):
 )
 def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lacks):
     with pytest.raises(
-        RunError, match=rf"has no count of {lacks}: its step sum is of an earlier version \(.* 0\.0\.1\)"
+        RunError, match=rf"has no count of {lacks}: its step sum was made by an earlier version \(.* 0\.0\.1\)"
     ):
         done(tmp_path, {"total": 1}, counts).results(Sum)
+
+
+def test_the_files_of_a_step_pickle_as_a_folder_and_names(tmp_path):
+    parts = [{"counts": {}, "files": {f"part-{number:05d}.npy": {}}} for number in range(1000)]
+    files = Artifact("many", tmp_path, {"parts": parts}).files(".npy")
+    stored = pickle.dumps(files)
+    assert pickle.loads(stored) == files
+    assert pickle.dumps(pickle.loads(stored)) == stored
+    assert len(stored) < len(pickle.dumps(list(files))) * 0.7
+    assert pickle.loads(pickle.dumps(Artifact("none", tmp_path, {"parts": []}).files(".npy"))) == []
 
 
 def test_a_task_for_each_shard_gets_the_files_of_that_shard_in_numerical_order(tmp_path):

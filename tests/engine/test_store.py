@@ -155,6 +155,21 @@ def test_files_reach_the_disk_before_the_marker_that_vouches_for_them(tmp_path, 
     ]  # fmt: skip
 
 
+def test_many_files_of_one_task_all_reach_the_disk_before_its_marker(tmp_path, monkeypatch):
+    synced, replace = set(), Path.replace
+
+    def moved(path, to):
+        if to.name.startswith(".part-"):
+            assert len(synced) == 100
+        return replace(path, to)
+
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink().name))
+    monkeypatch.setattr(Path, "replace", moved)
+    marker = commit(tmp_path, 0, **{f"{number:05d}": "x" * number for number in range(100)})
+    assert list(marker["files"]) == sorted(synced)
+    assert store.confirmed_parts(tmp_path, among=[0]) == {0: marker}
+
+
 def test_parts_are_confirmed_and_deleted_by_thousands(tmp_path):
     for index in range(200):
         commit(tmp_path, index, a=f"{index}")
@@ -332,7 +347,7 @@ def test_folder_without_write_permission_is_told(tmp_path, request):
 
 def test_folder_that_vanishes_is_told(tmp_path):
     with (
-        pytest.raises(RunError, match=r"gone/manifest\.json.* vanished while it was needed; leave run_dir alone"),
+        pytest.raises(RunError, match=r"gone/manifest\.json.* was deleted during the run; do not change run_dir"),
         store.explained(tmp_path),
     ):
         (tmp_path / "gone" / "manifest.json").write_text("")

@@ -135,7 +135,7 @@ def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(EvaluateError, match="is not a model that transformers can read"):
         HuggingFaceModel(ModelOptions(str(tmp_path)))
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
-    with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
+    with pytest.raises(EvaluateError, match="is a clip, not a causal language model"):
         HuggingFaceModel(ModelOptions(str(tmp_path)))
 
 

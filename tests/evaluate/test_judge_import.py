@@ -72,13 +72,15 @@ def test_every_helmet_name_is_a_task_of_ours():
         ({"args": []}, "hold no fields"),
         ({"averaged_metrics": {"substring_exact_match": "high"}}, "no number in"),
         ({"args": {"datasets": "kilt_nq"}}, "no number in"),
+        ({"data": ["a"]}, r"data\[0\] is 'a', not a question with its substring_exact_match; give a file"),
+        ({"data": [{"substring_exact_match": "x"}]}, r"data\[0\] is {.*'x'}, not a question"),
     ],
 )
 def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
     arguments = {"datasets": "kilt_nq", "model_name_or_path": "m", "input_max_length": 8192}
     record = {"args": arguments, "averaged_metrics": {"substring_exact_match": 50.0}}
     file = tmp_path / "result.json"
-    file.write_text(json.dumps(record))
+    file.write_text(json.dumps(record | {"data": None}))
     read_into([file], out=tmp_path / "good", label=None)
     file.write_text(json.dumps(record | change))
     with pytest.raises(EvaluateError, match=rf"result\.json.* {told}"):

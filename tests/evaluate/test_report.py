@@ -32,13 +32,19 @@ def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
 
 
 @pytest.mark.heavy
-def test_needles_and_attention_with_longqa_are_drawn(tmp_path):
+def test_needles_attention_with_longqa_and_dependence_are_drawn(tmp_path):
     folder = write_results(tmp_path / "one", {"LongQA": 40.0}, label="a model")
     found = [{"details": {"depth": depth}, "scores": {"found": float(depth < 60)}} for depth in (0.0, 50.0, 100.0)]
     write_result(folder, "needle", 8192, score=66.7, samples=[*found, {"refused": True}])
     write_result(folder, "attention", 8192, score=31.25)
+    distances = [
+        {"from_tokens": low, "to_tokens": 2 * low, "chunks": 3, "gain_nats": gain, "interval": [gain - 0.1, gain + 0.2]}
+        for low, gain in ((64, 0.5), (128, 0.25))
+    ]
+    write_result(folder, "dependency", None, score=0.4, by_distance=distances)
     made = report._all_figures(report.read([folder]))
-    assert {"needle-a-model", "attention-longqa"} <= set(made)
+    assert {"needle-a-model", "attention-longqa", "dependence"} <= set(made)
+    assert "tokens to the nearest earlier meta-chunk" in made["dependence"][1]
     assert [">100<" in made["needle-a-model"][1], ">50 %<" in made["needle-a-model"][1]] == [True, True]
     assert ">31.25<" in made["attention-longqa"][1]
     assert "LongQA, percent" in made["attention-longqa"][1]

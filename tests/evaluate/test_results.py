@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import word_tokenizer
+from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.engines import HuggingFaceModel
@@ -140,3 +141,20 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
     assert judged([1.0, None, 0.5]).parts[0][1].outcomes[1].tolist() == [0, 2]
     assert _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
     assert _p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("evaluation.json", []),
+        ("evaluation.json", {"format": 2}),
+        ("vt/8192.json", {"format": 2, "task": "vt", "length": 8192, "score": "high"}),
+        ("vt/8192.json", {"format": 2, "task": "vt", "score": 5.0}),
+    ],
+)
+def test_a_file_of_another_form_in_a_results_folder_is_named(name, values, tmp_path):
+    store.write_json(tmp_path / "evaluation.json", {"format": 2, "model": {"name": "m"}})
+    (tmp_path / "vt").mkdir()
+    store.write_json(tmp_path / name, values)
+    with pytest.raises(EvaluateError, match=f"{name} is not a file of nextlong evaluate; move it out of the folder"):
+        results.read_results(tmp_path)

@@ -372,6 +372,17 @@ def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left(told):
     assert lines[0].startswith("[1/3] vt")
 
 
+def test_the_time_that_loading_the_model_took_is_no_part_of_the_pace(told):
+    lines = told(
+        begin=[2 * 1000, 2 * 1000],
+        steps=[
+            (600, lambda progress: progress.start("vt", 1000, 2, done=0)),
+            (100, lambda progress: progress.advance(1)),
+        ],
+    )
+    assert lines[-1].endswith("1/2  0:01:40 left, about 0:05:00 for all")
+
+
 def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace(told):
     lines = told(
         begin=[0, 10 * 1000],

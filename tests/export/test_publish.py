@@ -113,7 +113,7 @@ def test_what_says_that_the_rest_is_there_comes_last(flaky, tmp_path):
 def test_another_export_with_the_same_names_is_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     changed = {**CONTENTS, "train/part-00001.parquet": b"SECOND" * 1000}  # of the same size
-    with pytest.raises(ExportError, match="holds 1 file of another export, such as 'train/part-00001.parquet'"):
+    with pytest.raises(ExportError, match="contains 1 file of another export, such as 'train/part-00001.parquet'"):
         publish(export(tmp_path, changed), destination)
     assert data_at(destination) == CONTENTS
     sent = publish(export(tmp_path, changed), destination, others="replace")
@@ -213,7 +213,7 @@ def test_replacing_repairs_a_file_that_was_damaged_in_place(tmp_path):
 def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
-    with pytest.raises(ExportError, match=r"holds 1 file of another export, such as 'train/part-00002.parquet'"):
+    with pytest.raises(ExportError, match=r"contains 1 file of another export, such as 'train/part-00002.parquet'"):
         publish(export(tmp_path, fewer), destination)
     assert data_at(destination) == CONTENTS
     assert publish(export(tmp_path, fewer), destination, others="replace") == ["README.md"]
@@ -225,7 +225,7 @@ def test_files_that_no_push_put_there_are_left_alone(tmp_path):
     there.mkdir()
     (there / "mine.parquet").write_bytes(b"mine")
     for others in ("refuse", "replace"):
-        with pytest.raises(ExportError, match=r"1 file that no push put there, such as 'mine.parquet'"):
+        with pytest.raises(ExportError, match=r"1 file that nextlong did not export, such as 'mine.parquet'"):
             publish(export(tmp_path), str(there), others=others)
     assert held_at(str(there)) == {"mine.parquet": b"mine"}
     (there / "mine.parquet").rename(there / "README.md")
@@ -256,7 +256,7 @@ def test_an_altered_file_is_not_published(tmp_path):
         ("nosuch://x/y", r"the destination 'nosuch://x/y': .*use a local path or a URL that fsspec knows"),
         ("FILE", r"is a file; name a folder"),
         ("UNDER", r"could not be reached: .*check the path"),
-        ("DAMAGED", r"holds a damaged \.nextlong-push\.json; delete that file"),
+        ("DAMAGED", r"contains a damaged \.nextlong-push\.json; delete that file"),
     ],
 )
 def test_a_destination_that_cannot_be_is_refused(url, message, tmp_path):
@@ -338,7 +338,7 @@ def test_the_record_comes_back(place):
 def test_a_damaged_record_is_refused_with_its_cure(tmp_path, text):
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(
-        ExportError, match="holds a damaged .*delete that file, and the files that are to be sent again"
+        ExportError, match="contains a damaged .*delete that file, and the files that are to be sent again"
     ):
         Destination(str(tmp_path)).read_record()
 

@@ -249,7 +249,7 @@ def test_verify_counts_the_documents_itself(bounded, tmp_path):
     row = json.loads(first)
     row["seq_lengths"] = [sum(row["seq_lengths"])]
     path.write_text("\n".join([json.dumps(row), *others]) + "\n")
-    assert "seq_lengths is [2048], should be" in breaches(damaged)["jsonl rows"][0]
+    assert "seq_lengths is [2048], expected" in breaches(damaged)["jsonl rows"][0]
 
 
 def test_extended_sequences_stay_one_document(recipe_for, tmp_path):
@@ -258,7 +258,7 @@ def test_extended_sequences_stay_one_document(recipe_for, tmp_path):
 
 
 def test_formats_that_mark_sequences_alone_refuse_it(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match="boundaries is document but mds cannot take it"):
+    with pytest.raises(RecipeError, match="boundaries is document but mds does not support it"):
         recipe_for(tmp_path / "run", "export.boundaries=document", "export.formats=[mds]")
 
 
@@ -292,8 +292,8 @@ def test_padded_rows_hold_the_documents_of_the_unpadded_ones(bounded, padded):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("input_ids", "input_ids[{padding}] is 7, should be 0"),
-        ("labels", "labels[{padding}] is 7, should be -100"),
+        ("input_ids", "input_ids[{padding}] is 7, expected 0"),
+        ("labels", "labels[{padding}] is 7, expected -100"),
         ("seq_lengths_padded", "seq_lengths_padded is [7"),
     ],
 )

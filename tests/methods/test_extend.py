@@ -50,11 +50,11 @@ def mined(tmp_path):
     }
 
 
-def settings(*, measure=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine):
+def settings(*, filters=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine):
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
     how = _Drafting(compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0)
-    return {"vectors": [], "measure": measure, "how": how}
+    return {"vectors": [], "filters": filters, "rules": how}
 
 
 def read(path):
@@ -165,7 +165,7 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
         offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
     )
     np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
-    given = settings(near_duplicates=0.8, measure=(store, tmp_path / "w.npy"))
+    given = settings(near_duplicates=0.8, filters=(store, tmp_path / "w.npy"))
     mined["text"] = CorpusFiles(tuple(paths), mined["text"].chunks)
     counts = _draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")

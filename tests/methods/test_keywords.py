@@ -91,9 +91,7 @@ def test_doc2query_gives_a_query_a_segment(tiny_t5, monkeypatch):
 
 @pytest.mark.heavy
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(
-        EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the path of a folder with a T5"
-    ):
+    with pytest.raises(EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the folder of a T5"):
         keywords_module._Doc2Query(str(tmp_path))
 
 

@@ -34,7 +34,7 @@ def test_every_chunk_is_there_before_and_after():
 def test_other_methods_are_drawn_too():
     svg = before_after.svg(DOCUMENTS, tokens=30, name="n")
     assert len(boxes(DOCUMENTS, 30)) == 2 + 3
-    assert "the document as it was, beside 1 others" in svg
+    assert "the unchanged document next to 1 other document" in svg
     assert "<path" not in svg
 
 

@@ -66,7 +66,7 @@ def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
         ({"by": "rows"}, RecipeError, "by='rows' is not known; it must be one of 'sequences', 'tokens'"),
         ({"mix": [1, 2]}, RecipeError, "2 proportions for 1 runs"),
         ({"mix": [0]}, RecipeError, "proportion 0 of the mix is 0; give a number above 0"),
-        ({"by": "tokens"}, RecipeError, "by='tokens' says what the proportions of a mix count, but there are none"),
+        ({"by": "tokens"}, RecipeError, "by='tokens' is the unit of the proportions of a mix, which has none"),
         (
             {"shared_chunks": "leave-out"},
             RecipeError,

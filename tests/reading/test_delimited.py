@@ -72,7 +72,7 @@ def test_without_rows_there_is_nothing(tmp_path, content):
     [
         ("id,body\n1,x\n", {}, "a.csv has no column 'text' for the text; it has id, body; set the source's text to"),
         ("id,texts\n1,x\n", {}, "did you mean 'texts'?"),
-        ("text,text\na,b\n", {}, "a.csv has 2 columns 'text', so it is not clear which is meant by text; rename one"),
+        ("text,text\na,b\n", {}, "a.csv has 2 columns 'text', so text is ambiguous; rename one"),
         (
             "text,lang\na,b\n",
             {"metadata": ["lan"]},
@@ -81,15 +81,15 @@ def test_without_rows_there_is_nothing(tmp_path, content):
         (
             "id;text\n1;x\n",
             {},
-            "its first row has ';' instead of ',' between the names of the columns; rewrite it with commas",
+            "the delimiter is ';' instead of ','; rewrite it with commas",
         ),
         ("id\ttext\n1\tx\n", {}, "set the source's format: tsv"),
         (
             'text\na\n"never closed\nb\n',
             {},
-            "a.csv:3: a quote in the row that begins here is not closed (read up to line 4)",
+            "a.csv:3: the row that begins here has an unclosed quote (read up to line 4)",
         ),
-        ('"te"x\nb\n', {}, "a.csv:1: the row that should name the columns cannot be read"),
+        ('"te"x\nb\n', {}, "a.csv:1: the header row is invalid"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, content, options, message):
@@ -126,7 +126,7 @@ def test_the_size_of_the_text_is_estimated_from_its_column(tmp_path):
 )
 def test_what_spreadsheets_call_unicode_text_is_named_with_its_cure(tmp_path, encoding, named):
     told = refusal(tmp_path / "a b.csv", "id,text\n1,größer\n".encode(encoding))
-    assert told.startswith(f"a b.csv is {named}, but CSV and TSV files are read as UTF-8; ")
+    assert told.startswith(f"a b.csv is {named}, but CSV and TSV files must be UTF-8; ")
     command = told.partition("convert it: ")[2].partition(", or")[0]
     subprocess.run(command, shell=True, check=True, cwd=tmp_path)
     assert [item.text for item in read(tmp_path / "c.csv", (tmp_path / "utf8.csv").read_bytes())] == ["größer"]
@@ -139,5 +139,5 @@ def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
     (unnamed,) = read(tmp_path / "c.csv", b"text,\none,\0\n")
     assert unnamed == Reject("c.csv", 2, RejectKind.BROKEN_ROW, "a NUL byte in the column ''")
     assert refusal(tmp_path / "b.csv", b"id,te\0xt,more columns\n1,x,y\n").startswith(
-        "b.csv:1: byte 6 is NUL, which CSV and TSV files cannot hold"
+        "b.csv:1: byte 6 is NUL, which is not allowed in CSV and TSV files"
     )

@@ -132,4 +132,4 @@ def test_a_listing_that_fails_is_tried_so_often_and_no_more(flaky, monkeypatch):
     monkeypatch.setattr(Flaky, "share", 1.0)
     with pytest.raises(CorpusError, match="cannot be listed"):
         list_files(Source(path="flaky:///corpus"), where="ingest.sources[0].path")
-    assert len(paused) == files._TRIES - 1
+    assert len(paused) == files._ATTEMPTS - 1

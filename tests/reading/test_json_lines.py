@@ -165,5 +165,5 @@ def test_file_that_cannot_be_counted_is_named(tmp_path):
     path.write_bytes(b"{}\n")
     (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
     path.unlink()
-    with pytest.raises(CorpusError, match=r"a\.jsonl has vanished since it was listed"):
+    with pytest.raises(CorpusError, match=r"a\.jsonl was deleted after it was listed"):
         _count_lines(None, part=FilePart(file))

@@ -134,8 +134,8 @@ def test_saved_dataset_with_a_missing_file_is_refused(tmp_path):
     [
         ("missing.jsonl", "missing.jsonl' does not exist"),
         ("*.parquet", r"\*.parquet' matches no file"),
-        ("*.bin", "no file of a known format, only such as 'x.bin'"),
-        ("x.bin", "no file of a known format"),
+        ("*.bin", "no file of a supported format, only files such as 'x.bin'"),
+        ("x.bin", "no file of a supported format"),
         ("empty", "empty' is an empty folder"),
     ],
 )
@@ -386,7 +386,7 @@ def test_each_change_is_told_in_words(corpus, tmp_path):
     overwrite(corpus / "a.txt", "text of a and more")
     assert recognise(source, tmp_path)[1].startswith(f"{corpus}/a.txt has 18 bytes and had 9, and")
     (corpus / "a.txt").write_text("text of a")
-    assert recognise(source, tmp_path)[1] == f"b.txt of {corpus} is gone, or no longer named"
+    assert recognise(source, tmp_path)[1] == f"b.txt of {corpus} is missing or no longer part of the source"
 
 
 def test_changed_content_under_the_first_time_is_a_change_too(corpus, tmp_path):
@@ -404,7 +404,7 @@ def test_a_source_of_one_file_is_named_once(corpus, tmp_path):
     source = Source(path=str(corpus / "a.txt"))
     remember(source, tmp_path)
     (corpus / "a.txt").rename(corpus / "c.txt")
-    assert recognise(source, tmp_path, [[]]) == ([], f"{corpus}/a.txt is gone, or no longer named")
+    assert recognise(source, tmp_path, [[]]) == ([], f"{corpus}/a.txt is missing or no longer part of the source")
 
 
 def test_files_elsewhere_go_by_their_version(tmp_path):

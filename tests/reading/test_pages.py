@@ -88,9 +88,9 @@ def test_a_file_of_html_is_a_page(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("a.warc", b"no archive\n" * 9, {}, "ends early or is damaged (Invalid WARC header)"),
-        ("a.warc.gz", gzip.compress(b"".join(ARCHIVE))[:300], {}, "ends early or is damaged"),
-        ("a.warc", b"".join(ARCHIVE)[:-20], {}, "ends early or is damaged (its last record is cut short)"),
+        ("a.warc", b"no archive\n" * 9, {}, "is truncated or damaged (Invalid WARC header)"),
+        ("a.warc.gz", gzip.compress(b"".join(ARCHIVE))[:300], {}, "is truncated or damaged"),
+        ("a.warc", b"".join(ARCHIVE)[:-20], {}, "is truncated or damaged (its last record is incomplete)"),
         (
             "a.warc",
             ARCHIVE[0],

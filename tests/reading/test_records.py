@@ -82,7 +82,7 @@ def test_an_id_is_a_scalar_as_text_or_the_place(file, value, told):
             "body",
             ["body", "body"],
             "text",
-            "has 2 columns 'body', so it is not clear which is meant by text; rename one",
+            "has 2 columns 'body', so text is ambiguous; rename one",
         ),
     ],
 )
@@ -98,11 +98,11 @@ def test_a_column_that_is_not_there_is_refused_with_the_cure(file, column, known
     [
         (
             FileNotFoundError(2, "No such file"),
-            "has vanished since it was listed; put it back, or run again without it",
+            "was deleted after it was listed; restore it, or run again without it",
         ),
         (PermissionError(13, "Permission denied"), "cannot be read (Permission denied); change its permissions"),
-        (OSError("bad\n block"), "ends early or is damaged (bad block); re-download it"),
-        (pa.ArrowInvalid("no magic"), "ends early or is damaged (no magic); re-download it"),
+        (OSError("bad\n block"), "is truncated or damaged (bad block); download it again"),
+        (pa.ArrowInvalid("no magic"), "is truncated or damaged (no magic); download it again"),
     ],
 )
 def test_errors_of_files_and_decoders_name_the_file_and_the_cure(file, error, message):

@@ -136,7 +136,9 @@ def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(
     assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
     assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
     for key, wanted in (("text", {"text": "body"}), ("metadata", {"metadata": ["body"]})):
-        with pytest.raises(CorpusError, match=rf"a.parquet has 2 columns 'body', .* meant by .*{key}.*; rename one"):
+        with pytest.raises(
+            CorpusError, match=rf"a.parquet has 2 columns 'body', so .*{key}.* is ambiguous; rename one"
+        ):
             read(tmp_path / "a.parquet", **wanted)
 
 
@@ -145,7 +147,7 @@ def test_cut_parquet_file_stops(tmp_path, fraction):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
-    with pytest.raises(CorpusError, match="ends early or is damaged"):
+    with pytest.raises(CorpusError, match="is truncated or damaged"):
         read(path)
 
 
@@ -157,7 +159,7 @@ def test_parquet_damaged_in_its_middle_stops(tmp_path):
     content = bytearray(path.read_bytes())
     content[200:400] = bytes(200)
     path.write_bytes(content)
-    with pytest.raises(CorpusError, match="ends early or is damaged"):
+    with pytest.raises(CorpusError, match="is truncated or damaged"):
         read(path)
 
 

@@ -1,11 +1,13 @@
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.engine.step import Amounts
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, candidates_of, draws, sequence_limit
+from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, candidates_of, draws, sequence_limit, shortlist_chunks
+from nextlong.recipe.keys import Compose, Mine
 
 
 def recipe(**compose):
@@ -44,3 +46,17 @@ def test_no_task_searches_for_too_many_and_none_is_empty(documents, queries):
 def test_no_query_has_more_neighbours_than_there_are_vectors():
     assert Amounts(queries=3, neighbours=10, vectors=4).all_neighbours == 12
     assert Amounts(queries=3, neighbours=2, vectors=4).all_neighbours == 6
+
+
+@pytest.mark.parametrize(
+    ("chunks", "meta_documents", "times"),
+    [(1e9, 13, 2.0), (800, 1, 2.0), (600, 1, 1.5), (400, 1, 1.0), (10, 100, 1.0)],
+    ids=["large corpus", "just large enough", "between", "a draft needs as many", "tiny corpus"],
+)
+def test_a_shortlist_has_one_to_two_times_the_chunks_of_a_draft_by_the_size_of_the_corpus(
+    chunks, meta_documents, times
+):
+    compose, mine = Compose(target_tokens=10_000, draft_factor=1.0), Mine(shortlist="bm25")
+    sizes = {"chunks": chunks, "chunk_chars": 450.0, "meta_documents": meta_documents}  # 100 chunks make a draft
+    assert shortlist_chunks(compose, mine, **sizes) == times * 100
+    assert shortlist_chunks(compose, Mine(shortlist="bm25", shortlist_chunks=7), **sizes) == 7

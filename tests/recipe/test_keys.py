@@ -116,11 +116,11 @@ def test_a_recipe_takes_them_where_lengths_are():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters take them: write 500000"),
+        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters may use k and M: write 500000"),
         ("compose.sequences=1M", "write 1000000"),
-        ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number: 131072, or in short 128k"),
+        ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number, such as 131072, 128k"),
         ("compose.target_tokens=1g", "or 1M (M is 1,048,576) (it is '1g')"),
-        ("export.pack=1.5M", "export.pack: a length is a whole number: 131072, or in short 128k"),
+        ("export.pack=1.5M", "export.pack: a length is a whole number, such as 131072, 128k"),
         ("compose.target_tokens=0k", "compose.target_tokens must be greater than or equal to 2 (it is '0k')"),
         ("compose.target_tokens=2048M", "must be less than 2147483648"),
     ],
@@ -153,7 +153,7 @@ def test_inverted_lists_of_plain_codes_are_taken(before, clusters, graph, codes)
     "index", ["Flat", "HNSW32", "IVF", "IVF64", "ivf,Flat", "IVF64,Flat,RFlat", "Exact", "IVF,PQ8x4", "PCA32,IVF,Flat"]
 )
 def test_other_indexes_are_refused_with_examples(index):
-    with pytest.raises(ValidationError, match=r"must be auto, exact or a FAISS factory string .* IVF4096,SQ8"):
+    with pytest.raises(ValidationError, match=r"use auto, exact or a FAISS factory string .* IVF4096,SQ8"):
         Search(index=index)
 
 

@@ -57,19 +57,19 @@ def test_a_circle_is_refused_and_shown(tmp_path):
     a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
     a.write_text("base: b.yaml\n")
     b.write_text("base: ./a.yaml\n")
-    assert _refusal(a) == f"{b}: base=./a.yaml builds on itself: {a} → {b} → {a}; take base out of one of them"
+    assert _refusal(a) == f"{b}: base=./a.yaml is circular: {a} → {b} → {a}; remove base from one of them"
     a.write_text("base: a.yaml\n")
-    assert "builds on itself" in _refusal(a)
+    assert "is circular" in _refusal(a)
 
 
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("3", "base is 3; name one recipe file, or a preset such as paper-128k"),
-        ("[a, b]", "base is ['a', 'b']; name one recipe file"),
-        ("''", "base is ''; name one"),
+        ("3", "base is 3; set it to one recipe file, or to a preset such as paper-128k"),
+        ("[a, b]", "base is ['a', 'b']; set it to one recipe file"),
+        ("''", "base is ''; set it to one"),
         ("paper-12k", "base=paper-12k: "),
-        ("nowhere/x.yaml", "x.yaml does not exist; a base counts from the folder of the recipe that names it"),
+        ("nowhere/x.yaml", "x.yaml does not exist; its path is relative to the folder of the recipe"),
     ],
 )
 def test_a_base_that_is_none_is_named_with_the_file_that_names_it(tmp_path, base, message):
@@ -89,7 +89,7 @@ def test_an_unknown_preset_names_those_there_are(tmp_path):
 def test_a_broken_base_is_named_with_its_line(tmp_path):
     (tmp_path / "base.yaml").write_text("a: 1\na: 2\n")
     (tmp_path / "my.yaml").write_text("base: base.yaml\n")
-    assert _refusal(tmp_path / "my.yaml").startswith(f"{tmp_path / 'base.yaml'}:2: not YAML: key 'a' stands twice")
+    assert _refusal(tmp_path / "my.yaml").startswith(f"{tmp_path / 'base.yaml'}:2: not YAML: duplicate key 'a'")
 
 
 def test_a_recipe_may_be_json_as_programs_write_it(tmp_path):
@@ -102,7 +102,7 @@ def test_a_recipe_may_be_json_as_programs_write_it(tmp_path):
     assert (read.name, read.filter, recipe.compose.separator) == (source["name"], source["filter"], "📎")
     assert Recipe.load(tmp_path / "my.json").compose.separator == "\t🙂\n"
     (tmp_path / "half.json").write_text(json.dumps(plain | {"run_dir": "r \ud83d"}))
-    with pytest.raises(RecipeError, match="run_dir holds 'r .ud83d', half of a surrogate pair"):
+    with pytest.raises(RecipeError, match="run_dir is 'r .ud83d', which has half of a surrogate pair"):
         Recipe.load(tmp_path / "half.json")
 
 

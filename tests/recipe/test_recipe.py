@@ -39,16 +39,16 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
         (
             "ingest.sources=a",
-            "recipe: ingest.sources must be a list (it is 'a'); lists stand in brackets: --set 'ingest.sources=[{path: a}]'",
+            "recipe: ingest.sources must be a list (it is 'a'); a list needs brackets: --set 'ingest.sources=[{path: a}]'",
         ),
         (
             "decontaminate.files=a,b",
-            "recipe: decontaminate.files must be a list (it is 'a,b'); lists stand in brackets: "
+            "recipe: decontaminate.files must be a list (it is 'a,b'); a list needs brackets: "
             "--set 'decontaminate.files=[a,b]'",
         ),
         (
             "export.formats=mds,jsonl",
-            "recipe: export.formats: lists stand in brackets: --set 'export.formats=[mds,jsonl]' (it is 'mds,jsonl')",
+            "recipe: export.formats: a list needs brackets: --set 'export.formats=[mds,jsonl]' (it is 'mds,jsonl')",
         ),
         ("ingest.sources=[a]", "recipe: ingest.sources[0] must be a section of keys (it is 'a')"),
         ("ingest.sources=[]", "recipe: ingest: sources is empty; name at least one file, folder or URL"),
@@ -74,22 +74,25 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("encoder.model='openai:'", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
         ("encoder.model=bert", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
         ("encoder.model=lsa:x", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
-        ("export.formats=[]", "recipe: export.formats: must name at least one format, each once"),
-        ("export.formats=[jsonl, jsonl]", "recipe: export.formats: must name at least one format, each once"),
+        ("export.formats=[]", "recipe: export.formats: must name at least one format, and none of them twice"),
+        (
+            "export.formats=[jsonl, jsonl]",
+            "recipe: export.formats: must name at least one format, and none of them twice",
+        ),
         (
             "export.formats=[csv]",
-            "recipe: export.formats: there is no format 'csv'; there are: arrow, axolotl, jsonl, mds, ",
+            "recipe: export.formats: unknown format 'csv'; available: arrow, axolotl, jsonl, mds, ",
         ),
-        ("export.split_seed=3", "recipe: export: split_seed is 3 but validation is 0, so nothing is split; leave "),
+        ("export.split_seed=3", "recipe: export: split_seed is 3 but validation is 0, so there is no split; remove "),
         (
             "export.megatron_eod=x",
-            "recipe: export: megatron_eod is x but parquet cannot take it; leave it out, or add ",
+            "recipe: export: megatron_eod is x but parquet does not support it; remove it, or add ",
         ),
-        ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
-        ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
+        ("tokenizer={}", "recipe: tokenizer: set either source (a tokenizer.json or a hub name) or train"),
+        ("tokenizer.source=gpt2", "recipe: tokenizer: set either source (a tokenizer.json or a hub name) or train"),
         (
             "chunk.max_chars=15",
-            "recipe: chunk.max_chars: a chunk of fewer than 16 characters holds no words that ",
+            "recipe: chunk.max_chars must be greater than or equal to 16 ",
         ),
     ],
 )
@@ -105,6 +108,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
         ("target_token=8192", "unknown key 'target_token'; did you mean 'compose.target_tokens'?"),
         ("mine.max_document=3", "unknown key 'mine.max_document'; did you mean 'ingest.sources[0].max_documents'?"),
         ("max_chars=3", "unknown key 'max_chars'; did you mean 'ingest.sources[0].max_chars' or 'chunk.max_chars'?"),
+        ("compose.iclm.max_similarity=1", "unknown key 'compose.iclm'; did you mean 'iclm'?"),
         ("compse.fit=paper", "unknown key 'compse'; did you mean 'compose'?"),
         ("encoder.lsa.dimension=4", "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?"),
         ("ingest.sources.0.pth=b", "unknown key 'ingest.sources[0].pth'; did you mean 'path'?"),
@@ -158,7 +162,8 @@ def test_special_tokens_must_leave_room(special, target_tokens, allowed):
         Recipe.from_dict(plain)
     else:
         with pytest.raises(
-            RecipeError, match="^recipe: compose.target_tokens=2 leaves no room beside tokenizer.bos and tokenizer.eos"
+            RecipeError,
+            match="^recipe: compose.target_tokens=2 leaves no room for text beside tokenizer.bos and tokenizer.eos",
         ):
             Recipe.from_dict(plain)
 
@@ -241,14 +246,14 @@ def test_load_names_file_key_and_value(tmp_path):
     [
         ("a: [\n", r"r\.yaml:2: not YAML: expected the node content"),
         ("run_dir: r\n\tseed: 1\n", r"r\.yaml:2: not YAML: found character '\\t'"),
-        ("seed: 1\nseed: 2\n", r"r\.yaml:2: not YAML: key 'seed' stands twice"),
-        ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: key 'fit' stands twice"),
+        ("seed: 1\nseed: 2\n", r"r\.yaml:2: not YAML: duplicate key 'seed'"),
+        ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: duplicate key 'fit'"),
         ("a: \x00\n", r"r\.yaml is not YAML: unacceptable character"),
         ("run_dir: 2024-13-45\n", r"r\.yaml is not YAML: month must be in 1\.\.12"),
         ("- a\n", r"r\.yaml is a YAML list, not a mapping of keys; `nextlong init` writes a recipe"),
         ("just text", r"r\.yaml is a YAML text, not a mapping of keys"),
         ("", r"r\.yaml is empty; `nextlong init` writes a recipe"),
-        ("1: 2\n", r"r\.yaml: 1 is not a key; keys are words"),
+        ("1: 2\n", r"r\.yaml: 1 is not a key; keys are strings"),
     ],
 )
 def test_a_file_that_is_no_recipe(tmp_path, text, message):
@@ -258,10 +263,10 @@ def test_a_file_that_is_no_recipe(tmp_path, text, message):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(
-        RecipeError, match=r"x\.yaml does not exist; `nextlong init .*x\.yaml` writes a commented recipe there"
+        RecipeError, match=r"x\.yaml does not exist; `nextlong init .*x\.yaml` writes a commented recipe"
     ):
         Recipe.load(tmp_path / "x.yaml")
-    with pytest.raises(RecipeError, match="cannot be read: Is a directory; name a recipe file"):
+    with pytest.raises(RecipeError, match="cannot be read: Is a directory; use a recipe file"):
         Recipe.load(tmp_path)
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match=r"b\.yaml is not UTF-8 text"):
@@ -317,7 +322,7 @@ def test_one_format_may_stand_without_a_list():
 def test_compression_that_no_format_takes_is_refused(formats, compression, takers):
     told = refusal(f"export.formats={formats}", f"export.compression={compression}")
     assert told.startswith(f"recipe: export: compression is {compression} but ")
-    assert told.endswith(f"cannot take it; leave it out, or add a format that does: {takers}")
+    assert told.endswith(f"does not support it; remove it, or add a format that supports it: {takers}")
 
 
 @pytest.mark.parametrize(
@@ -331,27 +336,27 @@ def test_compression_that_one_format_takes_is_kept(formats, compression):
 def test_rows_must_hold_a_sequence():
     asked = ["compose.target_tokens=2048", "export.pack=2048"]
     assert Recipe.from_dict(PLAIN, overrides=asked).export.pack == 2048
-    told = "recipe: export.pack=2048 tokens a row cannot hold a sequence, which has 2049; raise it to at least that"
+    told = "recipe: export.pack=2048 is less than the length of a sequence, 2049 tokens; raise it to at least that"
     assert refusal(*asked, "export.formats=[torchtitan]").startswith(told)
 
 
 def test_one_sequence_cannot_be_split():
     told = refusal("compose.sequences=1", "export.validation=0.1")
-    assert told == "recipe: export.validation=0.1 but compose.sequences=1 cannot be split; make more sequences"
+    assert told == "recipe: export.validation=0.1 cannot split compose.sequences=1; make more sequences"
 
 
 @pytest.mark.parametrize("formats", ["[megatron, torchtitan]", "[torchtitan, parquet]"])
 def test_formats_that_want_sequences_of_two_lengths_are_refused_together(formats):
     told = refusal(f"export.formats={formats}")
-    assert told.startswith("recipe: export: formats want sequences of different lengths (")
+    assert told.startswith("recipe: export: these formats need sequences of different lengths (")
     assert "torchtitan target_tokens + 1" in told
-    assert "give each length a run of its own in the same run_dir" in told
+    assert "make a variant for each length in the same run_dir" in told
 
 
 def test_a_format_whose_documents_must_end_wants_a_token_for_it():
     told = refusal("export.formats=olmo")
     assert told.startswith(
-        "recipe: export.formats: olmo wants an EOS token at the end of every document, but tokenizer.eos is null"
+        "recipe: export.formats: olmo requires an EOS token at the end of every document, but tokenizer.eos is null"
     )
     asked = ["export.formats=olmo", "tokenizer.eos=<|endoftext|>"]
     assert Recipe.from_dict(PLAIN, overrides=asked).tokenizer.eos == "<|endoftext|>"
@@ -359,11 +364,11 @@ def test_a_format_whose_documents_must_end_wants_a_token_for_it():
 
 def test_a_shard_larger_than_its_format_can_count_is_refused():
     told = refusal("export.formats=prolong", "export.shard_mb=5000")
-    assert told == "recipe: export: shard_mb is 5000 but a file of prolong holds 4000 at most; lower it"
+    assert told == "recipe: export: shard_mb is 5000 but a prolong file holds at most 4000; lower it"
 
 
 @pytest.mark.parametrize("run_dir", ["s3://bucket/run", "gs://bucket/run", "memory://run"])
 def test_run_dir_must_be_a_folder(run_dir):
     plain = {"run_dir": run_dir, "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2"}
-    with pytest.raises(RecipeError, match=rf"run_dir={run_dir} is not a local folder: .* object stores cannot do"):
+    with pytest.raises(RecipeError, match=rf"run_dir={run_dir} is not a local folder: .* object stores do not support"):
         Recipe.from_dict(plain)

@@ -122,5 +122,5 @@ def test_what_keys_mean_stands_beside_the_first_source(tmp_path):
     plain["ingest"]["sources"] = [{"path": path, "name": f"n {path}", "text": "  # b"} for path in ("x", "y # z")]
     recipe = Recipe.from_dict(plain)
     text = short(recipe, heading="")
-    assert text.count("the name of the source in every report") == 1
+    assert text.count("name of the source in reports") == 1
     assert reload(tmp_path, text) == recipe

@@ -11,6 +11,11 @@ from nextlong.replicate.recipe import _PRESETS, ARMS, Replication, recipe_from
     [
         ({"seeds": [1, 1]}, "seeds=[1, 1] is empty or names one twice; name each once"),
         ({"arms": []}, "arms=[] is empty"),
+        ({"preset": "smok"}, "preset: 'smok' is not known; choose from smoke, mechanism"),
+        ({"model": {"heads": 3}}, "model.hidden_size=64 is not a multiple of 2 × model.heads=3; make it one"),
+        ({"pretrain": {"echo_tokens": 100}}, "tokens_per_step=1024 is not a multiple of a row's 100; make it one"),
+        ({"measure": {"negatives": [2, 8]}}, "pretrain.tokens=256 holds; add a number of at least 11"),
+        ({"measure": {"negatives": []}}, "measure.negatives=[]: the hypotheses are about more negatives"),
         ({"pretrain": {"tokens": 300}}, "tokens_per_step=1024 is not a multiple of a row's 300; make it one"),
         ({"extend": {"row_tokens": 1024}}, "extend.row_tokens=1024 is shorter than a sequence; raise it"),
         (

@@ -73,6 +73,12 @@ def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
         Results(made, origin="x")
 
 
+def test_another_json_file_is_refused_with_the_file_to_give(tmp_path):
+    store.write_json(tmp_path / "metrics.json", {"loss": 1.0})
+    with pytest.raises(RunError, match=r"metrics\.json holds no results of nextlong replicate; give the results\.json"):
+        results.write([tmp_path / "metrics.json"], tmp_path)
+
+
 def test_one_seed_has_no_interval_and_no_verdict(made):
     made["models"] = made["models"][:4]
     page = results.page([Results(made, origin="x")])

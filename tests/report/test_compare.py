@@ -94,7 +94,7 @@ def test_equal_runs_are_told_to_be_the_same(runs, capsys):
     assert cli_main.main(["compare", str(runs[0]), str(runs[0])]) == 0
     out = capsys.readouterr().out
     assert out.startswith("the same in all: ")
-    assert out.endswith("\n\nthey are the same in everything that is compared\n")
+    assert out.endswith("\n\nall compared values are the same\n")
 
 
 def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_for, tmp_path):

@@ -57,8 +57,8 @@ def test_what_is_missing_or_too_old_is_named_with_the_command_that_adds_it(monke
     assert [package["name"] for package in found["core"]] == ["numpy"]
     s3, ray, short = found["features"]
     assert (s3["missing"], s3["cure"]) == ([], None)
-    assert (ray["missing"], ray["cure"]) == (["ray>=2.40 (is 2.9.0)"], "pip install 'nextlong[ray]'")
-    assert short["missing"] == ["lm-eval", "ray>=2.40 (is 2.9.0)"]
+    assert (ray["missing"], ray["cure"]) == (["ray>=2.40 (2.9.0 is installed)"], "pip install 'nextlong[ray]'")
+    assert short["missing"] == ["lm-eval", "ray>=2.40 (2.9.0 is installed)"]
     file = io.StringIO()
     installation.show(found, Console(file=file, force_terminal=True, width=80, color_system=None))
     assert "pip install 'nextlong[ray]'" in " ".join(file.getvalue().split())

@@ -76,7 +76,7 @@ def test_values_are_yaml_in_the_order_given(recipe):
         ("chunk.max_chars=", "is not KEY=V1,V2"),
         ("=1,2", "is not KEY=V1,V2"),
         ("a=[1,2", "is not a list of YAML values"),
-        ("a=1,2,1", "the value 1 stands twice"),
+        ("a=1,2,1", "the value 1 is given twice"),
     ],
 )
 def test_an_axis_that_is_none(asked, message, tmp_path):
@@ -156,9 +156,9 @@ def test_the_variants_are_told_before_the_first_step(recipe, capsys):
     [
         (["compose.position=head,middle"], "--over compose.position=middle: "),
         (["compose.positon=head"], "did you mean 'position'?"),
-        (["run_dir=a,b"], "the variants share one run directory"),
-        (["compose.seed=1", "compose.seed=2"], "names a key twice"),
-        (["compose.separator='/ ','* '"], "would both be recorded as separator=-;"),
+        (["run_dir=a,b"], "the variants of a sweep share one run directory"),
+        (["compose.seed=1", "compose.seed=2"], "--over compose.seed is given twice"),
+        (["compose.separator='/ ','* '"], "would have the same name, separator=-;"),
     ],
 )
 def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):

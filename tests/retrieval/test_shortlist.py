@@ -129,11 +129,11 @@ def test_workers_write_the_same_bytes(made, recipe_for, hashes_of, tmp_path):
     [
         (
             "compose.sequences=all",
-            "compose.sequences=all, which extends every document; give compose.sequences a number",
+            "compose.sequences=all, which extends every document; set compose.sequences to a number",
         ),
         (
             "compose.negatives=random-corpus",
-            "compose.negatives=random-corpus takes; take other negatives, or remove mine.shortlist",
+            "compose.negatives=random-corpus; use other negatives, or remove mine.shortlist",
         ),
         ("search.index=IVF,Flat", "search.index=IVF,Flat would cluster badly; set search.index=exact"),
     ],

@@ -273,7 +273,7 @@ def test_a_mix_of_methods_names_each():
 def test_each_split_is_counted():
     page = parsed(FACTS)[1]
     assert (
-        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` of 128,256" in page
+        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` (128,256" in page
     )
     assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |" in page
     assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |" in page
@@ -287,9 +287,7 @@ def test_a_card_says_how_far_rows_are_filled():
 
 def test_a_card_of_padded_documents_says_what_counts_padding():
     page = parsed(laid(keys={"pad_documents_to": 16}))[1]
-    assert (
-        "A row has room for 1,024 tokens, and for the padding of its documents besides; padding is not counted" in page
-    )
+    assert "A row has room for 1,024 tokens, plus the padding of its documents, which is not counted" in page
     meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert meanings["seq_lengths"].endswith("without the padding")
     assert meanings["length"].endswith("with the padding")

@@ -252,7 +252,7 @@ def test_the_names_in_data_are_brought_to_the_disk_after_the_renames(tmp_path, m
 
 
 def opens(run, name):
-    store.write_json(run / record.RUN_FILE, {"variant": name})
+    store.write_json(run / "run.json", {"variant": name})
     data_folder.settle(run)
 
 
@@ -346,7 +346,7 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
     assert main(["gc", str(own), "--drop", "few", "--yes"]) == 0
     assert sorted(path.name for path in data.iterdir()) == ["README.md", "jsonl", "mds", "parquet"]
     assert main(["run", str(tmp_path / "r.yaml"), "--name", "parquet"]) == 2
-    assert "data/parquet has another meaning" in capsys.readouterr().err
+    assert "data/parquet is reserved" in capsys.readouterr().err
 
 
 def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, tmp_path):

@@ -91,7 +91,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
     [
         (
             {"formats": ["parkett"]},
-            r"^--to parkett: export\.formats: there is no format 'parkett'; did you mean 'parquet'\? there are: arrow, ",
+            r"^--to parkett: export\.formats: unknown format 'parkett'; did you mean 'parquet'\? available: arrow, ",
         ),
         ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be an integer"),
         (
@@ -109,21 +109,21 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is not in the tokenizer; name one, such as its end of text",
+            "export.megatron_eod='nope' is not in the tokenizer; use one of its tokens, such as EOS",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
-            "compression is lz4 but mds cannot take it; leave it out, or add a format that does: axolotl, parquet",
+            "compression is lz4 but mds does not support it; remove it, or add a format that supports it: axolotl, parquet",
         ),
         ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
-        ({"stale": "replace"}, "--replace without --into: there is nothing to replace"),
-        ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
+        ({"stale": "replace"}, "--replace needs --into"),
+        ({"by": "tokens"}, "by='tokens' is the unit of the proportions of a mix, which has none"),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
             r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",
         ),
-        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
-        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 tokens a row cannot hold a sequence, which has 2048"),
+        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; use `nextlong run RECIPE"),
+        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 is less than the length of a sequence, 2048 tokens"),
         (
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",
@@ -183,7 +183,7 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
     exported([own_run], **asked)
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
-    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+    with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
         exported([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
 
 
@@ -193,7 +193,7 @@ def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_
     there = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "export.split_seed=7", "workers=1"]
     exported(runs, formats=["parquet"], overrides=there)
     before = sorted(Path(own_run).iterdir())
-    with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
+    with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
         exported(runs, formats=["jsonl"], overrides=there)
     assert sorted(Path(own_run).iterdir()) == before
 
@@ -202,7 +202,7 @@ def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_s
     (tmp_path / "file").write_text("")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/mine.parquet").write_text("")
-    for there, told in (("file/below", "Not a directory"), ("there", "1 file that no push put there")):
+    for there, told in (("file/below", "Not a directory"), ("there", "1 file that nextlong did not export")):
         with pytest.raises(NextlongError, match=told):
             nextlong.run(recipe_for(tmp_path / "run", f"export.push={tmp_path / there}", "export.formats=jsonl"))
     assert not (tmp_path / "run").exists()
@@ -215,7 +215,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
     done = exported([own_run, shorter_run], reporter=reporter, **asked)
     (note,) = told
-    assert note.startswith(f"{own_run}, {shorter_run} are made of the same documents")
+    assert note.startswith(f"{own_run}, {shorter_run} were made from the same documents")
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
     assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]
@@ -263,7 +263,7 @@ def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_r
     with pytest.raises(RunError) as caught:
         exported([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
     assert f"{path} was altered" in str(caught.value)
-    assert f"delete what was exported from it, too: {parquet}" in str(caught.value)
+    assert f"also delete the exports made from it: {parquet}" in str(caught.value)
     assert not (tmp_path / "there").exists()
 
 

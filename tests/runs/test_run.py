@@ -144,7 +144,7 @@ def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
     opened = nextlong.open(own_run)
     assert [sequence.id for sequence in opened.sequences()] == [run.sequence(0).id, run.sequence(1).id]
     assert len(rows_of(opened, "jsonl")) == 2
-    with pytest.raises(RunError, match=r"holds no parquet files; say nextlong export .* --to parquet"):
+    with pytest.raises(RunError, match=r"holds no parquet files; write them with: nextlong export .* --to parquet"):
         opened.exported("parquet")
 
 
@@ -233,8 +233,8 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
     for command in (["peek", own_run, "0"], ["export", own_run, "--to", "arrow"]):
         assert main([str(word) for word in command]) == 2
         assert capsys.readouterr().err == (
-            f"error: {folder} has no {suffix}: its step {step} is of an earlier version (made by nextlong "
-            f"{nextlong.__version__}); run the recipe again: what has not changed is kept\n"
+            f"error: {folder} has no {suffix}: its step {step} was made by an earlier version (nextlong "
+            f"{nextlong.__version__}); run the recipe again; unchanged steps are reused\n"
         )
 
 
@@ -244,5 +244,7 @@ class Surprises(TaskResult):
 
 def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
-    with pytest.raises(RunError, match=r"compose-\w+ has no count of surprises: its step compose is of an earlier"):
+    with pytest.raises(
+        RunError, match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier"
+    ):
         done.results(Surprises)

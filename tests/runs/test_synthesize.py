@@ -81,10 +81,10 @@ def test_other_keys_are_settings():
         ("one text", {}, "texts is one str; give a list"),
         ([3], {}, r"texts\[0\] is 3; give strings, or dictionaries whose 'text' is a string"),
         ([{"body": "x"}], {}, r"texts\[0\] has the keys body; give strings"),
-        (["a few words"], {}, "seq_len=96, but all documents together are about"),
+        (["a few words"], {}, "seq_len=96, but all documents together have about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
-        (["", " "], {}, r"every text is empty \(there are 2\); give a list of texts with words"),
+        (["", " "], {}, r"all 2 texts are empty; give a list of texts with words"),
         (
             TEXTS,
             {"settings": ["nonsense"]},

@@ -172,7 +172,7 @@ THRESHOLDS = [
         "one-source",
         {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 5, "b": 9}},
         {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 9, "b": 6}},
-        "50% of the negatives' tokens come from a, but 0% of the meta-documents' tokens",
+        "50% of the negatives' tokens come from a, but only 0% of the meta-documents' tokens",
         "",
     ),
     (
@@ -207,7 +207,7 @@ def test_tables_that_differ_in_numbers_alone(measured):
     tables = ["\n".join(form.format(*(draw.randint(10, 10**7) for _ in range(5))) for _ in range(6)) for _ in range(40)]
     found = measured({"one": Writer(4).documents(120) + tables}, "compose.sequences=20")
     near = found.near_identical
-    assert near.share > warnings.MOST_NEAR_IDENTICAL
+    assert near.share > warnings.THRESHOLDS.most_near_identical
     told = said(found, "near-identical-negatives")
     assert f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`" in told
     mended = measured(
@@ -226,8 +226,8 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
         {"books": asking, str(tmp_path / "snippets"): serving}, "compose.sequences=20", "compose.min_meta_chunks=3"
     )
     share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
-    assert share > warnings.SOURCE_SHARE
-    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the meta-documents" in said(
+    assert share > warnings.THRESHOLDS.source_share
+    assert f"{share:.0%} of the negatives' tokens come from snippets, but only 0% of the meta-documents" in said(
         found, "one-source"
     )
 
@@ -235,7 +235,7 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
 def test_few_chunks_that_serve_again_and_again(measured):
     few = {"one": Writer(7).documents(20, sentences=(10, 20))}
     found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
-    assert found.reuse.mean > warnings.MOST_USES
+    assert found.reuse.mean > warnings.THRESHOLDS.most_uses
     assert f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
         found, "heavy-reuse"
     )
@@ -248,10 +248,10 @@ def test_the_share_of_a_small_corpus_is_that_of_the_numbers_told():
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):
-    monkeypatch.setattr(warnings, "STAND_IN_TOKENS", 4096)
+    monkeypatch.setattr(warnings, "THRESHOLDS", replace(warnings.THRESHOLDS, stand_in_tokens=4096))
     texts = {"one": Writer(9).documents(200)}
     stand_in = ["tokenizer={train: 500}", "compose.sequences=1"]
-    long = measured(texts, *stand_in, f"compose.target_tokens={warnings.STAND_IN_TOKENS}")
+    long = measured(texts, *stand_in, f"compose.target_tokens={warnings.THRESHOLDS.stand_in_tokens}")
     assert "tokenizer.train=500" in said(long, "stand-in-tokenizer")
     assert "stand-in-tokenizer" not in names(measured(texts, *stand_in))
 
@@ -265,7 +265,7 @@ def test_a_tokenizer_that_loses_text(sound, tmp_path):
     made.save(str(tmp_path / "lossy.json"))
     found = sound(f"tokenizer.source={tmp_path}/lossy.json", f"tokenizer.eos={words[0]}")
     assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
-    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}': an ordinary token")
+    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}' is an ordinary token")
 
 
 def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
@@ -290,7 +290,7 @@ def test_a_tokenizer_of_another_script(measured):
     texts = ["\n".join("".join(draw.choices(ideographs, k=40)) for _ in range(draw.randint(6, 20))) for _ in range(200)]
     found = measured({"one": texts}, "chunk.max_chars=64")
     assert found.chars_per_token < 1
-    assert said(found, "small-tokens").startswith("a token holds 1.0")
+    assert said(found, "small-tokens").startswith("a token has 1.0")
 
 
 def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
@@ -301,9 +301,9 @@ def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
     found = measured(texts, *options)
     weighed = [(len(each.text.encode()), len(each.input_ids)) for each in nextlong.open(found.run).sequences()]
     shares = [text_bytes / tokens for text_bytes, tokens in weighed]
-    assert max(shares) > warnings.LEAST_BYTES_PER_TOKEN > min(shares)
+    assert max(shares) > warnings.THRESHOLDS.least_bytes_per_token > min(shares)
     mean = sum(text_bytes for text_bytes, _ in weighed) / sum(tokens for _, tokens in weighed)
-    assert said(found, "small-tokens").startswith(f"a token holds {mean:.2f} bytes")
+    assert said(found, "small-tokens").startswith(f"a token has {mean:.2f} bytes")
 
 
 def test_fewer_than_asked_and_most_drafts_dropped(measured):
@@ -332,7 +332,7 @@ def test_long_documents_of_which_only_beginnings_are_read(measured, method):
     assert found.cut_off.tokens > 0.5 * found.cut_off.of_tokens
     assert f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens" in said(found, "much-cut-off")
     mended = measured(texts, *options, change(found, "much-cut-off"))
-    assert 0 < mended.cut_off.tokens < warnings.MOST_CUT_OFF * mended.cut_off.of_tokens
+    assert 0 < mended.cut_off.tokens < warnings.THRESHOLDS.most_cut_off * mended.cut_off.of_tokens
     assert "much-cut-off" not in names(mended)
 
 
@@ -341,8 +341,8 @@ def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
     texts = {"one": Writer(11).documents(60)}
     found = measured(texts, "compose.sequences=60", "compose.target_tokens=512")
     assert found.yields.dropped["the meta-document alone fills target_tokens"] > 30
-    assert "sample of the corpus; raise compose.target_tokens, or cut" in said(found, "many-dropped")
-    assert "of this length; raise compose.target_tokens, or cut" in said(found, "fewer-sequences")
+    assert "sample of the corpus; raise compose.target_tokens, or split" in said(found, "many-dropped")
+    assert "of this length; raise compose.target_tokens, or split" in said(found, "fewer-sequences")
     mended = measured(texts, "compose.sequences=60", change(found, "many-dropped"))
     assert "many-dropped" not in names(mended)
 
@@ -384,7 +384,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
         "documents without a keyword are in no sequence: 40 of 40 of tables (100%); lower"
     )
     (line, unshared) = [value for name, value in _summary(found) if name == "keywords"]
-    assert line == "40 of 40 documents of tables left out without one"
+    assert line == "40 of 40 documents of tables filtered out because they have no keyword"
     assert unshared.startswith(f"{found.unshared_keywords} document")
     del sources["tables"]
     assert "no-keywords" not in names(measured(sources, *asked))

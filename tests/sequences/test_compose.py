@@ -123,7 +123,7 @@ def drafted(tmp_path):
     return {
         "drafts": write_arrow(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
         "inputs": _ComposeInputs(
-            tokens=TokenStore(tokens=[tuple(tmp_path / f"{name}.npy" for name in tokens)]),
+            tokens=TokenStore(tokens=tuple([tmp_path / f"{name}.npy"] for name in tokens)),
             corpus=corpus,
             token_chars=tmp_path / "chars.npy",
             tokenizer=tmp_path / "none",
@@ -248,7 +248,7 @@ def store(tmp_path_factory):
     )
     shingle_store = ShingleStore(hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"])
     return _ComposeInputs(
-        tokens=TokenStore(tokens=[tuple(folder / f"{name}.npy" for name in ("rows", "offsets", "ids"))]),
+        tokens=TokenStore(tokens=tuple([folder / f"{name}.npy"] for name in ("rows", "offsets", "ids"))),
         corpus=corpus,
         token_chars=folder / "chars.npy",
         tokenizer=folder / "tokenizer.json",

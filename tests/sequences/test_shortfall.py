@@ -121,7 +121,7 @@ def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(r
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(
-        "error: no sequence can be made: compose.target_tokens=2,000,000, but all documents together are about "
+        "error: the corpus is too small: compose.target_tokens=2,000,000, but all documents together have about "
     )
     assert err.endswith(" tokens; add documents or lower it\n")
     assert not list((tmp_path / "run").glob("[0-9]*"))
@@ -139,13 +139,13 @@ def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
     recipe = recipe_for(
         tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat", "compose.method=knn"
     )
-    with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
+    with pytest.raises(nextlong.NextlongError, match="the corpus is too small"):
         check_enough(recipe, input_files(recipe.ingest))
 
 
 def test_caps_count(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
-    with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
+    with pytest.raises(nextlong.NextlongError, match="all documents together have about"):
         check_enough(recipe, input_files(recipe.ingest))
 
 
@@ -172,7 +172,7 @@ def is_refused(recipe):
     try:
         check_enough(recipe, input_files(recipe.ingest))
     except CorpusError as error:
-        return "no sequence can be made" in str(error)
+        return "the corpus is too small" in str(error)
     return False
 
 

@@ -166,4 +166,4 @@ def test_no_text_loses_nothing():
 def test_the_warning_says_the_share_and_a_cure():
     assert lossy_tokenizer(0.0) == ""
     assert lossy_tokenizer(0.0496).startswith("loses 5.0% of the text's characters")
-    assert lossy_tokenizer(0.0496).endswith("a byte-level tokenizer loses nothing")
+    assert lossy_tokenizer(0.0496).endswith("use a byte-level tokenizer, which is lossless")

@@ -24,7 +24,13 @@ from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import _list_referenced_chunks, _tokenize_shards, _TokensResult, _Wanted, tokens_step
+from nextlong.sequences.tokenize import (
+    _list_referenced_chunks,
+    _RequestedRows,
+    _tokenize_shards,
+    _TokensResult,
+    tokens_step,
+)
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
@@ -59,8 +65,8 @@ def chunk_texts(shard):
 def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
     tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
-    wanted = [_Wanted(0, *paths, known=known)]
-    counts = _tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine)
+    wanted = [_RequestedRows(0, *paths, known=known)]
+    counts = _tokenize_shards(out, requested=wanted, tokenizer=tokenizer, engine=engine)
     return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
 
 
@@ -111,8 +117,8 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     np.save(rows[0], np.array([0, 3]))
     np.save(rows[1], np.array([4, 11, 17]))
     paths = shard["documents"], shard["chunks"]
-    wanted = [_Wanted(7, *paths, rows[0]), _Wanted(8, *paths, rows[1])]
-    together = _tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
+    wanted = [_RequestedRows(7, *paths, rows[0]), _RequestedRows(8, *paths, rows[1])]
+    together = _tokenize_shards(tmp_path / "two", requested=wanted, tokenizer=shard["tokenizer"], engine="auto")
     whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
     assert together == whole
     assert np.array_equal(np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]), ids)

@@ -106,12 +106,19 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, 
     saved = byte_tokenizer().to_str()
     (tmp_path / "whole.json").write_text(saved, encoding="utf-8")
     check_source(recipe.Tokenizer(source=str(tmp_path / "whole.json")))
-    for name, content in (("vocab.json", '{"model": 3}'), ("cut.json", saved[: len(saved) // 2]), ("a.model", "\x00")):
+    wrong = {"vocab.json": '{"model": 3}', "bare.json": '{"model": {"type": "BPE"}}', "a.model": "\x00"}
+    for name, content in (wrong | {"cut.json": saved[: len(saved) // 2]}).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
         given = recipe_for(tmp_path / "run", f"tokenizer.source={tmp_path / name}", "tokenizer.train=null")
         with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
             pipeline.prepare(given)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_special_token_that_the_file_lacks_is_refused_before_the_first_step(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(byte_tokenizer().to_str(), encoding="utf-8")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.eos='<nope>' is not in the tokenizer"):
+        check_source(recipe.Tokenizer(source=str(tmp_path), eos="<nope>"))
 
 
 LOAD_FROM_HUB = """
@@ -138,7 +145,7 @@ def load_from_hub(tmp_path, **environment):
 def test_hub_offline(tmp_path):
     message = load_from_hub(tmp_path, HF_HUB_OFFLINE="1")
     assert message.startswith(
-        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
+        "tokenizer.source='some/model' is not a local path, and could not be downloaded from the Hugging Face Hub"
     )
     assert message.endswith("log in with `hf auth login` if it is gated, or give a local tokenizer.json")
     assert "'v1'" in message
@@ -166,7 +173,7 @@ def test_hub_gated(tmp_path):
         server.shutdown()
         server.server_close()
     assert message.startswith(
-        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
+        "tokenizer.source='some/model' is not a local path, and could not be downloaded from the Hugging Face Hub"
     )
     assert "hf auth login" in message
 
@@ -180,8 +187,8 @@ def test_an_unknown_special_token_names_the_nearest():
     with pytest.raises(TokenizerError) as caught:
         special_id(byte_tokenizer(), "<|end_of_txt|>", key="tokenizer.eos")
     assert str(caught.value).startswith(
-        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; name one, such as its end of text; "
-        "nearest of its special tokens: <|end_of_text|>"
+        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; use one of its tokens, such as EOS; "
+        "its closest special tokens: <|end_of_text|>"
     )
 
 
@@ -363,7 +370,7 @@ def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(tmp_path, pa
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     with pytest.raises(TokenizerError) as caught:
         prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
-    assert str(caught.value).startswith(f"tokenizer.source={str(tmp_path)!r} puts a blank before every text")
+    assert str(caught.value).startswith(f"tokenizer.source={str(tmp_path)!r} prepends a space to every text")
     assert cure in str(caught.value)
 
 
@@ -411,7 +418,7 @@ def tokenizer_with(*special, before=(), behind=()):
 
 @pytest.mark.parametrize("name", ["<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"])
 def test_a_token_that_is_called_an_end_is_one(name):
-    assert find_ends(tokenizer_with("<pad>", name)) == Ends(eos=name, eos_said_by="its name")
+    assert find_ends(tokenizer_with("<pad>", name)) == Ends(eos=name, eos_source="its name")
 
 
 def test_what_it_puts_around_a_text_counts():
@@ -432,7 +439,7 @@ def test_what_it_puts_around_a_text_counts():
 )
 def test_the_files_beside_it_say_more_than_names(tmp_path, file, said):
     (tmp_path / file).write_text(json.dumps(said))
-    assert find_ends(tokenizer_with("<stop>", "<|endoftext|>"), tmp_path) == Ends(eos="<stop>", eos_said_by=file)
+    assert find_ends(tokenizer_with("<stop>", "<|endoftext|>"), tmp_path) == Ends(eos="<stop>", eos_source=file)
 
 
 def test_the_end_of_a_turn_is_no_end_of_a_document_where_there_is_another(tmp_path):

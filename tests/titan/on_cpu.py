@@ -102,14 +102,14 @@ def measure_leak():
     """A planted fault: positions that go on through the documents of a packed row, so that these see each other."""
     from nextlong.train.titan import config
 
-    whole = config.batch_of
+    whole = config._batch_of
 
     def leaking(rows, **options):
         inputs, labels = whole(rows, **options)
         inputs["positions"] = torch.arange(inputs["positions"].shape[-1]).expand_as(inputs["positions"]).clone()
         return inputs, labels
 
-    config.batch_of = leaking
+    config._batch_of = leaking
 
 
 if __name__ == "__main__":

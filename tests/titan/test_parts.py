@@ -32,20 +32,20 @@ def row(ids, bounds):
 
 @pytest.mark.parametrize("extra", [0, 1], ids=["T tokens", "T+1 tokens"])
 def test_the_last_token_of_a_document_has_no_target(extra):
-    from nextlong.train.titan.config import batch_of
+    from nextlong.train.titan.config import _batch_of
 
     made = row([1, 2, 3, 4, 5, 6, 7][: 6 + extra], [0, 2, 6 + extra])
-    inputs, labels = batch_of([made], row_tokens=6, targets=[made.labels])
+    inputs, labels = _batch_of([made], row_tokens=6, targets=[made.labels])
     assert inputs["input"].tolist() == [[1, 2, 3, 4, 5, 6]]
     assert inputs["positions"].tolist() == [[0, 1, 0, 1, 2, 3]]
     assert labels.tolist() == [[2, -100, 4, 5, 6, 7 if extra else -100]]
 
 
 def test_a_short_row_is_padded_by_a_document_of_its_own():
-    from nextlong.train.titan.config import batch_of
+    from nextlong.train.titan.config import _batch_of
 
     made = row([1, 2, 3], [0, 3])
-    inputs, labels = batch_of([made], row_tokens=5, targets=[made.labels])
+    inputs, labels = _batch_of([made], row_tokens=5, targets=[made.labels])
     assert inputs["positions"].tolist() == [[0, 1, 2, 0, 1]]
     assert labels.tolist() == [[2, 3, -100, -100, -100]]
 
@@ -62,9 +62,9 @@ def test_a_short_row_is_padded_by_a_document_of_its_own():
     ],
 )
 def test_rows_are_whole_blocks(row_tokens, ranks_per_row, read):
-    from nextlong.train.titan.config import input_tokens
+    from nextlong.train.titan.config import _input_tokens
 
-    assert input_tokens(row_tokens, ranks_per_row=ranks_per_row) == read
+    assert _input_tokens(row_tokens, ranks_per_row=ranks_per_row) == read
 
 
 def llama_config(**changes):
@@ -79,7 +79,7 @@ def test_every_size_is_the_configs():
 
     from nextlong.train.titan import config
 
-    spec = config.llama_spec(llama_config(), row_tokens=256, float8=False)
+    spec = config._llama_spec(llama_config(), row_tokens=256, float8=False)
     model = spec.model.build()
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert len({name.split(".")[1] for name in shapes if name.startswith("layers")}) == 3
@@ -88,11 +88,11 @@ def test_every_size_is_the_configs():
 
 
 def test_rope_scaling_that_torchtitan_does_not_have():
-    from nextlong.train.titan.config import llama_spec
+    from nextlong.train.titan.config import _llama_spec
 
     scaled = llama_config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
     with pytest.raises(RecipeError, match=r"RoPE scaling linear.*set model\.rope_scaling=replace"):
-        llama_spec(scaled, row_tokens=256, float8=False)
+        _llama_spec(scaled, row_tokens=256, float8=False)
 
 
 def test_an_old_torch_is_named(monkeypatch):
@@ -198,7 +198,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
 
     from nextlong import pipeline
     from nextlong.train.recipe import TrainRecipe
-    from nextlong.train.titan.config import RowsLoader, input_tokens
+    from nextlong.train.titan.config import RowsLoader, _input_tokens
 
     pipeline.run(recipe_for(tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"))
     (rows,) = (tmp_path / "run").glob("*-torchtitan-*")
@@ -209,7 +209,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
         "model": {"path": str(tmp_path / "llama")},
     }
     recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
-    row_tokens = input_tokens(513, ranks_per_row=2)
+    row_tokens = _input_tokens(513, ranks_per_row=2)
     assert row_tokens == 512
     config = RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
     first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
@@ -277,12 +277,12 @@ def test_checkpoints_of_another_recipe_are_refused(saved, monkeypatch):
     recipe, folder, _ = saved
     other = recipe.model_copy(update={"seed": 5})
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
         launch.train(other, Console(quiet=True))
     (folder / "model.safetensors.index.json").unlink()
     for name, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
         launch.train(other, Console(quiet=True))
 
 

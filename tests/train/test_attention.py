@@ -84,7 +84,7 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kern
     )
     tokens = 524_288
     with FakeTensorMode():
-        made = forecast.model_of_layers(recipe, model.config_of(recipe, vocabulary=None), layers=2)
+        made = forecast._model_of_layers(recipe, model.config_of(recipe, vocabulary=None), layers=2)
         batch = packed_batch(torch.zeros(1, tokens, dtype=torch.int64), range(0, tokens + 1, tokens // documents))
         with largest_of() as ours:
             made(**batch, num_items_in_batch=tokens).loss.backward()

@@ -146,7 +146,7 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
         (
             ("training.tokens_per_step=4096",),
             "axolotl",
-            "16 devices, 4 a row, cannot share 2 rows a step, 1 at once, evenly",
+            r"16 devices, 4 per row, cannot share the 2 rows of a step evenly \(1 at once\)",
         ),
         (("attention=row", "data.pack=8192"), "axolotl", r"does not support attention=row \(only sequence\)"),
         (("attention=row", "data.pack=8192"), "prolong", r"does not support attention=row \(only sequence\)"),

@@ -40,7 +40,7 @@ def test_the_time_of_a_long_row_on_a_cpu_follows_from_a_cut_one(monkeypatch):
 
     timed = []
     monkeypatch.setattr(forecast, "measure_row", lambda recipe, config, lengths: timed.append(list(lengths)) or 2.0)
-    monkeypatch.setattr(forecast, "peak_memory", lambda recipe, config, lengths: None)
+    monkeypatch.setattr(forecast, "_peak_memory", lambda recipe, config, lengths: None)
     small = recipe("paper-128k", "hardware.device=this", "hardware.count=1", "hardware.ranks_per_row=1")
     row = [5 * K, 6 * K, 117 * K]
     found = forecast.estimate(small, llama_3_8b(), [row])
@@ -55,7 +55,7 @@ def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
 
-    with pytest.raises(RecipeError, match="cannot share 32 rows a step, 1 at once, evenly"):
+    with pytest.raises(RecipeError, match=r"cannot share the 32 rows of a step evenly \(1 at once\)"):
         estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
 
 
@@ -127,7 +127,7 @@ def test_a_length_that_is_not_run_lies_on_the_line(planned):
     recipe, config, cases = planned
     for tokens in (1 << 17, 1 << 19):
         assert cases[1, tokens].memory.total == pytest.approx(
-            forecast.peak_memory(recipe, config, [tokens]).total, rel=0.02
+            forecast._peak_memory(recipe, config, [tokens]).total, rel=0.02
         )
 
 

@@ -90,14 +90,14 @@ def rope(base, scaling):
     return SimpleNamespace(model=SimpleNamespace(rope_base=base, rope_scaling=scaling))
 
 
-def set_rope_base(*arguments, **given):
+def _set_rope_base(*arguments, **given):
     from nextlong.train import model
 
-    return model.set_rope_base(*arguments, **given)
+    return model._set_rope_base(*arguments, **given)
 
 
 def test_transformers_ignores_the_old_attribute():
-    """If this fails, transformers has changed, and `set_rope_base` can be simpler."""
+    """If this fails, transformers has changed, and `_set_rope_base` can be simpler."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -114,7 +114,7 @@ def test_the_base_is_in_the_frequencies_and_survives_a_reload(tmp_path):
     from transformers import AutoModelForCausalLM
 
     stretched = config()
-    said = set_rope_base(stretched, rope(2e8, "keep"), max_tokens=131_072)
+    said = _set_rope_base(stretched, rope(2e8, "keep"), max_tokens=131_072)
     assert said == [
         "RoPE base: 200,000,000 (the model's was 10,000)",
         "longest row: 131,072 tokens (the model's was 2,048)",
@@ -131,7 +131,7 @@ def test_the_base_is_in_the_frequencies_and_survives_a_reload(tmp_path):
 def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
 
     scaled = config(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4})
-    said = set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
+    said = _set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
     assert scaled.rope_parameters["rope_type"] == kind
     assert ("factor" in scaled.rope_parameters) == (scaling == "keep")
     assert {"keep": "kept", "replace": "replaced"}[scaling] in said[0]
@@ -141,8 +141,8 @@ def test_rows_that_a_model_cannot_be_stretched_to():
     from transformers import GPT2Config
 
     with pytest.raises(RecipeError, match=r"rows have 4,096 tokens .* set model\.rope_base"):
-        set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
+        _set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
     with pytest.raises(RecipeError, match="gpt2 cannot be extended beyond 1,024"):
-        set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)
+        _set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)
     with pytest.raises(RecipeError, match="gpt2 has no single RoPE base"):
-        set_rope_base(GPT2Config(), rope(1e6, "keep"), max_tokens=1024)
+        _set_rope_base(GPT2Config(), rope(1e6, "keep"), max_tokens=1024)

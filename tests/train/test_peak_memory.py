@@ -67,7 +67,7 @@ def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(train_reci
 
     recipe = recipe_of(train_recipe, sizes, changes)
     config = model.config_of(recipe, vocabulary=None)
-    foreseen = forecast.peak_memory(recipe, config, lengths)
+    foreseen = forecast._peak_memory(recipe, config, lengths)
     assert foreseen.total == pytest.approx(measured(recipe, config, lengths), rel=0.15)
 
 
@@ -81,7 +81,7 @@ def test_what_fake_tensors_cannot_run_is_said(train_recipe):
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = MixtralConfig(vocab_size=128, num_key_value_heads=2, num_local_experts=4, **sizes)
     with pytest.raises(RecipeError, match="the memory of a mixtral cannot be forecast .*; train without --dry-run"):
-        forecast.peak_memory(train_recipe({"training.precision": "bf16"}), config, [256])
+        forecast._peak_memory(train_recipe({"training.precision": "bf16"}), config, [256])
 
 
 K = 1024

@@ -14,12 +14,20 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("training.learning_rate=1", "unknown key 'training.learning_rate'; known here: "),
         ("training.step=1", "unknown key 'training.step'; did you mean 'steps'"),
         ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
-        ("training.warmup_steps=100", r"training\.warmup_steps=100 is not less than training\.steps=100"),
+        (
+            "training.warmup_steps=100",
+            r"training: warmup_steps=100 is not less than steps=100; lower warmup_steps or raise",
+        ),
         (
             "data.parquet=[rows]",
             r"name one of data\.runs, data\.parquet and data\.chat \(set: data\.runs and data\.parquet\)",
         ),
         ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
+        (
+            "model={scratch: {hidden_size: 100, heads: 3}}",
+            r"hidden_size=100 is not a multiple of 2 × heads=3; make it one",
+        ),
+        ("model={scratch: {key_value_heads: 3}}", r"heads=4 is not a multiple of key_value_heads=3; make it one"),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),
         ("attention=causal", "attention must be 'sequence', 'document' or 'row'"),
         ("nothing", "is not KEY=VALUE"),
@@ -40,7 +48,7 @@ def test_chat_needs_a_length():
     [
         ("a: [", r"recipe\.yaml:2: not YAML"),
         ("- 1", "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe"),
-        ("out: a\nout: b", "stands twice"),
+        ("out: a\nout: b", "duplicate key"),
         ("out: a\nmodel: {path: b}", "data is missing; `nextlong train init` writes a recipe with every key"),
     ],
 )
@@ -139,7 +147,7 @@ def test_one_run_needs_no_mix():
 
 
 def test_a_preset_that_is_none():
-    with pytest.raises(RecipeError, match="--preset 'paper-1m' is not known; choose from paper-128k"):
+    with pytest.raises(RecipeError, match="--preset 'paper-1m': unknown preset; choose from paper-128k"):
         made("paper-1m")
 
 

@@ -122,6 +122,24 @@ def test_parquet_that_cannot_be_trained_on(tmp_path):
         other[0]
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"input_ids": ["a", "b"]}, "input_ids holds string, not lists of token ids; name files of `nextlong export"),
+        ({"input_ids": [[1, 2], None]}, "row 1 of row group 0 holds no tokens; remove the row, or export again"),
+        ({"input_ids": [[1], []]}, "row 1 of row group 0 holds no tokens"),
+        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[1, 1]]}, "row 0 of row group 0 add up to 2 tokens, not 3"),
+    ],
+)
+def test_rows_of_parquet_without_tokens_are_named(columns, told, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    with pytest.raises(RecipeError, match=rf"rows\.parquet.* {told}"):
+        rows_of("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))[0]
+
+
 def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -138,7 +156,7 @@ def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_pat
 
 def test_too_few_rows_for_a_side(tmp_path):
     rows = (written(tmp_path / "rows.parquet", [4, 4]),)
-    with pytest.raises(CorpusError, match=r"data\.parquet leaves no row for train; change data\.validation, or export"):
+    with pytest.raises(CorpusError, match=r"data\.parquet has no row for train; change data\.validation, or export"):
         rows_of("", "row", runs=(), parquet=rows, validation=0.999999)
 
 

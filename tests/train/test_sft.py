@@ -68,7 +68,7 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     before, weights = (out / "recipe.yaml").read_bytes(), (final / "model.safetensors").read_bytes()
     with store.locked(out), pytest.raises(RunError, match="is in use by process"):
         loop.fine_tune(conversations(changes), quiet)
-    with pytest.raises(RunError, match=r"trained is of another recipe: training\.lr was 0\.003 and is 0\.5"):
+    with pytest.raises(RunError, match=r"trained was trained with another recipe: training\.lr was 0\.003 and is 0\.5"):
         loop.fine_tune(conversations({**changes, "training.lr": 0.5}), quiet)
     assert (out / "recipe.yaml").read_bytes() == before
     assert loop.fine_tune(conversations(changes), quiet) == final

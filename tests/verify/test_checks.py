@@ -126,7 +126,7 @@ def test_a_negative_of_the_meta_document(run):
 
     change_sequence(run, alter)
     found = breaches(run, "sequences")
-    assert "is of the meta-document" in found["negatives of other documents"]
+    assert "is part of the meta-document" in found["negatives of other documents"]
     assert "sequence 0 holds " in found["no chunk twice"]
 
 
@@ -181,13 +181,13 @@ def test_a_chunk_used_more_often_than_allowed(run):
     [
         [
             (lambda row: row["input_ids"].__setitem__(9, row["input_ids"][9] + 1), "input_ids[9] is "),
-            (lambda row: row["input_ids"].pop(), "1,023 ids, should be 1,024"),
-            (lambda row: row.update(seq_lengths=[1, 1023]), "seq_lengths is [1, 1023], should be [1024]"),
+            (lambda row: row["input_ids"].pop(), "1,023 ids, expected 1,024"),
+            (lambda row: row.update(seq_lengths=[1, 1023]), "seq_lengths is [1, 1023], expected [1024]"),
         ],
         [
             (lambda row: row["spans"][2].update(source_id="x"), "spans[2].source_id is 'x'"),
             (lambda row: row["spans"][0].update(char_end=1), "spans[0].char_end is 1"),
-            (lambda row: row["spans"].pop(), "spans, should be"),
+            (lambda row: row["spans"].pop(), "spans, expected"),
         ],
     ],
     ids=["tokens", "spans"],

@@ -123,13 +123,13 @@ def in_row(number, change):
     ("name", "change", "problem"),
     [
         ("parquet", lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600), f"input_ids[{TOKENS + 1}] is 600"),
-        ("parquet", lambda row: row.update(seq_lengths=[511, 513]), "seq_lengths is [511, 513], should be [512, 512]"),
-        ("parquet", lambda row: row.update(method="quest"), "method is 'quest', should be 'nextlong'"),
+        ("parquet", lambda row: row.update(seq_lengths=[511, 513]), "seq_lengths is [511, 513], expected [512, 512]"),
+        ("parquet", lambda row: row.update(method="quest"), "method is 'quest', expected 'nextlong'"),
         ("arrow", lambda row: row["input_ids"].__setitem__(0, 600), "input_ids[0] is 600"),
-        ("arrow", lambda row: row.update(domain="law"), "domain is 'law', should be 'small'"),
-        ("arrow", lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, should be 1024"),
+        ("arrow", lambda row: row.update(domain="law"), "domain is 'law', expected 'small'"),
+        ("arrow", lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, expected 1024"),
         ("jsonl", lambda row: row.update(text="§" + row["text"][1:]), "its text is '§"),
-        ("jsonl", lambda row: row["spans"].pop(), "spans, should be"),
+        ("jsonl", lambda row: row["spans"].pop(), "spans, expected"),
         ("jsonl", lambda row: row.update(sequence_id="x"), "sequence_id is 'x'"),
     ],
 )
@@ -166,11 +166,11 @@ def test_an_altered_id_boundary_and_domain_of_mds_samples(packed, name):
     poke(path, domain, b"smell")
     poke(path, offsets[3] - 8, struct.pack("<q", 1000))
     (found,) = breaches(packed).values()
-    assert found[2].startswith(f"{name} row 1: input_ids[700] is 600, should be ")
+    assert found[2].startswith(f"{name} row 1: input_ids[700] is 600, expected ")
     assert [*found[:2], *found[3:]] == [
-        f"{name} row 1: domain is 'smell', should be 'small'",
-        f"{name} row 1: indices is [[0, 511], [511, 1024]], should be [[0, 512], [512, 1024]]",
-        f"{name} row 2: length is 1000, should be 1024",
+        f"{name} row 1: domain is 'smell', expected 'small'",
+        f"{name} row 1: indices is [[0, 511], [511, 1024]], expected [[0, 512], [512, 1024]]",
+        f"{name} row 2: length is 1000, expected 1024",
     ]
 
 
@@ -201,10 +201,10 @@ def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
     ids[TOKENS], ids[TOKENS + 3] = 600, 600
     ids.flush()
     first, second = breaches(run)["megatron rows"]
-    assert first == f"megatron row 0: input_ids[{TOKENS}] is 600, should be {eod}"
-    assert second.startswith("megatron row 1: input_ids[2] is 600, should be ")
+    assert first == f"megatron row 0: input_ids[{TOKENS}] is 600, expected {eod}"
+    assert second.startswith("megatron row 1: input_ids[2] is 600, expected ")
     change_lengths(folder, lambda lengths: lengths.__iadd__([1, -1] + [0] * (SEQUENCES - 2)))
-    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 2} ids, should be {TOKENS + 1}"
+    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 2} ids, expected {TOKENS + 1}"
 
 
 def test_a_format_that_the_record_lacks(run):
@@ -252,20 +252,22 @@ def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
         folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
     )
     found = breaches(titan)
-    assert found["torchtitan-validation rows"][0].startswith("torchtitan-validation row 0: input_ids[5] is 600, should")
-    assert "torchtitan row 1: 1,025 ids, should be 1,026" in found["torchtitan rows"]
-    assert "torchtitan row 2: seq_lengths is [513], should be [513, 513]" in found["torchtitan rows"]
+    assert found["torchtitan-validation rows"][0].startswith(
+        "torchtitan-validation row 0: input_ids[5] is 600, expected"
+    )
+    assert "torchtitan row 1: 1,025 ids, expected 1,026" in found["torchtitan rows"]
+    assert "torchtitan row 2: seq_lengths is [513], expected [513, 513]" in found["torchtitan rows"]
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, should be"),
-        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, should be"),
-        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, should be"),
-        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "should be -100"),
-        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, should be 1"),
-        (lambda row: row["attention_mask"].pop(), "511 attention_mask, should be 512"),
+        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, expected"),
+        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, expected"),
+        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, expected"),
+        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "expected -100"),
+        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, expected 1"),
+        (lambda row: row["attention_mask"].pop(), "511 attention_mask, expected 512"),
     ],
 )
 def test_an_altered_axolotl_row(run, change, problem):
@@ -278,9 +280,9 @@ def test_an_altered_axolotl_row(run, change, problem):
 def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     path = folder_of(run, "megatron") / "manifest.json"
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
-    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
+    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, expected {TOKENS}"
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
-    assert "'<|nothing|>', which should end each document, is not a token" in breaches(run)["megatron rows"][0]
+    assert "'<|nothing|>', which must end each document, is not a token" in breaches(run)["megatron rows"][0]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     [
         (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
         (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
-        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in the place of"),
+        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in place of"),
         (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
         (lambda shard: shard.pop("zip_data"), "zip_data"),
     ],
@@ -303,9 +305,9 @@ def test_an_index_of_mds_that_lies(run, change, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("1 part-00000\n", f"part-00000.bin holds {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
-        ("6156 part-00001\n", "blend.txt names part-00001.bin in the place of part-00000.bin"),
-        ("", "blend.txt names 0 files, there are 1"),
+        ("1 part-00000\n", f"part-00000.bin has {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
+        ("6156 part-00001\n", "blend.txt names part-00001.bin in place of part-00000.bin"),
+        ("", "blend.txt names 0 files, but there are 1"),
     ],
 )
 def test_a_blend_that_lies(run, text, problem):
@@ -316,7 +318,7 @@ def test_a_blend_that_lies(run, text, problem):
 def test_megatron_documents_cut_off(run):
     path = folder_of(run, "megatron") / "part-00000.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    assert "bytes, its index names" in breaches(run)["megatron rows"][0]
+    assert "bytes, but its index lists" in breaches(run)["megatron rows"][0]
 
 
 def test_what_load_from_disk_reads_must_be_what_was_written(run):
@@ -324,18 +326,18 @@ def test_what_load_from_disk_reads_must_be_what_was_written(run):
     change_json(folder / "dataset_info.json", lambda info: info["features"]["length"].update(dtype="int64"))
     assert "has other columns than dataset_info.json says" in breaches(run)["arrow rows"][0]
     change_json(folder / "state.json", lambda state: state["_data_files"].append(state["_data_files"][0]))
-    assert "state.json names 2 files, there are 1" in breaches(run)["arrow rows"][0]
+    assert "state.json names 2 files, but there are 1" in breaches(run)["arrow rows"][0]
 
 
 def test_files_and_columns_too_many_or_too_few(run):
     folder = folder_of(run, "parquet")
     shutil.copy(folder / "part-00000.parquet", folder / "part-00001.parquet")
-    assert "part-00001.parquet is not named in the manifest" in breaches(run)["parquet rows"][0]
+    assert "part-00001.parquet is not in the manifest" in breaches(run)["parquet rows"][0]
     (folder_of(run, "jsonl") / "part-00000.jsonl").unlink()
     assert "No such file" in breaches(run)["jsonl rows"][0]
     path = folder_of(run, "axolotl") / "part-00000.parquet"
     pq.write_table(pq.read_table(path, columns=["input_ids", "labels"]), path)
-    assert "have the columns ['input_ids', 'labels'], should have" in breaches(run)["axolotl rows"][0]
+    assert "have the columns ['input_ids', 'labels'], expected" in breaches(run)["axolotl rows"][0]
 
 
 def test_rows_that_are_gone(packed):
@@ -373,10 +375,10 @@ def with_field(field, at, value):
 
 def test_rows_of_wrong_sequences_lengths_and_keys(run):
     change_rows(run, with_field("length", 3, 511))
-    assert "train: length of sequence 3 is 511, should be 512" in row_breaches(run)[0]
+    assert "train: length of sequence 3 is 511, expected 512" in row_breaches(run)[0]
     change_rows(run, with_field("length", 3, 512))
     change_rows(run, with_field("key", 3, 5))
-    assert "train: key of sequence 3 is 0000000000000005, should be " in row_breaches(run)[0]
+    assert "train: key of sequence 3 is 0000000000000005, expected " in row_breaches(run)[0]
 
 
 def test_a_sequence_twice_and_one_in_no_row(run):
@@ -387,14 +389,14 @@ def test_a_sequence_twice_and_one_in_no_row(run):
     change_rows(run, change)
     found = "\n".join(row_breaches(run))
     assert "sequence 0 is in the rows 2 times" in found
-    assert "1 sequences are in no row, its manifest says 0" in found
+    assert "1 sequences are in no row, its manifest records 0" in found
     assert ": sequence 1 is in no row" in found
     assert len(breaches(run)) == 1 + len(FORMATS)  # and every export has another second row
 
 
 def test_a_sequence_that_is_not_of_the_data_set(run):
     change_rows(run, with_field("place", 0, 1000))
-    assert "index[0] names sequence 1000 of part 0, which is not of the data set" in row_breaches(run)[0]
+    assert "index[0] refers to sequence 1000 of part 0, which is not in the data set" in row_breaches(run)[0]
 
 
 def test_rows_that_are_swapped(run):
@@ -407,7 +409,7 @@ def test_rows_packed_too_full_or_not_full_enough(packed):
     assert "train: row 0 has 2,048 tokens, more than pack=1,024" in row_breaches(packed)[0]
     change_rows(packed, lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])))
     found = "\n".join(row_breaches(packed))
-    assert "rows 0 and 1 have 512 and 512 tokens, which fit into one of 1,024" in found
+    assert "rows 0 and 1 have 512 and 512 tokens, which fit into one row of 1,024" in found
     assert "its manifest records {'rows'" in found
 
 

@@ -148,7 +148,7 @@ def test_a_file_too_many_is_found_but_a_licence_and_hidden_ones_may_lie_there(th
     assert breaches(folder) == {}
     shutil.copy(folder / "train" / "part-00000.parquet", folder / "train" / "part-00001.parquet")
     assert breaches(folder)["hashes"] == [
-        "train/part-00001.parquet is not named in the record, but readers may load it as part of the data set"
+        "train/part-00001.parquet is not in the record, but readers may load it as part of the data set"
     ]
 
 
@@ -157,7 +157,7 @@ def test_what_hashes_cannot_tell_the_counts_and_the_run_do(delivered, there):
     table = pq.read_table(folder / name)
     pq.write_table(table.slice(1), folder / name)
     rehash(folder, name)
-    assert breaches(folder)["parquet train rows"][0] == f"{len(table) - 1} rows, the record says {len(table)}"
+    assert breaches(folder)["parquet train rows"][0] == f"{len(table) - 1} rows, but {len(table)} are recorded"
     rows = table.to_pylist()
     rows[2]["input_ids"][7] += 1
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
@@ -180,7 +180,7 @@ def test_a_mix_is_not_to_be_compared_with_one_run(there):
     record["runs"] *= 2
     path.write_text(json.dumps(record | {"xxh3": fingerprint(record)}), "utf-8")
     told = [outcome.note for outcome in verify_delivered(there / "parquet")]
-    assert [note for note in told if note] == ["counted; a mix of several runs, so verify each run by itself"] * 2
+    assert [note for note in told if note] == ["counted only; a mix of several runs, so verify each run separately"] * 2
 
 
 def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
@@ -194,7 +194,7 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
 
 def test_another_run_is_refused(there, recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "other", "compose.sequences=2", "compose.target_tokens=512", "workers=1"))
-    with pytest.raises(RunError, match=r"this export is of the sequences compose-.*omit --run: files and counts"):
+    with pytest.raises(RunError, match=r"this export has the sequences compose-.*omit --run to check files and counts"):
         list(verify_delivered(there / "mds", tmp_path / "other"))
 
 
@@ -204,7 +204,7 @@ def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_s
     shutil.rmtree(next(run.glob(f"*-rows-{rows}")))
     outcomes = {outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)}
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
-    assert "(deleted by gc?), so their order is not known" in outcomes["jsonl train rows"].note
+    assert "(deleted by gc?), so the order of the rows is unknown" in outcomes["jsonl train rows"].note
     assert sum(outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
     lines = (
         (there / "jsonl/train").glob("*.jsonl")
@@ -214,7 +214,7 @@ def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_s
     path = next(iter(sorted(lines)))
     path.write_text(path.read_text().partition("\n")[2])
     rehash(there / "jsonl", str(path.relative_to(there / "jsonl")))
-    assert "the record says" in breaches(there / "jsonl", run)["jsonl train rows"][0]
+    assert "are recorded" in breaches(there / "jsonl", run)["jsonl train rows"][0]
 
 
 def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
@@ -244,7 +244,7 @@ def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     assert "needs the folder of a delivered export" in " ".join(capsys.readouterr().err.split())
     (step,) = delivered[0].glob("*-mds-validation-*")
     assert main(["verify", str(step)]) == 2
-    assert "is a step of a run; verify that run" in " ".join(capsys.readouterr().err.split())
+    assert "is a step of a run; verify the run" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_missing_cut_and_strange_files_are_found(bucket, capsys):
     assert code == 1
     assert "is missing" in told
     assert "were recorded" in told
-    assert "train/more.jsonl is not named in the record" in told
+    assert "train/more.jsonl is not in the record" in told
 
 
 def test_a_record_that_was_altered_is_found(bucket, capsys):
@@ -317,7 +317,7 @@ def test_a_record_that_was_altered_is_found(bucket, capsys):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("memory://nothing/there", "holds no manifest.json of a delivered export"),
+        ("memory://nothing/there", "has no manifest.json of a delivered export"),
         ("nosuch://bucket/x", "use a local path or a URL that fsspec knows"),
     ],
 )
@@ -330,4 +330,4 @@ def test_a_url_with_no_export_is_told(url, message, capsys):
 def test_another_run_than_the_one_that_it_is_of_is_refused(bucket, shared_run, capsys):
     code, _, err = verified(capsys, f"{bucket[0]}/jsonl", "--run", shared_run)
     assert code == 2
-    assert "name that run, or the variant of it that was exported" in " ".join(err.split())
+    assert "use that run, or the exported variant of it" in " ".join(err.split())

@@ -125,8 +125,10 @@ def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
         return outcome
 
     outcome = recall(0.0)
-    mean = float(outcome.note.split(",")[0])
+    mean = float(outcome.note.split(" ")[0])
     assert 0.5 < mean < 1
+    assert "5th percentile 0.5" in outcome.note
+    assert "worst 0.5" in outcome.note
     error = ((1 - mean) * (mean - 0.5) / outcome.checked) ** 0.5  # of each list all was found, or half
     assert [recall(mean + errors * error).breaches for errors in (2, 4)] == [0, 1]
 
@@ -218,7 +220,7 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
                 row["score"][span] = -0.5
         row["score"][scored] = -0.5
 
-    for neighbours, said in ((1, "the one before"), (3, "an earlier one of the sequence")):
+    for neighbours, said in ((1, "the previous document"), (3, "an earlier document of the sequence")):
         pipeline.run(recipe_for(tmp_path / str(neighbours), *SIZES, f"splice.neighbours={neighbours}"))
         run = Path(shutil.copytree(tmp_path / str(neighbours), tmp_path / f"altered-{neighbours}"))
         change_sequence(run, alter)
@@ -229,6 +231,5 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
 
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
-        judged(spliced["reverse"], "reverse").skipped
-        == "not checked: only the drafts record the document that they were found for"
+        judged(spliced["reverse"], "reverse").skipped == "not checked: only the drafts record their parent in the tree"
     )

@@ -156,7 +156,7 @@ def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
 
 def test_a_sequence_must_have_the_layout_of_its_run():
     one = sequence(*SOUND, layout=Layout.INTERLEAVED)
-    assert list(_order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]
+    assert list(_order_problems(run_of(), one)) == ["sequence 0 is interleaved, those of the run are concatenated"]
 
 
 # meta-chunks and negatives: document 0 is extended by chunks of document 1
@@ -184,7 +184,7 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
     assert list(_separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
-    assert any("more separators than a cut" in found for found in _separator_problems(run, overfull))
+    assert any("needs fewer separators" in found for found in _separator_problems(run, overfull))
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
     assert any("does not follow a chunk that needs one" in found for found in _separator_problems(run, whole))
 

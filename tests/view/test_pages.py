@@ -211,7 +211,7 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
     assert f"/base/sequences?document={lead}" in page.links
     monkeypatch.setattr(pages, "_SHOWN_CHUNKS", 1)
     assert "The first 1 chunks are shown." in Page(pages.document(View(variants, "base"), lead)).texts
-    with pytest.raises(IndexError, match="there is no document 9999"):
+    with pytest.raises(IndexError, match="document 9999 does not exist"):
         pages.document(View(variants, "base"), 9999)
 
 
@@ -228,7 +228,7 @@ def test_what_was_marked_is_said_where_it_is(variants, run):
         assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
     finally:
         (run.path / marks.FILE).unlink()
-    assert "Nothing is marked." in Page(pages.marked(View(variants, "base"))).text
+    assert "Nothing is marked yet." in Page(pages.marked(View(variants, "base"))).text
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
@@ -246,7 +246,10 @@ def test_two_variants_stand_side_by_side(own_run, recipe_for):
     assert rows["sequences"] == ["12 of 2,048 tokens"] * 2
     leads = {pieces.lead_document(sequence.spans) for sequence in held.get("base").run.sequences()}
     other = next(doc_id for doc_id in range(260) if doc_id not in leads)
-    assert "No sequence of this variant is about it." in Page(pages.compare(View(held, "base"), "", doc_id=other)).text
+    assert (
+        "No sequence of this variant is about this document."
+        in Page(pages.compare(View(held, "base"), "", doc_id=other)).text
+    )
 
 
 def left(variants, key="", *, first=0):
@@ -266,7 +269,7 @@ def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
     assert "1,234 chunks: a reason" in page.texts
     assert [row for row in page.body if len(row) == 2] == [["one", "beside it"], ["two", "why"]]
     assert {"/base/document/7", "/base/document/8"} <= set(page.links)
-    assert "These are all examples that the run recorded: a few of each task." in page.text
+    assert "These are all recorded examples (a few per task)." in page.text
     monkeypatch.setattr(pages, "_ROWS", 1)
     (following,) = [link for link in left(variants, "k").links if "after=" in link]
     rest = left(variants, "k", first=int(following.rpartition("after=")[2]))
@@ -276,6 +279,6 @@ def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
 
 
 def test_an_error_has_a_way_back(variants):
-    page = Page(pages.problem(View(variants, "nosuch"), "no variant <x>", title="There is no such page"))
+    page = Page(pages.problem(View(variants, "nosuch"), "no variant <x>", title="Page not found"))
     assert "no variant <x>" in page.texts
     assert {"/base/sequences", "/base/documents"} <= set(page.links)

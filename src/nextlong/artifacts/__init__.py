@@ -1,1 +1,1 @@
-"""Artifacts: the files of finished steps: their typed results, look-ups, rows, and the variants of a run directory."""
+"""Artifacts: read the files of finished steps: typed results, look-ups, rows, and the variants of a run directory."""

@@ -1,4 +1,8 @@
-"""Finished: the files that the sequences of a finished run refer to: text, tokens, tokenizer, and the ids between chunks."""
+"""Finished: the files that the sequences of a finished run refer to.
+
+In:  finished steps by name. Out: `SequenceFiles` with paths of text, tokens and tokenizer, and the ids inserted between chunks,
+which other processes can open without the recipe.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """Where the text lies: DOCUMENTS and CHUNKS, one file a shard, in shard order."""
+    """The files of the text: DOCUMENTS and CHUNKS, one file per shard, in shard order."""
 
-    documents: tuple[Path, ...]
-    chunks: tuple[Path, ...]
+    documents: Sequence[Path]
+    chunks: Sequence[Path]
 
     def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
         shards, back = lookup.by_shard(chunk_ids)
@@ -44,50 +48,50 @@ class CorpusFiles:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The token ids of what stands between chunks."""
+    """The token ids of separators and special tokens."""
 
     separator: tuple[int, ...] = ()
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
 
-    def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], at: Ints, lengths: Ints) -> None:
-        """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
+    def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], starts: Ints, lengths: Ints) -> None:
+        """Write the first `lengths[j]` ids of each span's role to `target[starts[j]:]`; spans of chunks are skipped."""
         for role, ids in {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}.items():
             spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
-                target[at[spans[lengths[spans] > number]] + number] = token
+                target[starts[spans[lengths[spans] > number]] + number] = token
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceFiles:
-    """The SEQUENCES files of a finished run, how many sequences of each are its data set, and what these refer to.
+    """The SEQUENCES files of a finished run, how many sequences of each belong to the data set, and the files they refer to.
 
-    CHUNKS and hashes have one file a shard. `corpus_id` is equal for runs whose chunk ids mean the same chunks; `special_texts`
-    are what stands between chunks, by role.
+    CHUNKS and hashes have one file per shard. Runs whose chunk ids mean the same chunks have the same `corpus_id`.
+    `special_texts` maps roles to the text of separators and special tokens.
     """
 
-    sequences: tuple[Path, ...]
+    sequences: Sequence[Path]
     take: tuple[int, ...]
     corpus: CorpusFiles
     corpus_id: str
-    hashes: tuple[Path, ...]
+    hashes: Sequence[Path]
     tokens: TokenStore
     special: SpecialIds
     special_texts: dict[int, str]
     tokenizer: Path
-    token_chars: Path  # TOKEN_CHARS, which say how much of its text a cut chunk keeps
+    token_chars: Path  # TOKEN_CHARS, from which the characters of a cut chunk are computed
 
     @classmethod
     def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
-        """Return the files of finished steps, of whose SEQUENCES the first `take[i]` of file i are the data set."""
+        """Return the files of finished steps; the first `take[i]` sequences of SEQUENCES file i are the data set."""
         tokenizer = done["tokenizer"]
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
         return cls(
-            sequences=tuple(done["compose"].files(".sequences.arrow")),
+            sequences=done["compose"].files(".sequences.arrow"),
             take=tuple(take),
             corpus=corpus(done),
             corpus_id=chunks_of(done).manifest["fingerprint"],
-            hashes=tuple(done["ingest"].files(".hashes.npy")),
+            hashes=done["ingest"].files(".hashes.npy"),
             tokens=token_store(done),
             special=special_ids(done),
             special_texts=dict(zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)),
@@ -96,7 +100,7 @@ class SequenceFiles:
         )
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
-        """Return the SEQUENCE_INDEX of the run, in draw order, as number `run` of several."""
+        """Return the SEQUENCE_INDEX of the run in draft order; `run` is its number among several runs."""
         rows = [
             (run, part, place, batch.column("token_end").values[-1].as_py(), batch.column("key")[0].as_py())
             for part, place, batch in self._batches()
@@ -104,13 +108,13 @@ class SequenceFiles:
         return np.array(rows, SEQUENCE_INDEX)
 
     def chunk_ids(self) -> tuple[Ints, Ints]:
-        """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
-        named = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
-        chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in named]
+        """Return the chunk ids of the sequences in the order of `read_index`; those of i are ids[offsets[i]:offsets[i + 1]]."""
+        id_arrays = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
+        chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in id_arrays]
         return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
 
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """Yield part, place in it, and the record batch, of each sequence of the data set."""
+        """Yield part, place within it, and the record batch of each sequence of the data set."""
         for part, (path, count) in enumerate(zip(self.sequences, self.take, strict=True)):
             with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
                 for place in range(count):
@@ -119,7 +123,7 @@ class SequenceFiles:
 
 @lru_cache(maxsize=2)
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a run's tokenizer.json, once a process: nothing cut or padded, no BPE dropout; special tokens' names are text."""
+    """Load a run's tokenizer.json, once per process; special tokens spelled out in documents are encoded as text."""
     from tokenizers import Tokenizer
 
     tokenizer = without_options(Tokenizer.from_file(str(path)))
@@ -128,7 +132,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def without_options(tokenizer: Tokenizer) -> Tokenizer:
-    """Switch off what would make ids other than the text's: truncation, padding, and BPE dropout, which draws them anew."""
+    """Disable truncation, padding and BPE dropout, which would change or randomize the ids of a text."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
@@ -139,31 +143,31 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 def token_store(done: Artifacts) -> TokenStore:
     text, tokens = corpus(done), done["tokens"]
     of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
-    return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
+    return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
 
 
 def chunks_of(done: Artifacts) -> Artifact:
-    """Return the step whose CHUNKS everything below reads: the cleaned ones, where there are any."""
+    """Return the step whose CHUNKS all later steps read: after decontamination, if there is any."""
     return done["decontaminate"] if "decontaminate" in done else done["chunk"]
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
+    return CorpusFiles(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"))
 
 
 def special_ids(done: Artifacts) -> SpecialIds:
-    """Return the ids that a finished run puts between chunks."""
+    """Return the ids that a finished run inserts between chunks."""
     tokenizer = done["tokenizer"].result(TokenizerResult)
     bos, eos = ((special,) if special is not None else () for special in (tokenizer.bos_id, tokenizer.eos_id))
     return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)
 
 
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
-    """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draw order."""
+    """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draft order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
     left = sum(composed) if sequences == "all" else sequences
     take = []
-    for there in composed:
-        take.append(min(left, there))
+    for available in composed:
+        take.append(min(left, available))
         left -= take[-1]
     return take

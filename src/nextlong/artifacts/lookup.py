@@ -1,7 +1,7 @@
 """Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
-Ids come in any order, with repeats; arrays aligned with them come out, so that memory does not grow with the corpus. Flat
-`.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
+In:  ids in any order, with repeats. Out: arrays aligned with the ids, so that memory does not grow with the corpus. This module
+also writes flat `.npy` files piece by piece (`write_header`) and memory-maps them cheaply (`opened`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from nextlong.errors import RunError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import Ints
 
-_Column = NDArray[Any]  # of a table, one value a row
+_Column = NDArray[Any]  # of a table, one value per row
 
-_HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
-_held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
+_CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
+_cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
 def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
-    """Return the shards of `ids`, shape (n,), with their distinct rows, sorted; and the place of each id among all these rows.
+    """Return the distinct rows of `ids`, shape (n,), by shard, each sorted; and for each id its place among all these rows.
 
-    So each shard is opened once: what is read of all rows, shard after shard, is put in the order of the ids by their places.
+    So each shard is opened once: read the rows shard after shard, concatenate them, and index the result by the places.
     """
     # Sorting by id sorts by shard, then row.
     distinct, back = np.unique(ids, return_inverse=True)
@@ -43,14 +43,14 @@ def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
-    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
+    """Return the integers of the ranges [starts[i], starts[i] + sizes[i]), one range after the other."""
     every: Ints = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
     every += np.arange(len(every))
     return every
 
 
 def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
-    """Yield [first, last) of consecutive runs of sizes, shape (n,), that add up to at most `most`, or of one that is larger."""
+    """Yield bounds [first, last) of consecutive runs of `sizes`, shape (n,), each with a sum of at most `most` or one element."""
     ends, first = np.append(0, np.cumsum(sizes)), 0
     while first < len(ends) - 1:
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
@@ -71,7 +71,7 @@ def documents_of(ids: Ints, chunks: Sequence[Path]) -> Ints:
 
 
 def chunk_names(ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
-    """Return what a person is shown instead of each chunk id: its document's `source_id` and its place there, from 1."""
+    """Return a readable name for each chunk id: its document's `source_id` and its position in the document, from 1."""
     shards, back = by_shard(ids)
     ordinals = []
     for shard, rows in shards:
@@ -95,34 +95,36 @@ def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
 def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[str]) -> list[_Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
 
-    `metadata` is JSON, None of a document whose source keeps nothing beside the text. The columns of the first shards stay in
-    memory, for whoever looks up block after block.
+    `metadata` is JSON, or None for a document whose source has no metadata columns. The columns of the first shards stay in
+    memory, for callers that look up block after block.
     """
     shards, back = by_shard(doc_ids)
     pieces: list[list[_Column]] = []
     for shard, rows in shards:
         key = (file_version(documents[shard]), tuple(names))
-        if (table := _held_tables.get(key)) is None:
+        if (table := _cached_tables.get(key)) is None:
             source = pa.memory_map(str(documents[shard]))
             with pa.ipc.open_file(source) as reader:
                 fields = [place for place in map(reader.schema.get_field_index, names) if place >= 0]  # [] would be all
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0], use_threads=False)
             with pa.ipc.open_file(source, options=options) as reader:
                 table = reader.read_all().combine_chunks()
-            if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
-                _held_tables[key] = table
-        taken, there = table.take(pa.array(rows)), table.column_names
-        pieces.append([taken.column(name).to_numpy() if name in there else np.full(len(rows), None) for name in names])
+            if table.nbytes + sum(held.nbytes for held in _cached_tables.values()) <= _CACHED_BYTES:
+                _cached_tables[key] = table
+        taken, present = table.take(pa.array(rows)), table.column_names
+        pieces.append(
+            [taken.column(name).to_numpy() if name in present else np.full(len(rows), None) for name in names]
+        )
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
-@lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
+@lru_cache(maxsize=1024)  # memory maps, which use neither memory nor a file descriptor; opening one takes 0.2 ms
 def _chunk_table(chunks: FileVersion) -> dict[str, _Column]:
     return read_chunks(chunks.path)
 
 
 class FileVersion(NamedTuple):
-    """What names a file until another takes its place."""
+    """Identifies the file at a path until another file replaces it."""
 
     path: Path
     inode: int
@@ -131,13 +133,13 @@ class FileVersion(NamedTuple):
 
 
 def file_version(path: Path) -> FileVersion:
-    """Return what names the file that now lies at a path."""
+    """Return the version of the file that is now at a path."""
     stat = path.stat()
     return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
-    """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
+    """Return the rows of ids (n,) from memory-mapped arrays, one file per shard."""
     shards, back = by_shard(ids)
     pieces = [opened(paths[shard])[rows] for shard, rows in shards or [(0, np.empty(0, np.int64))]]
     return np.concatenate(pieces)[back]
@@ -149,7 +151,7 @@ def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:
 
 
 class _ChunkTexts(NamedTuple):
-    """The chunks of one record batch of documents; n of them, in row order."""
+    """The n chunks of one record batch of documents, in row order."""
 
     rows: Ints  # (n,) chunk rows within the shard
     doc_rows: Ints  # (n,) document rows within the shard
@@ -157,22 +159,22 @@ class _ChunkTexts(NamedTuple):
 
 
 def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) -> Iterator[_ChunkTexts]:
-    """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
+    """Stream the texts of a shard's chunks, or of the given sorted chunk rows, by record batches of documents."""
     table = read_chunks(chunks)
     doc_row_of = table["doc_row"]
-    wanted = np.arange(len(doc_row_of)) if rows is None else rows
-    docs_of_wanted = doc_row_of[wanted]
+    selected = np.arange(len(doc_row_of)) if rows is None else rows
+    docs_of_selected = doc_row_of[selected]
     first_doc = 0
-    # Counting a batch's rows by one narrow column leaves the text of batches that nobody wants compressed.
+    # The row counts come from one narrow column, so that the texts of batches without selected chunks stay compressed.
     source = pa.memory_map(str(documents))
     wide, narrow = _only("text"), _only("content_hash")
     with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
-            low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
+            low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
             if low < high:
-                batch, these, doc_rows = reader.get_batch(number), wanted[low:high], docs_of_wanted[low:high]
-                # (n,) the text of each chunk's document, of which only those that are wanted become Python strings
+                batch, these, doc_rows = reader.get_batch(number), selected[low:high], docs_of_selected[low:high]
+                # (n,) the document of each chunk; only documents with selected chunks become Python strings
                 distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
                 column = batch.column("text")
                 docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
@@ -183,7 +185,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
 
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
-    """Return the content hash of each document of a DOCUMENTS shard, shape (documents,); its texts stay compressed."""
+    """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
     with pa.ipc.open_file(pa.memory_map(str(documents)), options=_only("content_hash")) as reader:
         batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
     return np.concatenate([np.empty(0, np.uint64), *batches])
@@ -194,7 +196,7 @@ def _only(*columns: str) -> pa.ipc.IpcReadOptions:
 
 
 def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
-    """Return the texts of about this fraction of the chunks of all shards, ordered by key."""
+    """Return the texts of about this fraction of the chunks of all shards, sampled and ordered by keyed hash."""
     keys: list[NDArray[np.uint64]] = []
     texts: list[str] = []
     for documents_path, chunks_path in zip(documents, chunks, strict=True):
@@ -208,7 +210,7 @@ def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction:
 
 
 def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
-    """Return a random number for each chunk, shape (rows,), by its document's content and its place there, never its shard."""
+    """Return a random key for each chunk, shape (rows,), from its document's content and its position there, never its shard."""
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
     numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
@@ -229,14 +231,14 @@ def count_chunks(chunks: Path) -> int:
 
 
 def write_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
-    """Write the header of a flat `.npy`; NumPy pads it to one size for any number of rows, which may be put in at the end."""
+    """Write the header of a flat `.npy`; its size does not depend on `rows`, so it can be overwritten at the end."""
     np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": (rows,)})
 
 
 def opened(path: Path) -> NDArray[Any]:
-    """Return a `.npy` file, memory-mapped and read-only; a twentieth of the time of `np.load` for a file that was opened before.
+    """Memory-map a `.npy` file read-only, in a twentieth of the time of `np.load` if the file was opened before.
 
-    Only what headers say is kept: the map, its memory and its file go with the array.
+    Only headers are cached; the map, its memory and its file are released with the array.
     """
     dtype, shape, start = _header(file_version(path))
     if not all(shape):
@@ -248,13 +250,13 @@ def opened(path: Path) -> NDArray[Any]:
 
 @lru_cache(maxsize=4096)
 def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Return dtype, shape and where the numbers begin, of an array in C order."""
+    """Return dtype, shape and data offset of an array in C order."""
     array = np.load(file.path, mmap_mode="r")
     assert array.flags.c_contiguous, f"{file.path} is not in C order"
     return array.dtype, array.shape, array.offset
 
 
-# A map keeps its file open, and a shard has three: a quarter of the files that a process may open, for both kinds of store.
+# A shard has three memory-mapped files, each of which stays open: use a quarter of the allowed open files for both stores.
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
@@ -266,68 +268,71 @@ class _TokenShard(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStore:
-    """The tokens of every chunk that drafts refer to, by chunk id; one file of each kind a shard, in shard order.
+    """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
 
-    A shard's TOKENS are three arrays: `rows` (n,) the sorted chunk rows that were tokenized, `offsets` (n + 1,) and `ids`,
-    where chunk row `rows[i]` has the ids `ids[offsets[i]:offsets[i + 1]]`. All are memory-mapped, and a process keeps its maps
-    from one task to the next: to open and fault them anew took a third of an export's look-ups.
+    The TOKENS of a shard are three memory-mapped arrays: `rows` (n,), the sorted chunk rows that were tokenized, `offsets` (n +
+    1,) and `ids`; chunk row `rows[i]` has the tokens `ids[offsets[i]:offsets[i + 1]]`. A process keeps its maps from task to
+    task: opening and faulting them again took a third of the look-up time of an export.
     """
 
-    tokens: Sequence[tuple[Path, Path, Path]]  # of each shard, the files of rows, offsets and ids
-    documents: Sequence[Path] = ()  # these and CHUNKS only give a chunk its name in an error
+    tokens: tuple[Sequence[Path], Sequence[Path], Sequence[Path]]  # the files of rows, of offsets and of ids
+    documents: Sequence[Path] = ()  # used, with `chunks`, only to name a chunk in an error
     chunks: Sequence[Path] = ()
 
     def counts(self, chunk_ids: Ints) -> Ints:
-        """Return how many tokens each chunk has, shape (n,)."""
+        """Return the number of tokens of each chunk, shape (n,)."""
         starts, stops = self.bounds(chunk_ids)
         return stops - starts
 
     def bounds(self, chunk_ids: Ints) -> tuple[Ints, Ints]:
-        """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
+        """Return where the tokens of each chunk start and stop in the ids of its shard, shape (n,) each."""
         shards, back = by_shard(chunk_ids)
         starts, stops = [], []
-        for number, wanted in shards:
-            if number >= len(self.tokens):
-                raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
-            shard = _open(*map(file_version, self.tokens[number]))
-            places = np.searchsorted(shard.rows, wanted)
-            if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
-                raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
+        for number, selected in shards:
+            if number >= len(self.tokens[0]):
+                raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
+            shard = self._shard(number)
+            places = np.searchsorted(shard.rows, selected)
+            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
+                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][0])
             starts.append(shard.offsets[places])
             stops.append(shard.offsets[places + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
-        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
+        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        opened_shards = ((n, _open(*map(file_version, self.tokens[n]))) for n in np.unique(shards).tolist())
+        opened_shards = ((number, self._shard(number)) for number in np.unique(shards).tolist())
         held: dict[int, Any] = {number: shard.ids.view(np.int32) for number, shard in opened_shards}
         into: Any = target
-        if target.dtype == np.int32:  # slices of plain memory cost half as much as an array's, but convert nothing
+        if target.dtype == np.int32:  # slices of memoryviews cost half as much as slices of arrays, but do not convert
             held, into = {number: ids.data for number, ids in held.items()}, target.data
         columns = (shards, starts, at, lengths)
         for number, start, place, length in zip(*(column.tolist() for column in columns), strict=True):
             into[place : place + length] = held[number][start : start + length]
 
     def ids(self, chunk_ids: Ints, *, starts: Ints, stops: Ints) -> tuple[NDArray[np.int32], Ints]:
-        """Return all ids of the chunks, flat, and where in them each begins, shape (n + 1,); given are the chunks' `bounds`."""
+        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,), given the chunks' `bounds`."""
         lengths = stops - starts
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         ids = np.empty(offsets[-1], np.int32)
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
 
-    def _never_tokenized(self, chunk_id: int) -> RunError:
+    def _shard(self, number: int) -> _TokenShard:
+        return _open(*(file_version(files[number]) for files in self.tokens))
+
+    def _not_tokenized(self, chunk_id: int) -> RunError:
         try:
             ((document, ordinal),) = chunk_names(np.array([chunk_id]), documents=self.documents, chunks=self.chunks)
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
-        cure = "run nextlong verify RUN to find it"
-        return RunError(f"{name} is in a sequence but was never tokenized: a file of the run was altered; {cure}")
+        why = "is used in a sequence but has no tokens: a file of the run was altered"
+        return RunError(f"{name} {why}; run `nextlong verify RUN` to find the file")
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
 def _open(*files: FileVersion) -> _TokenShard:
-    """Return the rows, offsets and ids of a shard, by what names these very files."""
+    """Memory-map the rows, offsets and ids of a shard."""
     return _TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))

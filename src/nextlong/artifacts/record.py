@@ -1,8 +1,8 @@
-"""Record: which variants a run directory holds, and what each is made of.
+"""Record: the variants of a run directory, and what each consists of.
 
-`variants/NAME.json` records a variant: its recipe, the folders of its steps, how many sequences; `NAME.yaml` is the recipe to
-run again. `run.json` names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set. It is
-written last, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
+In:  a recipe and its finished steps. Out: `variants/NAME.json` with the recipe, the step folders and the number of sequences,
+and `NAME.yaml`, the recipe to run again. `run.json` names the variant that `RUN` opens: that of the recipe's own settings,
+never one made with --set. It is written last, so that after a kill `RUN` opens a finished variant, the new or the previous one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nextlong.recipe.keys import options_class
 from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
-RUN_FILE: Final = "run.json"
+_RUN_FILE: Final = "run.json"
 _VARIANTS_FOLDER: Final = "variants"
 _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant of a run directory, as its record has it; `steps` are folders by step name, `made` is a UTC time."""
+    """A recorded variant of a run directory; `steps` maps step names to folders, `made` is a UTC time."""
 
     name: str
     record: Path
@@ -50,12 +50,12 @@ class Variant:
 
     @property
     def named(self) -> str:
-        """What opens it: `RUN@NAME`."""
+        """The name that opens it: `RUN@NAME`."""
         return f"{self.run_dir}@{self.name}"
 
     @property
     def recipe_file(self) -> Path:
-        """Its recipe as a file for `nextlong run`, without its name: with other settings it is another variant."""
+        """Its recipe file for `nextlong run`, without a `name`, because changed settings are another variant."""
         return self.record.with_suffix(".yaml")
 
     @property
@@ -64,15 +64,15 @@ class Variant:
 
 
 def variants(run_dir: Path) -> list[Variant]:
-    """Return the variants of a run directory, the oldest first. Raises RunError for a record that is damaged."""
+    """Return the variants of a run directory, oldest first. Raises RunError for a damaged record."""
     recorded = [_read(path) for path in sorted((run_dir / _VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
     return sorted(recorded, key=attrgetter("made", "name"))
 
 
 def existing(run_dir: Path) -> list[Variant]:
-    """Return the variants as `variants` does. Raises RunError where there are none."""
-    if there := variants(run_dir):
-        return there
+    """Return the variants, oldest first. Raises RunError, with the fix, if there are none."""
+    if found := variants(run_dir):
+        return found
     if any(run_dir.glob(_STEP_FOLDERS)):
         raise RunError(f"{run_dir} holds no finished run: {unfinished_steps(run_dir)}")
     fix = f"name the run_dir of a finished recipe{did_you_mean(run_dir, accepts=_holds_run)}"
@@ -81,7 +81,7 @@ def existing(run_dir: Path) -> list[Variant]:
     if not run_dir.exists():
         raise RunError(f"{run_dir} does not exist; {fix}")
     below = ", ".join(str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path))
-    raise RunError(f"{run_dir} holds no finished run; {f'it has these below it: {below}' if below else fix}")
+    raise RunError(f"{run_dir} holds no finished run; {f'name one of its subfolders: {below}' if below else fix}")
 
 
 def _holds_run(path: Path) -> bool:
@@ -89,7 +89,7 @@ def _holds_run(path: Path) -> bool:
 
 
 def unfinished_steps(run_dir: Path) -> str:
-    """Say at which step a run directory was left, and that it can be resumed; "" if no step with finished tasks was left."""
+    """Describe where a run stopped and how to resume it; "" if no task of an unfinished step had finished."""
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
     unfinished = [folder for folder in folders if not (folder / store.MANIFEST).exists()]
     tasks = {folder.name.split("-")[1]: len(list(folder.glob(".part-*.json"))) for folder in unfinished}
@@ -98,7 +98,7 @@ def unfinished_steps(run_dir: Path) -> str:
     if begun:
         return f"stopped in {', '.join(begun)}; {resume}"
     if variants(run_dir):
-        return ""  # what a failed attempt left holds no work
+        return ""  # the folders of a failed attempt hold no results
     where = " and ".join(tasks) or f"the step after {folders[-1].name.split('-')[1]}"
     return f"stopped in {where}, with {counted(len(folders) - len(tasks), 'step')} finished; {resume}"
 
@@ -108,8 +108,8 @@ def variant_names(run_dir: Path) -> list[str]:
 
 
 def current(run_dir: Path) -> str | None:
-    """Return the name of the variant that `RUN` opens; None where the recipe's own settings have not finished."""
-    path = run_dir / RUN_FILE
+    """Return the name of the variant that `RUN` opens; None if the recipe's own settings have not finished."""
+    path = run_dir / _RUN_FILE
     if not path.exists():
         return None
     match store.read_json(path):
@@ -119,7 +119,7 @@ def current(run_dir: Path) -> str | None:
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
-    """Return the run directory and the variant that `RUN` or `RUN@NAME` names."""
+    """Split `RUN` or `RUN@NAME` into run directory and variant name."""
     path = Path(named).expanduser()
     head, at, name = str(path).rpartition("@")
     run_dir = Path(head)
@@ -129,13 +129,15 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
 
 
 def find(named: str | Path) -> Variant:
-    """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError, naming those there are."""
+    """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError that lists the existing ones."""
     run_dir, name = split_name(named)
     own = current(run_dir)
     known = [variant.name for variant in existing(run_dir)]
     if name is None and own is None:
         names = ", ".join(f"{run_dir}@{variant}" for variant in known)
-        raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
+        raise RunError(
+            f"{run_dir} has no variant of the recipe's own settings; run the recipe, or name a variant: {names}"
+        )
     path = _path(run_dir, str(name or own))
     if not path.is_file():
         cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
@@ -155,9 +157,9 @@ def _read(path: Path) -> Variant:
 
 
 def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Variant:
-    """Record a finished variant; what was exported of the same sequences before stays known.
+    """Record a finished variant, keeping earlier exports of the same sequences.
 
-    `RUN` opens it from now on if it has the recipe's own settings, and stays what it was if it has overrides.
+    `RUN` opens this variant from now on, unless the recipe has overrides.
     """
     path = _path(run_dir, name)
     with store.explained(path):
@@ -173,20 +175,20 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         store.write_json(path, {"made": made, "steps": steps, "sequences_per_part": per_part, "recipe": plain})
     if not recipe.overridden:
         with store.explained(run_dir):
-            store.write_json(run_dir / RUN_FILE, {"variant": name})
+            store.write_json(run_dir / _RUN_FILE, {"variant": name})
     return _read(path)
 
 
 def remove(variant: Variant) -> None:
-    """Forget a variant; one that `RUN` opens leaves `RUN` undefined until the recipe runs again."""
+    """Remove the record of a variant; if `RUN` opened it, `RUN` is undefined until the recipe runs again."""
     if current(variant.run_dir) == variant.name:
-        store.remove_file(variant.run_dir / RUN_FILE)
+        store.remove_file(variant.run_dir / _RUN_FILE)
     store.remove_file(variant.recipe_file)
     store.remove_file(variant.record)
 
 
 def add_steps(variant: Variant, written: Mapping[str, str]) -> None:
-    """Add the folders of exports, by step name, to a variant's record; a validation split of other rows is forgotten."""
+    """Add export folders, by step name, to the record of a variant; removes a validation split of other rows."""
     plain = store.read_json(variant.record)
     for name in written:
         plain["steps"].pop(f"{name}-validation", None)
@@ -197,20 +199,20 @@ def add_steps(variant: Variant, written: Mapping[str, str]) -> None:
 
 DATA: Final = "data"  # the folder of the finished rows, in a run directory
 _FIRST_NAME: Final = "base"
-_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
-LONG_NAME: Final = 32  # where somebody would rather give one
+_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a generated name
+LONG_NAME: Final = 32  # characters above which a user may prefer an own name
 
 
 def _settings_of(recipe: Mapping[str, Any]) -> Json:
-    """Return what a recipe, as plain data, makes a variant of, by dotted key."""
+    """Return the settings that distinguish variants, by dotted key, of a recipe given as plain data."""
     try:
-        return dict(flattened(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
+        return dict(flattened(Recipe.from_dict(recipe).identity()))  # adds the defaults of new keys
     except RecipeError:  # of another version, or with an extension that is no longer installed
         return dict(flattened(recipe))
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested plain data by their dotted keys."""
+    """Yield (dotted key, value) of nested plain data."""
     if isinstance(value, Mapping) and value:
         for inner, below in value.items():
             yield from flattened(below, f"{key}.{inner}" if key else str(inner))
@@ -222,9 +224,9 @@ def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
-    """Return the settings of a recipe that another does not have, by dotted key; None where only the other has the key.
+    """Return the settings of a recipe that differ from another, by dotted key; None if only the other has the key.
 
-    The options of a method or an encoder come and go with it: where a recipe has none, they have their defaults.
+    Options of a method or an encoder that one recipe lacks count as their defaults.
     """
     ours, theirs = _settings_of(recipe), _settings_of(first)
     defaults: Json = {}
@@ -238,67 +240,69 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
-    """Return the name under which a recipe's variant is, or will be, recorded.
+    """Return the name under which the variant of a recipe is, or will be, recorded.
 
-    The recipe's `name`, else that of the variant with the same settings, else `base` for a recipe's own settings; where that
-    is the name of earlier settings, or the recipe has overrides, a name made of what differs. Raises RecipeError if the
-    recipe's `name` is another variant's, or that of a folder of `data/`.
+    That is the recipe's `name`; else the name of a variant with the same settings; else `base` for a recipe without overrides;
+    or, if `base` has other settings, a name made from the differing settings. Raises RecipeError if the recipe's `name` belongs
+    to another variant or to a folder in `data/`.
     """
-    there = variants(run_dir)
+    recorded = variants(run_dir)
     plain = recipe.model_dump(mode="json")
-    alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
+    alike = [variant.name for variant in recorded if not differences(plain, variant.recipe)]
     if (name := recipe.name) is not None:
         if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
-            raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
-        if name not in alike and (of_name := next((one for one in there if one.name == name), None)):
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, of_name.recipe).items())
-            cure = f"choose another name, or give this one up: nextlong gc {run_dir} --drop {name}"
+            raise RecipeError(f"name={name}: {DATA}/{name} is reserved in a run directory; choose another name")
+        if name not in alike and (same_name := next((one for one in recorded if one.name == name), None)):
+            settings = differences(plain, same_name.recipe).items()
+            changed = ", ".join(f"{key}={word(value)}" for key, value in settings)
+            cure = f"choose another name, or delete that variant: nextlong gc {run_dir} --drop {name}"
             why = f"{run_dir} has a variant of this name with other settings (now {changed})"
             raise RecipeError(f"name={name}: {why}; {cure}")
         return name
     if alike:
         return opened if (opened := current(run_dir)) in alike else alike[0]
-    wanted: list[str] = []  # the name to prefer first
+    preferred: list[str] = []  # names, best first
     if not recipe.overridden:
-        wanted, differing = [_FIRST_NAME], differences(plain, there[0].recipe) if there else {}
+        preferred, differing = [_FIRST_NAME], differences(plain, recorded[0].recipe) if recorded else {}
     else:
         own = recipe.own
         differing = _settings_of(plain) if own is None else differences(plain, own.model_dump(mode="json"))
-        asked = [key for name in recipe.overridden for key in differing if f"{key}.".startswith(f"{name}.")]
-        differing = {key: differing[key] for key in asked or differing}
+        overridden = [key for name in recipe.overridden for key in differing if f"{key}.".startswith(f"{name}.")]
+        differing = {key: differing[key] for key in overridden or differing}
     if differing:
-        wanted += [name_of(differing), name_of(differing, keys="whole")]
-    taken = {variant.name for variant in there}
-    numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
-    return next(name for name in (*wanted, *numbered) if name not in taken)
+        preferred += [name_of(differing), name_of(differing, keys="whole")]
+    taken = {variant.name for variant in recorded}
+    numbered = (f"{preferred[-1]}-{number}" for number in range(2, len(recorded) + 3))
+    return next(name for name in (*preferred, *numbered) if name not in taken)
 
 
 def check_folder(run_dir: Path) -> None:
-    """Raise RunError for a folder with folders that are none of a run, among which a run would be hard to find again."""
+    """Raise RunError if a new run directory contains folders that no run made, among which it would be hard to find."""
     if not run_dir.is_dir() or _holds_run(run_dir):
         return
     ours = {_VARIANTS_FOLDER, DATA, "lost+found"}
     folders = (path for path in run_dir.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in ours)
     if strange := sorted(path.name for path in folders if any(path.iterdir())):
-        folders_of = f"{counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}"
-        raise RunError(f"run_dir={run_dir} holds {folders_of}; choose a new or an empty folder")
+        foreign = f"{counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}"
+        raise RunError(f"run_dir={run_dir} contains {foreign}; choose a new or empty folder")
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
-    """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
+    """Return `key=value,key=value` as a valid file name, with only the last parts of the keys if these are distinct."""
     lasts = [key.rpartition(".")[2] for key in settings]
     shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
     values = []
     for text in map(word, settings.values()):
-        tail = text.rstrip("/").rpartition("/")[2] or text  # of a path, what tells it from others
-        values.append(text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}")
+        last = text.rstrip("/").rpartition("/")[2] or text  # of a path, which says most about it
+        text = last if text.startswith(("/", "./", "../", "~")) else text
+        values.append(text if len(text) <= _LONGEST_VALUE else f"{last[: _LONGEST_VALUE - 7]}-{_digest(text)}")
     pairs = ",".join(f"{key}={value}" for key, value in zip(shown, values, strict=True))
     name = re.sub(r"[^\w.+=,-]+", "-", pairs).lstrip(".-")
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
 
 
 def word(value: Any) -> str:
-    """Return a value as a name or a table has it: text as it is, lists joined by +."""
+    """Return a value as text for a name or a table; lists are joined by +."""
     if isinstance(value, list | tuple):
         return "+".join(map(word, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,13 +1,16 @@
-"""Resolve: turn references (SEQUENCES) into token ids, character offsets and names; join, slice and pack what comes out.
+"""Resolve: turn references (SEQUENCES) into token ids, character offsets and names; join, slice and pack blocks of rows.
 
-Everything is looked up for a block at a time, each shard once: opening files costs more than what is read of them.
+In:  record batches of SEQUENCES, and the files they refer to. Out: `Resolved` blocks. Everything is looked up for a block at a
+time and each shard is opened once, because opening a file costs more than reading the few values needed from it.
 
-`cuts_of` tells how many characters the first tokens of a chunk cover; a character of which the cut leaves only
-some bytes is not covered, unless it is the only one. Ids of a byte-level tokenizer stand for bytes of the text, and whole
-characters are those that begin in the bytes kept, except the last one if the next token continues it. Bytes can be lost (a token
-that takes the blanks around it) but none is added, so if as many characters begin in all ids as the chunk has, the first byte of
-each is there. Any other chunk is tokenized again for its offsets, which stay right where a normalizer changed the text; only
-then the tokenizer is loaded: at 128K tokens, loading it in each worker took a third of the time to export Arrow.
+`cuts_of` returns how many characters the first tokens of a chunk cover. A character that a cut leaves incomplete is not
+covered, unless it is the only one. Ids of a byte-level tokenizer represent bytes of the text; the covered characters are those
+that begin
+
+in the kept bytes, except the last one if the next token continues it. A token may lose bytes (if it strips blanks) but never
+adds any, so if as many characters begin in all ids as the chunk has, the first byte of each character is present. Any other
+chunk is tokenized again for its offsets, which are correct even if a normalizer changed the text. Only then is the tokenizer
+loaded: at 128K tokens, loading it in each worker took a third of the time of an Arrow export.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Cuts(NamedTuple):
     """What the first 0, 1, … n tokens of a chunk of n tokens cover, shape (n + 1,) each."""
 
     chars: Ints  # whole characters
-    between: NDArray[np.bool_]  # the cut falls between two characters
+    between: NDArray[np.bool_]  # whether the cut falls between two characters
 
 
 def cuts_of(
@@ -46,33 +49,32 @@ def cuts_of(
     text_of: Callable[[], str],
     tokenizer: Callable[[], Tokenizer],
 ) -> Cuts:
-    """Return where a chunk of the given ids, `chars` characters long, may be cut.
+    """Return the possible cuts of a chunk with the given ids and `chars` characters.
 
-    `text_of` and `tokenizer` are called only for chunks that `token_chars` (TOKEN_CHARS) does not tell of.
+    `text_of` and `tokenizer` are called only for chunks that `token_chars` (TOKEN_CHARS) does not suffice for.
     """
     per_token = token_chars[ids]
     begun = np.concatenate([[0], np.cumsum(per_token["begun"], dtype=np.int64)])
     if begun[-1] == chars and per_token["readable"].all():
-        goes_on = np.append(per_token["goes_on"], False)
-        return Cuts(begun - goes_on, ~goes_on)
+        continues = np.append(per_token["goes_on"], False)
+        return Cuts(begun - continues, ~continues)
     offsets = np.array(tokenizer().encode(text_of(), add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
     stops, starts = np.append(0, offsets[:, 1]), np.append(offsets[:, 0], chars)
-    # A character of several tokens has the same offsets in each: if it goes on behind the cut, it is not covered.
+    # A character of several tokens has the same offsets in each: if it continues behind the cut, it is not covered.
     return Cuts(np.minimum(stops, starts), stops <= starts)
 
 
-_FIRST_BLOCK_TOKENS = 1 << 17  # whoever wants one sequence does not wait for many; each block is twice as long, …
-_BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
+_FIRST_BLOCK_TOKENS = (
+    1 << 17
+)  # small, so that a caller that needs one sequence does not wait; each block is twice as long,
+_BLOCK_TOKENS = 1 << 22  # up to this limit: 16 MB of ids
 
-# What to look up beside token ids: the source of each sequence too, or also where the text of each span lies, or also that text.
+# What to look up besides token ids: also the source of each sequence, the location of each span, or the text of each span.
 Wanted = Literal["ids", "domains", "spans", "texts"]
 
 
 def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
-    """Yield sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later.
-
-    `part` is the file's place among those of the run; without `take`, all from the first on.
-    """
+    """Yield sequences [first, take) of SEQUENCES file `part` in blocks, small ones first; without `take`, up to the end."""
     with pa.ipc.open_file(pa.memory_map(str(run.sequences[part]))) as reader:
         last = reader.num_record_batches if take is None else take
         block: list[pa.RecordBatch] = []
@@ -86,7 +88,7 @@ def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None =
 
 
 def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans") -> Resolved:
-    """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
+    """Look up the sequences of a SEQUENCES table; columns that are not `wanted` are -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
@@ -100,7 +102,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
     chunk_starts, chunk_stops = run.tokens.bounds(ids)
     run.tokens.copy_into(input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept)
-    run.special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
+    run.special.copy_into(input_ids, roles=roles, starts=at, lengths=lengths)
     doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
     sources, source_ids, metadata = (np.full(len(chunk_ids), blank, object) for blank in ("", "", None))
     domains = [""] * table.num_rows
@@ -121,7 +123,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
                 text_of=partial(run.corpus.text, int(ids[chunk])),
                 tokenizer=partial(read_tokenizer, run.tokenizer),
             )
-            # At least the character that the tokens hold a part of.
+            # A cut within the first character covers that character.
             end[chunk] = start[chunk] + max(1, int(cuts.chars[kept[chunk]]))
         doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
         sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
@@ -138,17 +140,17 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
 
 
 def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
-    """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
+    """Return the source of each sequence's meta-document or first document; arguments as in `Resolved`."""
     docs = lookup.documents_of(chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks)
     return list(lookup.document_columns(docs, corpus.documents, ("source",))[0])
 
 
 def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
     firsts = span_offsets[:-1]
-    # (n,) of each sequence the first meta-chunk or document, else its first chunk.
+    # (n,) the first meta-chunk or document of each sequence, or its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
-    leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk
+    leaders = chunks[np.searchsorted(chunks, firsts)]  # for sequences cut before their first meta-chunk
     if len(leading):
         nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
         leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
@@ -157,9 +159,9 @@ def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints)
 
 @dataclass(frozen=True)
 class Resolved:
-    """A block of n rows, looked up: S tokens, P spans, D synthesised documents in all; offsets have shape (n + 1,).
+    """A block of n looked-up rows with S tokens, P spans and D synthesized documents in total; offsets have shape (n + 1,).
 
-    A row is one sequence, its only synthesised document, or several packed together (`packed`).
+    A row is one sequence, which is one synthesized document, or several packed sequences (`packed`).
     """
 
     sequence_ids: list[str]
@@ -170,10 +172,10 @@ class Resolved:
     document_offsets: Ints
     document_lengths: NDArray[np.int32]  # (D,) in tokens
     span_offsets: Ints
-    chunk_ids: Ints  # (P,) as all below; -1 for separators and special tokens
+    chunk_ids: Ints  # (P,), as all fields below; -1 for separators and special tokens
     doc_ids: Ints
     source_ids: NDArray[np.object_]
-    metadata: NDArray[np.object_]  # of the document, as JSON; None where the source names no metadata columns
+    metadata: NDArray[np.object_]  # of the document, as JSON; None if its source has no metadata columns
     char_starts: Ints
     char_ends: Ints
     roles: NDArray[np.int8]
@@ -202,7 +204,7 @@ def joined(blocks: Sequence[Resolved]) -> Resolved:
 
 
 def sliced(block: Resolved, first: int, last: int) -> Resolved:
-    """Return rows [first, last) of a block; what they hold is not copied."""
+    """Return rows [first, last) of a block as views."""
     within = {}
     for name in ("token", "document", "span"):
         offsets = getattr(block, f"{name}_offsets")[first : last + 1]
@@ -222,9 +224,9 @@ def sliced(block: Resolved, first: int, last: int) -> Resolved:
 
 
 def packed(block: Resolved, row_offsets: Ints) -> Resolved:
-    """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
+    """Pack the rows of a block into r rows: rows row_offsets[i] to row_offsets[i + 1] become row i; `row_offsets` is (r + 1,).
 
-    Names of several are joined: ids by a blank, methods and domains, each once, by a plus sign.
+    Sequence ids are joined by a blank; distinct methods and domains by a plus sign.
     """
     groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
     token_offsets = block.token_offsets[row_offsets]
@@ -244,10 +246,10 @@ def packed(block: Resolved, row_offsets: Ints) -> Resolved:
 
 
 def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]) -> Ints:
-    """Return where the original documents of sequences begin, in tokens from the first; an extended sequence is one document.
+    """Return the first token of each original document in concatenated sequences; an extended sequence is one document.
 
-    `lengths` are those of the sequences; the role, group and start of each span have shape (P,). What stands between two
-    documents, such as a separator, belongs to the one before; a sequence may begin with a special token.
+    `lengths` are those of the sequences; role, group and start of each span have shape (P,). A separator between two documents
+    belongs to the first of them; a sequence may begin with a special token.
     """
     sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
     whole = roles == schemas.DOCUMENT
@@ -257,7 +259,7 @@ def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArr
 
 
 def of_documents(block: Resolved) -> Resolved:
-    """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one."""
+    """Return the rows with the original documents of concatenated sequences as their documents; extended ones are unchanged."""
     starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
     starts = document_starts(block.document_lengths, roles=block.roles, groups=block.groups, starts=starts)
     return replace(
@@ -268,7 +270,7 @@ def of_documents(block: Resolved) -> Resolved:
 
 
 def joined_names(names: Sequence[str]) -> str:
-    """Return the names of several sequences, each once, as that of the row that they share."""
+    """Join the distinct names of several sequences, for the row that holds them."""
     return "+".join(dict.fromkeys(names))
 
 
@@ -279,7 +281,7 @@ def span_texts(
     text_of: Callable[[Ints], NDArray[np.object_]],
     special_text: dict[int, str],
 ) -> list[str]:
-    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a separator or special token."""
+    """Return the text of the spans at `places`: of a chunk up to its cut, of a separator, or of a special token."""
     chunk_ids = block.chunk_ids[places]
     is_chunk = chunk_ids != schemas.NO_CHUNK
     chunk_texts = iter(text_of(chunk_ids[is_chunk]).tolist())

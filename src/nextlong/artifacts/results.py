@@ -1,4 +1,7 @@
-"""Results: what tasks tell beside their files, kept in manifests as `counts`; those here are read by rooms below their step."""
+"""Results: what tasks return besides their files, stored in manifests as `counts`.
+
+Only results that rooms below their step read, too, are defined here; others are defined next to their step.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ _Examples = tuple[tuple[int, int, int], ...]
 
 
 class IngestResult(TaskResult):
-    """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
+    """Documents and rejects of one task, which writes `shards` files; `example` describes the first reject, if any.
 
-    `input_hashes` are those of the files whose beginning the task read, in order; `metadata_values` counts the documents
-    with a value in each metadata column, `without_id` those without the id that the source names; `filter_examples` are ids and
-    first characters of some documents that the source's filter removed.
+    `input_hashes` are the hashes of the files whose first part the task read, in order. `metadata_values` counts the documents
+    with a value in each metadata column, `without_id` those without the id that the source names. `filter_examples` are ids and
+    first characters of documents that the source's filter removed.
     """
 
     documents: int
@@ -24,7 +27,7 @@ class IngestResult(TaskResult):
     reject_reasons: dict[str, int]
     example: str
     shards: int
-    input_hashes: tuple[str | None, ...] = ()  # None of a file that is not here
+    input_hashes: tuple[str | None, ...] = ()  # None for a remote file
     filtered_out: int = 0
     filter_examples: tuple[tuple[str, str], ...] = ()
     metadata_values: Mapping[str, int] = {}
@@ -34,7 +37,7 @@ class IngestResult(TaskResult):
 
 
 class ChunkResult(TaskResult):
-    """Documents that have chunks, these chunks and their characters."""
+    """Documents with chunks, their chunks, and the characters of these."""
 
     documents: int
     chunks: int
@@ -42,7 +45,7 @@ class ChunkResult(TaskResult):
 
 
 class ExecutionResult(TaskResult):
-    """How a model runs, and its width."""
+    """How an encoder model runs, and the width of its vectors."""
 
     device: str
     dtype: str
@@ -54,13 +57,13 @@ class ExecutionResult(TaskResult):
 
 
 class DraftResult(TaskResult):
-    """Drafts of one task, and documents that gave none by reason.
+    """Drafts of one task, and dropped documents by reason.
 
-    `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_duplicates`
-    and `repeated_passages` count negatives filtered out of extended drafts, None where they may stay; `near_duplicate_documents`
-    and `unshared_keywords` (of documents whose keywords no other has) those that a method of whole documents filters out.
-    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_duplicate_examples` a chunk, and the first
-    chunk and the chunks of what it repeats.
+    `limited` is True if more drafts are possible; `starved` counts drafts given up for lack of neighbours. `near_duplicates`
+    and `repeated_passages` count negatives filtered out of extended drafts, None if they are allowed.
+    `near_duplicate_documents` and `unshared_keywords` (documents without a keyword in common with others) count documents that
+    a method of whole documents filters out. `dropped_examples` holds a document's first chunk, chunks and tokens;
+    `near_duplicate_examples` a chunk, and the first chunk and number of chunks of the text that it repeats.
     """
 
     drafts: int
@@ -77,7 +80,7 @@ class DraftResult(TaskResult):
 
 
 class ReferencedChunksResult(TaskResult):
-    """How many drafts are taken of each file and in all, and the chunks that they name."""
+    """The drafts taken from each file and in total, and the chunks that they refer to."""
 
     take: tuple[int, ...]
     drafts: int
@@ -85,9 +88,10 @@ class ReferencedChunksResult(TaskResult):
 
 
 class TokenizerResult(TaskResult):
-    """E, measured on so many chunks or given, and the ids that composing needs.
+    """Characters per token (E), configured or measured on `measured_chunks` chunks, and the ids that composing needs.
 
-    `vocab_size` is one more than the highest id; `separator_ids` are the separator's; `lost_share` of the text does not come back.
+    `vocab_size` is the highest id plus one; `separator_ids` are the separator's. `lost_share` is the fraction of the text that
+    decoding does not restore.
     """
 
     chars_per_token: float
@@ -96,13 +100,13 @@ class TokenizerResult(TaskResult):
     bos_id: int | None
     eos_id: int | None
     separator_ids: tuple[int, ...]
-    special_texts: tuple[str, str, str]  # what separator, bos and eos decode to
+    special_texts: tuple[str, str, str]  # decoded separator, bos and eos
     lost_share: float = 0.0
-    ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name a token which texts are made of
+    ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
 
 
 class ComposeResult(TaskResult):
-    """Sequences in all and by file, drafts that became none by reason, and the longest of these that was too short."""
+    """Sequences in total and by file, dropped drafts by reason, and the length of the longest draft that was too short."""
 
     sequences: int
     sequences_per_file: tuple[int, ...]
@@ -113,7 +117,7 @@ class ComposeResult(TaskResult):
 
 
 class ShardResult(TaskResult):
-    """Rows of one file of an export; `tokens` only where a format adds some to those of its rows."""
+    """Rows of one exported file; `tokens` only if the format adds tokens to those of its rows."""
 
     rows: int
     tokens: int | None = None

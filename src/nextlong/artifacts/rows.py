@@ -1,8 +1,9 @@
-"""Rows: token ids of rows of sequences, from references and memory-mapped tokens; and which rank reads which rows.
+"""Rows: read token ids of rows from memory-mapped tokens, and decide which rank reads which rows.
 
-No text is read and nothing is exported. Files are opened when a row first needs them; a `Rows` that travels to another
-process leaves its open files behind. Which rows a rank reads is a pure function of its arguments: ranks need no communication,
-and an interrupted epoch resumes from the number of rows that all ranks have read, whatever the number of ranks or workers then.
+In:  SEQUENCES and TOKENS of one or more runs. Out: token ids and spans of single rows; no text is read. Files are opened when a
+row first needs them, and a `Rows` that is sent to another process does not take its open files along. The rows of a rank are a
+pure function of its arguments: ranks need no communication, and an interrupted epoch resumes from the number of rows that all
+ranks have read, with any number of ranks or workers.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SPANS: Final = np.dtype(list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), s
 
 
 class Rows:
-    """Row i is the sequences index[offsets[i]:offsets[i + 1]] one after the other; `index` is a SEQUENCE_INDEX whose runs
-    number the sources.
+    """Random access to rows: row i holds the sequences index[offsets[i]:offsets[i + 1]]; the `run` of a SEQUENCE_INDEX row is
+    its source.
     """
 
     def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints) -> None:
@@ -44,7 +45,7 @@ class Rows:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of which sequences stand in which row."""
+        """Hash of the assignment of sequences to rows."""
         state = hashlib.blake2b(np.ascontiguousarray(self.index).tobytes(), digest_size=8)
         state.update(self._offsets.tobytes())
         return state.hexdigest()
@@ -65,7 +66,7 @@ class Rows:
             named = chunk_ids[is_chunk]
             firsts, _ = source.tokens.bounds(named)
             source.tokens.copy_into(ids, chunk_ids=named, starts=firsts, at=starts[is_chunk], lengths=lengths[is_chunk])
-            source.special.copy_into(ids, roles=roles, at=starts, lengths=lengths)
+            source.special.copy_into(ids, roles=roles, starts=starts, lengths=lengths)
 
     def spans(self, row: int) -> NDArray[Any]:
         """Return the SPANS of a row, in order, with tokens counted from its start."""
@@ -81,7 +82,7 @@ class Rows:
         return np.concatenate(spans)
 
     def _sequences(self, row: int) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
-        """Yield of each sequence of a row its run, its SEQUENCES, and its tokens [first, last) in the row."""
+        """Yield the run, the SEQUENCES batch and the tokens [first, last) in the row of each sequence of a row."""
         first = 0
         for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
             if (run, part) not in self._open:
@@ -91,7 +92,7 @@ class Rows:
 
 
 def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
-    """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one."""
+    """Return the length of each original document of a row, from its `spans` (SPANS); an extended sequence is one document."""
     starts = document_starts(lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"])
     return np.diff(starts, append=lengths.sum())
 
@@ -109,10 +110,10 @@ def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
 
 
 def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> Ints:
-    """Return the places in the epoch's order that a rank reads once all ranks have read `start` rows: every world_size-th.
+    """Return the places in the epoch's order that a rank reads after all ranks have read `start` rows: every world_size-th.
 
-    Rows that do not go evenly into the ranks are kept (the first ranks read one more), dropped, or filled up with the
-    epoch's first rows, so that all ranks read equally many.
+    If the rows do not divide evenly among the ranks, the rest is kept (the first ranks read one more), dropped, or filled up
+    with the first rows of the epoch, so that all ranks read the same number.
     """
     left = rows - start
     if remainder == "drop":
@@ -123,9 +124,9 @@ def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder:
 
 
 def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
-    """Return a rank's places that one of its workers reads: every `workers`-th batch.
+    """Return the places of a rank that one of its workers reads: every `workers`-th batch.
 
-    A DataLoader asks its workers for one batch each in turn, so it gets the batches in order, however many workers it has.
+    A DataLoader takes batches from its workers in turn, so the batches are in order for any number of workers.
     """
     batches = np.arange(len(places)) // batch_size
     return np.compress(batches % workers == worker, places)

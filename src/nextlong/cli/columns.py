@@ -1,4 +1,4 @@
-"""Columns: which columns of a file hold text and id, by their names and values, and what `init` reports of a source."""
+"""Columns: find the text and id columns of a file by their names and values, and describe a source for `init`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMED_FILES: Final = 3  # in a sentence
 
 @dataclass(frozen=True)
 class _FileLook:
-    """What the first records of a file show; `text` and `id` are columns, None if no column qualifies."""
+    """The columns of a file according to its first records; `text` and `id` are None if no column qualifies."""
 
     file: InputFile
     has_columns: bool = True  # plain text and pages are documents as they are
@@ -56,7 +56,7 @@ class _FileLook:
 
 
 def looks_into(path: str) -> list[_FileLook]:
-    """Return a look at the first files of each suffix of a source; none if it is remote or has no file."""
+    """Inspect the first files of each suffix of a source; return none if it is remote or has no file."""
     try:
         files = [] if "://" in path else list_files(Source(path=path), where="FILE")
     except CorpusError:
@@ -78,7 +78,7 @@ def _look_at(file: InputFile) -> _FileLook:
         return _FileLook(file, has_columns, first_sentence(error))
     if not has_columns or not columns:
         return _FileLook(file, has_columns, "it holds no records" if has_columns else "")
-    # The most frequent value of each column that could hold ids, and how often it occurs.
+    # The most frequent value of each column that may hold ids, and its count.
     most = {name: Counter(values).most_common(1)[0] for name, values in _scalars(columns).items()}
     repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
     examples = {}  # in one line, with the type of what is no string
@@ -96,7 +96,7 @@ def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | i
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column with the name of a text, else one of conversations, else the one with the longest strings."""
+    """Return the column with a usual name of a text, else one of conversations, else the one with the longest strings."""
     strings = {name: [value for value in values if isinstance(value, str)] for name, values in columns.items()}
     strings = {name: values for name, values in strings.items() if 2 * len(values) > len(columns[name])}  # most of them
     if named := _first_named(strings, _TEXTS):
@@ -109,7 +109,7 @@ def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
 
 
 def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column with the name of an id whose values are distinct."""
+    """Return the column with a usual name of an id and distinct values."""
     distinct = {name: values for name, values in _scalars(columns).items() if len(set(values)) == len(values)}
     return _first_named(distinct, _IDS)
 
@@ -124,7 +124,7 @@ def _first_named(columns: Collection[str], names: Sequence[str]) -> str | None:
 
 
 def source_notes(source: Source, looks: Sequence[_FileLook]) -> Iterator[str]:
-    """Yield what is known of a source from a look at its files: its columns first, then problems."""
+    """Yield notes on a source from the inspected files: its columns first, then problems."""
     if "://" in source.path:
         yield f"{source.label}: remote, not read; text column {source.text!r} and id column {source.id!r} are guesses"
         return
@@ -144,7 +144,9 @@ def source_notes(source: Source, looks: Sequence[_FileLook]) -> Iterator[str]:
     if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
-    alike: dict[tuple[str, str], list[_FileLook]] = {}  # what is wrong is said once for all of one suffix and reason
+    alike: dict[
+        tuple[str, str], list[_FileLook]
+    ] = {}  # by suffix and reason: one note for all files with the same problem
     for look in looks:
         if look.problem:
             reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")

@@ -1,4 +1,4 @@
-"""What commands print and write."""
+"""Common: printing and writing for all commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_installed(command: str, *names: str, extra: str) -> None:
-    """Raise NextlongError, with the extra that brings them, if packages are missing; none of them is imported."""
+    """Raise NextlongError with the extra to install if packages are missing; none of them is imported."""
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
         raise NextlongError(f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'")
 
@@ -38,9 +38,9 @@ def say(message: str) -> None:
 
 
 def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConsole], object] | None = None) -> None:
-    """Print the result of a command: with `--json` plain data, or what returns it; else a message, or what prints to a console.
+    """Print the result of a command: with `--json` plain data (or the result of calling it), else a message or a printing function.
 
-    Without `shown`, the command itself has printed what there is to read.
+    Without `shown`, the command has printed its result itself.
     """
     if args.json:  # progress and notes go to standard error then
         print(json.dumps(plain() if callable(plain) else plain, indent=1, ensure_ascii=False))
@@ -51,12 +51,12 @@ def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConso
 
 
 def absolute(path: str | Path) -> str:
-    """Return a path of the user as it is in any working directory; symbolic links stay: their targets have other names."""
+    """Return an absolute path; symbolic links are kept, because the user knows their names and not those of their targets."""
     return os.path.normpath(Path(path).expanduser().absolute())
 
 
 def first_few(names: Sequence[str], *, most: int) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others."""
     more = len(names) - most
     return ", ".join(names) if more < 2 else f"{', '.join(names[:most])} and {more} more"
 

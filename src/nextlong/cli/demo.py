@@ -1,7 +1,7 @@
 """The command `nextlong demo`: a run on real documents that need no download, in half a minute.
 
-The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics` and the docstrings of the
-standard library. Source files are parsed, never imported, which has side effects (`antigravity` opens a browser).
+The corpus is Python's own documentation: the language reference in `pydoc_data.topics` and the docstrings of the standard
+library. Source files are parsed and never imported, because an import may have side effects (`antigravity` opens a browser).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def run_demo(args: argparse.Namespace) -> None:
         documents, chars = write_demo_corpus(corpus)
         what = f"{counted(documents, 'document')}, {chars / 1e6:.1f} MB of Python's documentation"
         tables.show_facts([("corpus", what)], shown, beside=_NEXT)
-    here = folder.absolute()  # the recipe that stays runs from every working directory
+    absolute = folder.absolute()  # so that the recipe runs from every working directory
     recipe = Recipe.from_dict(
         {
-            "run_dir": str(here / "run"),
-            "ingest": {"sources": [{"path": str(here / "corpus.jsonl"), "name": "python-documentation"}]},
+            "run_dir": str(absolute / "run"),
+            "ingest": {"sources": [{"path": str(absolute / "corpus.jsonl"), "name": "python-documentation"}]},
             "tokenizer": {"train": _VOCABULARY, "eos": "<|endoftext|>"},
             "compose": {"sequences": _SEQUENCES, "target_tokens": _TARGET_TOKENS},
             "export": {"formats": ["parquet", "jsonl"]},
         }
     )
-    heading = "The recipe of `nextlong demo`. Replace files and tokenizer by yours, and `nextlong run` this file."
+    heading = "The recipe of `nextlong demo`. Set the files and the tokenizer to yours, then `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
     run_recipe(recipe, args)
     if not args.json:
@@ -67,7 +67,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def _first() -> list[tuple[str, str]]:
-    """Return the command that puts `nextlong` on the PATH, nothing if it is there."""
+    """Return the command that puts `nextlong` on the PATH, nothing if it already is."""
     scripts = Path(sys.executable).parent
     command = f'export PATH={shlex.quote(str(scripts))}:"$PATH"'
     if (activate := scripts / "activate").is_file():
@@ -79,24 +79,23 @@ def _first() -> list[tuple[str, str]]:
 def write_demo_corpus(path: Path) -> tuple[int, int]:
     """Write the demo corpus as JSONL, whole or not at all; return its documents and characters. Raises CorpusError."""
     rows = list(stdlib_rows(Path(sysconfig.get_path("stdlib"))))
-    with suppress(ImportError):  # some distributions leave the topics out
+    with suppress(ImportError):  # some distributions omit the topics
         from pydoc_data.topics import topics
 
         rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
     if not rows:
-        lacking = f"no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')})"
-        cure = "point ingest.sources at files of your own, or use a full CPython"
-        raise CorpusError(f"this Python carries {lacking}; {cure}")
+        missing = f"no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')})"
+        raise CorpusError(f"this Python has {missing}; use a full CPython, or documents of your own")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         store.write_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as error:
-        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; name another folder") from None
+        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; choose another folder") from None
     return len(rows), sum(len(row["text"]) for row in rows)
 
 
 def stdlib_rows(stdlib: Path) -> Iterator[dict[str, str]]:
-    """Yield one row (`id`, `text`, `source`) a documented module below the folder `stdlib`, by name; tests left out."""
+    """Yield one row (`id`, `text`, `source`) per documented module below the folder `stdlib`, by name, without tests."""
     modules, folders = [], [(stdlib, "")]
     while folders:
         folder, package = folders.pop()

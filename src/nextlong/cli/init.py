@@ -1,7 +1,7 @@
 """The command `nextlong init`: write the first recipe for a user's files, with absolute paths.
 
-It proposes the longest context length, a power of two, for which the corpus and its documents are large enough; so many
-sequences that a chunk is used about twice; and shorter chunks if few documents have two.
+It proposes the longest context length (a power of two) for which the corpus and its documents are large enough, a number of
+sequences that uses each chunk about twice, and shorter chunks if few documents have two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source, template
 from nextlong.recipe.keys import read_length
 from nextlong.recipe.text import preset_path
-from nextlong.runs.warnings import MOST_OF_CORPUS, STAND_IN_TOKENS
+from nextlong.runs.warnings import THRESHOLDS
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
 from nextlong.text import Json, counted
@@ -102,9 +102,9 @@ def init(args: argparse.Namespace) -> None:
     has_documents = is_readable = True
     if args.preset is not None:
         if option := "--full" if args.full else "--tokenizer" if args.tokenizer else "":
-            raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, and edit the copy")
+            raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, then edit the copy")
         if args.sources:
-            raise NextlongError("--preset has sources of its own; remove the files, and edit ingest.sources")
+            raise NextlongError("--preset has its own sources; remove the files, then edit ingest.sources in the copy")
         write(path, preset_path(args.preset).read_text(encoding="utf-8"))
         recipe = Recipe.load(path)
     else:
@@ -117,33 +117,33 @@ def init(args: argparse.Namespace) -> None:
         write(path, (template.commented if args.full else template.short)(recipe, heading=heading))
         messages = list(notes(new))
     named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
-    told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
-    told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
+    outcome: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
+    outcome |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
     is_refused, to_do = has_documents and not is_readable, "check ingest.sources and tokenizer"
     if not has_documents:
-        to_do = "no documents were found beside it: put the path of yours into ingest.sources"
+        to_do = "no documents were found in its folder: set ingest.sources to the path of yours"
     wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
-    present(args, {**told, "notes": messages}, "\n".join([*messages, *wrote]))
+    present(args, {**outcome, "notes": messages}, "\n".join([*messages, *wrote]))
     if is_refused:
-        cure = "correct what is named above, or set the text column"
-        raise NextlongError(f"{path} was written, but `nextlong run` would refuse it: {cure}")
+        cure = "solve the problems above, or set the text column"
+        raise NextlongError(f"{path} was written, but `nextlong run` would refuse its files; {cure}")
 
 
 def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
-    """Return a recipe for the sources `given`, else for the documents beside `recipe_path`, else with a folder to put files into.
+    """Return a recipe for the sources `given`, else for the documents in the recipe's folder, else with an example path.
 
-    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside the
-    recipe. Raises CorpusError for a source that does not exist, TokenizerError for such a tokenizer.
+    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json in the
+    recipe's folder. Raises CorpusError for a source that does not exist, TokenizerError for an unusable tokenizer.
     """
     folder = Path(absolute(recipe_path)).parent
     sources = [path if "://" in path else absolute(path) for path in given] or _sources_beside(folder)
     for path in sources if given else ():
         if "://" not in path:
             list_files(Source(path=path), where="FILE")  # raises CorpusError for one that does not exist
-    found = [path for gathered in _gathered(sources) for path in _split_up(gathered)]
-    paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
+    found_paths = [path for gathered in _gathered(sources) for path in _split_up(gathered)]
+    paths = list(dict.fromkeys(found_paths)) or [str(folder / "data/*.jsonl")]
     local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
-    # The runs lie in the folder, or in the nearest one above it, where no source would read them.
+    # Runs are written to the folder, or to the nearest one above it, where no source would read them.
     places = (folder, *folder.parents)
     outside = next((one for one in places if not any(reaches(source, one / "runs") for source in local)), folder)
     named = []
@@ -163,7 +163,7 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
     check_source(recipe.tokenizer)
     ends = find_ends_of(recipe.tokenizer) or Ends()
     made |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
-    proposal = _propose(Recipe.from_dict(plain)) if found else None
+    proposal = _propose(Recipe.from_dict(plain)) if found_paths else None
     if proposal is not None:
         if proposal.max_chars != recipe.chunk.max_chars:
             plain["chunk"] = {"max_chars": proposal.max_chars}
@@ -186,9 +186,9 @@ def _propose(recipe: Recipe) -> _Proposal | None:
     document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of each sampled document
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
-        # The median document then has three chunks.
+        # With this size the median document has three chunks.
         max_chars = max(_MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3))
-    # A sample stands for `scale` times as much of its source. Only documents of two chunks or more can be extended.
+    # A sample represents `scale` times as much of its source. Only documents of two chunks or more can be extended.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     extendable = sum(
         sample.scale * sample.distinct_documents * float(np.mean([len(text) > max_chars for text in sample.texts]))
@@ -203,10 +203,10 @@ def _propose(recipe: Recipe) -> _Proposal | None:
     from_documents = _MIN_TOKENS
     if len(longer):
         from_documents = 1 << math.ceil(math.log2(_ROOM * tokens_per_char * float(np.median(longer))))
-    # Longer sequences of a tokenizer that is trained here are warned of: `stand-in-tokenizer`.
-    most = _MAX_TOKENS if recipe.tokenizer.train is None else STAND_IN_TOKENS // 2
+    # The warning `stand-in-tokenizer` is given for longer sequences of a tokenizer that is trained on the corpus.
+    most = _MAX_TOKENS if recipe.tokenizer.train is None else THRESHOLDS.stand_in_tokens // 2
     from_documents = min(from_documents, _power_of_two(tokens))
-    length = min(most, max(_MIN_TOKENS, _power_of_two(MOST_OF_CORPUS * most_tokens), from_documents))
+    length = min(most, max(_MIN_TOKENS, _power_of_two(THRESHOLDS.most_of_corpus * most_tokens), from_documents))
     sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
@@ -219,7 +219,7 @@ def _power_of_two(most: float) -> int:
 
 
 def notes(new: _NewRecipe) -> Iterator[str]:
-    """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are not used."""
+    """Yield notes on the sources of a new recipe, its tokenizer and its proposal, and the files that it does not use."""
     for source in new.recipe.ingest.sources if new.sources else ():
         yield from source_notes(source, looks_into(source.path))
     for path in map(Path, new.sources):
@@ -238,27 +238,27 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         if unused := [name for name in names if kind_of_name(name) == "documents"]:
             why = "because they may not be documents"
             named = first_few(unused, most=_NAMED_FILES)
-            yield f"{place}: not used, {why}: {named}; to use them, name them after the recipe"
+            yield f"{place}: not used, {why}: {named}; to use them, give them as FILE arguments"
 
 
 def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     source, ends = recipe.tokenizer.source, find_ends_of(recipe.tokenizer)
     if source is None:
         cure = "to continue the pretraining of a model, pass its tokenizer with --tokenizer"
-        trained = f"trained on these documents ({recipe.tokenizer.train:,} tokens)"
-        yield f"tokenizer: {trained}, so its ids fit no pretrained model; {cure}"
+        trained = f"will be trained on these documents ({recipe.tokenizer.train:,} tokens)"
+        yield f"tokenizer: {trained}, so it is not compatible with any pretrained model; {cure}"
     elif ends is None:
         yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
     elif ends.eos is None:
-        yield "tokenizer: no end-of-text token found, so a model will not learn where a text ends; set tokenizer.eos"
+        yield "tokenizer: no end-of-text token was found, so a model will not learn where a text ends; set tokenizer.eos"
     else:
-        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_said_by})"
+        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_source})"
     if source is not None and ends is not None and ends.bos is not None:
-        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_said_by})"
+        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_source})"
 
 
 def _is_readable(new: _NewRecipe) -> bool:
-    """Return whether a run will accept the files: none is damaged, each table has a text, few records are rejected."""
+    """Return whether a run will accept the files: none is damaged, each table has a text column, few records are rejected."""
     if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
         return False
     of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
@@ -270,7 +270,7 @@ def _is_readable(new: _NewRecipe) -> bool:
 def _split_up(path: str) -> list[str]:
     """Return a path, or one per file or suffix if its files hold their texts in different columns.
 
-    Plain texts stay with their folder: only the whole of it shows which of them describe the others.
+    Plain text files are kept as one folder, because only all of them show which ones describe the others.
     """
     files = looks_into(path)  # the first of each suffix
     if len({look.text for look in files if look.text}) < 2:
@@ -287,13 +287,13 @@ def _split_up(path: str) -> list[str]:
 def _sources_beside(folder: Path) -> list[str]:
     """Return the files and folders of documents in a folder and its `data`."""
     places = ((folder, "*"), (folder / "data", "**/*"))
-    found = [path for place, _ in places for suffix in _DATA_SUFFIXES for path in sorted(place.glob(f"*{suffix}"))]
+    paths = [path for place, _ in places for suffix in _DATA_SUFFIXES for path in sorted(place.glob(f"*{suffix}"))]
     for place, pattern in places:
         for below in sorted(place.glob("*")):
             is_candidate = below.is_dir() and below.name[0] != "." and below != folder / "data"
             if is_candidate and any(next(below.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES):
-                found.append(below)
-    return list(map(str, found))
+                paths.append(below)
+    return list(map(str, paths))
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ _NAMED_VARIANTS = 5
 
 
 def matching(named: Path) -> Iterator[str]:
-    """Yield the runs that a name means: itself, or for `RUN@PATTERN` with * or ? the variants that match."""
+    """Yield the runs of a name: the name itself, or for `RUN@PATTERN` with * or ? the matching variants."""
     head, _, pattern = str(named).rpartition("@")
     if not head or not set("*?") & set(pattern):
         yield str(named)
@@ -56,14 +56,14 @@ def peek(args: argparse.Namespace) -> None:
         if args.text or args.svg:
             raise NextlongError(f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text")
         if args.first < 0:
-            raise NextlongError(f"--first {args.first} is negative; give how many to list, 0 for all")
+            raise NextlongError(f"--first {args.first} is negative; give the number of sequences to list, or 0 for all")
         listed = partial(shows.sequences_of, run, first=args.first)
         present(args, listed, partial(shows.show_run, run, first=args.first))
         return
     if not 0 <= args.number < len(run):
         raise NextlongError(f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0")
     if args.svg and args.svg.suffix.lower() not in (".svg", ".png"):
-        raise NextlongError(f"--svg {args.svg} is not the name of a picture; let it end in .svg or .png")
+        raise NextlongError(f"--svg {args.svg} has no known picture suffix; use .svg or .png")
     sequence = run.sequence(args.number)
     if args.svg:
         from nextlong.picture import before_after
@@ -110,7 +110,7 @@ def report(args: argparse.Namespace) -> None:
     if args.output is not None:
         check_folder_of(args.output)
     runs = [nextlong.open(run) for named in args.runs for run in matching(named)]
-    # The page is made before anything is written: a mistake leaves the old one.
+    # The page is complete before anything is written, so that an error keeps the old one.
     path = args.output or write_page.place_of(runs)
     page = write_page.page(runs)
     try:
@@ -139,7 +139,7 @@ def view(args: argparse.Namespace) -> None:
         if args.json:
             print(json.dumps({"address": address, "run": str(args.run)}, ensure_ascii=False), flush=True)
             return
-        say(f"{address} shows {args.run}, on this machine only; press Ctrl-C to stop")
+        say(f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop")
         if console().is_terminal and not args.no_browser:
             webbrowser.open(address)
 
@@ -150,7 +150,7 @@ def view(args: argparse.Namespace) -> None:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Verify a run or a delivered export; return 1 if it breaks a promise."""
+    """Verify a run or a delivered export; return 1 if a check fails."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from nextlong.engine.executor import usable_cpus
@@ -160,9 +160,9 @@ def verify(args: argparse.Namespace) -> int:
     from nextlong.verify.outcome import as_json, passed, show
 
     if args.sample != "all" and not args.sample.isdecimal():
-        raise NextlongError(f"--sample {args.sample} is neither a whole number nor all; give 0 or more")
+        raise NextlongError(f"--sample {args.sample} is not a whole number of at least 0, nor all; correct it")
     if args.workers is not None and args.workers < 1:
-        raise NextlongError(f"--workers {args.workers} is not a number of processes; give 1 or more")
+        raise NextlongError(f"--workers {args.workers} is below 1; give the number of processes")
     sample, progress = EVERYTHING if args.sample == "all" else int(args.sample), console(stderr=True)
     # On a terminal the check that runs is shown, and for how long.
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -176,8 +176,8 @@ def verify(args: argparse.Namespace) -> int:
             fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
             outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
         elif args.made_by is not None:
-            which = "is none" if Path(args.run).exists() else "does not exist"
-            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export; {args.run} {which}")
+            which = "is not one" if Path(args.run).exists() else "does not exist"
+            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, but {args.run} {which}")
         else:
             options = {"sample": sample, "seed": args.seed, "workers": args.workers or usable_cpus()}
             outcomes = list(checks.verify(Path(args.run), **options, starting=starting))
@@ -197,7 +197,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def _run_dir(named: Path) -> Path:
-    """Return the run directory. Raises NextlongError for RUN@NAME: both commands are about all variants."""
+    """Return the run directory. Raises NextlongError for RUN@NAME: list and gc work on all variants."""
     run_dir = named.expanduser()
     head, at, _ = str(run_dir).rpartition("@")
     if at and not run_dir.exists() and Path(head).is_dir():
@@ -214,22 +214,22 @@ def list_command(args: argparse.Namespace) -> None:
     def show(shown: Console) -> None:
         _show(listed, shown)
         own = next((one.name for one in listed if one.is_current), None)
-        opens = f"none of these variants; run the recipe again, or name one: {run_dir}@NAME"
+        opens = f"has no variant of the recipe's own settings; run the recipe, or name a variant: {run_dir}@NAME"
         if own is not None:
             others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-            opens = f"{own}, the recipe's own settings{others}"
-        tables.say(f"{run_dir} opens {opens}", shown)
+            opens = f"opens {own}, the recipe's own settings{others}"
+        tables.say(f"{run_dir} {opens}", shown)
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
-            more = f"{_size(sum(one.bytes for one in waste))} more belong to no variant"
-            tables.say(f"{more}; nextlong gc {run_dir} removes them after confirmation", shown)
+            unused = f"{_size(sum(one.bytes for one in waste))} belong to no variant"
+            tables.say(f"{unused}; nextlong gc {run_dir} removes them after confirmation", shown)
 
     present(args, [asdict(one) for one in listed], show)
 
 
 def _show(listed: Sequence[Listed], shown: Console) -> None:
-    """Print a block for each variant; its name stands alone, because any name may be as long as a line."""
+    """Print a block for each variant; its name has its own line, because it may be as long as one."""
     for one in listed:
         made = f"{one.sequences:,}" + ("" if one.tokens_each is None else f" of {one.tokens_each:,} tokens")
         fewer = f", fewer than the requested {one.asked:,}: {one.why_fewer}" if one.why_fewer else ""
@@ -284,8 +284,8 @@ def gc_command(args: argparse.Namespace) -> None:
             if not sys.stdin.isatty():
                 which = (("--keep", args.keep), ("--drop", args.drop))
                 given = [word for option, names in which if names for word in (option, *names)]
-                run = f"run {shlex.join(['nextlong', 'gc', str(path), *given, '--yes'])}"
-                raise NextlongError(f"nothing was removed, because there is no terminal to ask for confirmation; {run}")
+                run = f"to confirm, run {shlex.join(['nextlong', 'gc', str(path), *given, '--yes'])}"
+                raise NextlongError(f"nothing was removed, because confirmation needs a terminal; {run}")
             with suppress(EOFError):
                 args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
         if args.yes:

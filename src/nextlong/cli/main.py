@@ -1,4 +1,7 @@
-"""Command line: run one command; a user's mistake ends with one message and exit code 2. What it needs is imported then."""
+"""Command line: run one command; a user's mistake ends with one message and exit code 2.
+
+A command imports what it needs only when it runs, so that `nextlong --help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ _STOPPED |= {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    everything = parser()
+    top_parser = parser()
     if not (sys.argv[1:] if arguments is None else arguments):
-        everything.print_help()
+        top_parser.print_help()
         return _USER_MISTAKE
-    args = everything.parse_args(arguments)
+    args = top_parser.parse_args(arguments)
     from nextlong.engine.executor import Terminated, sigterm_raises
 
     code: int | None = None
@@ -51,30 +54,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(args)
             sys.stdout.flush()
     except NextlongError as error:
-        return _tell(str(error), _USER_MISTAKE, label="error: ")
+        return _print_and_return(str(error), _USER_MISTAKE, label="error: ")
     except ValueError as error:
         if "embedded null" not in str(error):
             raise
-        message = "a path of the recipe or the command contains a NUL, which file systems do not accept; correct it"
-        return _tell(message, _USER_MISTAKE, label="error: ")
-    except BrokenPipeError:  # the reader, for example `head`, has read enough
+        message = "a path in the recipe or on the command line contains a NUL character; remove it"
+        return _print_and_return(message, _USER_MISTAKE, label="error: ")
+    except BrokenPipeError:  # the reader, for example `head`, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if args.name_of_command not in _READ_ONLY:
-            return _tell("stopped, because the output was closed; finished steps are kept", _UNREAD)
+            return _print_and_return("stopped, because the output was closed; finished steps are kept", _UNREAD)
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        message = f"{error.filename} is longer than a path can be ({error.strerror}); shorten it"
-        return _tell(message, _USER_MISTAKE, label="error: ")
+        message = f"the path {error.filename} is too long ({error.strerror}); shorten it"
+        return _print_and_return(message, _USER_MISTAKE, label="error: ")
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
         print("" if is_terminated else "\n", end="", file=sys.stderr)  # after the ^C of the terminal
         message = _STOPPED.get(args.name_of_command, "stopped")
-        return _tell(message, _TERMINATED if is_terminated else _INTERRUPTED)
+        return _print_and_return(message, _TERMINATED if is_terminated else _INTERRUPTED)
     return code or 0
 
 
-def _tell(message: str, code: int, *, label: str = "") -> int:
+def _print_and_return(message: str, code: int, *, label: str = "") -> int:
     from nextlong.report.tables import PipeConsole, say
 
     say(message, PipeConsole(stderr=True), label=label)
@@ -87,14 +90,14 @@ def completion(args: argparse.Namespace) -> None:
 
     from nextlong.cli.common import present
 
-    left = [everything := parser()]
-    while left:
-        for action in left.pop()._actions:
+    parsers = [top_parser := parser()]
+    while parsers:
+        for action in parsers.pop()._actions:
             if isinstance(action, argparse._SubParsersAction):
-                left += action.choices.values()
+                parsers += action.choices.values()
             elif action.type is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own attribute
-    script = shtab.complete(everything, shell=args.shell)
+    script = shtab.complete(top_parser, shell=args.shell)
     present(args, {"shell": args.shell, "script": script}, lambda _: print(script))
 
 
@@ -102,14 +105,14 @@ class _Parser(argparse.ArgumentParser):
     """The parser of all commands and of each; it reports unknown arguments itself, and FILEs may also follow options."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        parsed, left = super().parse_known_args(args, namespace)
-        if left and hasattr(parsed, "sources") and not any(word.startswith("-") for word in left):
-            parsed.sources, left = [*parsed.sources, *left], []
-        if left:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown and hasattr(parsed, "sources") and not any(word.startswith("-") for word in unknown):
+            parsed.sources, unknown = [*parsed.sources, *unknown], []
+        if unknown:
             hint = "; --set takes KEY=VALUE" if "--set" in (args or ()) else ""
-            hint = "; nextlong plan is the dry run" if "--dry-run" in left and self.prog == "nextlong run" else hint
-            self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
-        return parsed, left
+            hint = "; nextlong plan is the dry run" if "--dry-run" in unknown and self.prog == "nextlong run" else hint
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         if mistyped := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
@@ -120,25 +123,25 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    everything = _Parser(
+    top_parser = _Parser(
         prog="nextlong",
         description="Turn short documents into token-exact long sequences with hard negatives (NExtLong, arXiv 2501.12766).",
     )
-    everything.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
-    commands = everything.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="name_of_command")
+    top_parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
+    commands = top_parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="name_of_command")
 
-    def command(name: str, runs: str, about: str, **options: Any) -> argparse.ArgumentParser:
+    def command(name: str, function: str, about: str, **options: Any) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=about, **{"description": f"{about}.", **options})
-        sub.set_defaults(command=runs)
+        sub.set_defaults(command=function)
         return sub
 
     for add in (_add_recipes, _add_views, _add_train, _add_evaluate, _add_replicate, _add_checks):
         add(command)
-    return everything
+    return top_parser
 
 
 def _set(add: _Add, *, example: str = "compose.target_tokens=65536") -> None:
-    about = f"set a key of the recipe, e.g. {example}; may be repeated"
+    about = f"override a key of the recipe, e.g. {example}; may be repeated"
     add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=about)
 
 
@@ -171,7 +174,8 @@ def _add_recipes(command: _Command) -> None:
 
     add = command("init", "init:init", "Write a commented recipe for your files").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
-    add("sources", nargs="*", metavar="FILE", help="files, folders, globs or URLs (default: those beside the recipe)")
+    about = "files, folders, globs or URLs to read (default: the documents in the recipe's folder)"
+    add("sources", nargs="*", default=[], metavar="FILE", help=about)
     add("--tokenizer", metavar="NAME", help="a tokenizer.json, a folder or a hub name; a number trains a tokenizer")
     add("--full", action="store_true", help="write every key, not only the most important ones")
     add("--force", action="store_true", help="overwrite an existing recipe")
@@ -182,43 +186,45 @@ def _add_recipes(command: _Command) -> None:
     add("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
     _json(add)
-    add("--preset", metavar="NAME", help="plan a preset of the package, as for init")
+    add("--preset", metavar="NAME", help="plan one of the presets of nextlong init")
     add("--workers", type=_count, metavar="N", help="also estimate for N worker processes per node")
     add("--nodes", type=_count, default=1, metavar="N", help="also estimate for N machines like this one")
     add("--gpus", type=_count, default=0, metavar="M", help="also estimate for M GPUs per node")
-    add("--gpu-tflops", type=_amount, metavar="X", help="throughput of a GPU on a transformer (default: 120)")
+    add("--gpu-tflops", type=_amount, metavar="X", help="TFLOP/s of a GPU on a transformer (default: 120)")
     add("--chunks", type=_amount, metavar="N", help="estimate for a corpus of N chunks, such as 1e8")
 
     add = command("run", "run:run", "Run or resume a recipe").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
     _json(add)
-    add("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
-    about = "accept input files that changed, and read them again"
+    add("--name", help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)")
+    about = "accept input files that have changed, and read them again"
     add("--accept-changed-inputs", dest="changed_inputs", action="store_const", const="accept", help=about)
-    add("--before", metavar="STEP", help="run the steps that a step needs, and stop")
+    add("--before", metavar="STEP", help="run all steps that STEP depends on, then stop")
     add("--only-step", metavar="STEP", help="run only tasks of this step, in parallel with other jobs")
     add("--tasks", metavar="K/N", help="with --only-step: every Nth task, from the Kth on (default: 1/1)")
 
     add = command("sweep", "run:sweep", "Run a recipe over a grid of values; shared steps run once").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    about = "chunk.max_chars=512,1024; repeat it for every combination"
+    about = "values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every combination"
     add("--over", action="append", required=True, metavar="KEY=V1,V2,…", help=about)
     add("--csv", type=Path, metavar="FILE", help="write one row per variant")
     add("--json", type=Path, nargs="?", const=Path("-"), metavar="FILE", help="write JSON to FILE, or print it")
 
     add = command("export", "run:export", "Write finished runs in other formats, packed, split or mixed").add_argument
-    about = "runs or variants, several as a mix; files of short documents may follow"
+    about = "runs or variants, several as a mix; files of short documents may follow the first"
     add("runs", type=Path, nargs="+", metavar="RUN", help=about)
-    about = f"{', '.join(FORMATS.built_in)}, or a format of another package (default: those of the recipe)"
+    about = f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the recipe's formats)"
     add("--to", type=_words, default=[], metavar="FORMAT,…", help=about)
     _set(add, example="export.pack=524288")
     add("--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)")
     add("--by", choices=("sequences", "tokens"), help="unit of --mix (default: sequences)")
-    add("--short-tokens", type=int, metavar="N", help="tokens in a row of short documents (default: 8192 or the run's)")
+    about = "tokens in a row of short documents (default: 8192, or the length of the run's sequences if it is less)"
+    add("--short-tokens", type=int, metavar="N", help=about)
     add("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
-    add("--replace", action="store_true", help="delete other files of an earlier export, and repair damaged local ones")
+    about = "with --into: delete files of an earlier export there, and replace damaged files"
+    add("--replace", action="store_true", help=about)
     _json(add)
 
 
@@ -254,9 +260,9 @@ def _add_views(command: _Command) -> None:
     add("--csv", action="store_true", help="print CSV, one row per run")
     add("--svg", type=Path, metavar="FILE", help="draw one document as each of the runs lays it out")
 
-    add = command("report", "inspect:report", "Write an HTML report of one or more runs").add_argument
+    add = command("report", "inspect:report", "Write an HTML report on one or more runs").add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
-    about = "file to write (default: RUN/report.html; report.html in the working directory for several run directories)"
+    about = "file to write (default: RUN/report.html, or ./report.html for several run directories)"
     add("-o", "--output", type=Path, metavar="FILE", help=about)
     _json(add, "print JSON: the path of the report; stats --json prints the statistics")
 
@@ -265,7 +271,7 @@ def _add_views(command: _Command) -> None:
     add("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: any free port)")
     add("--no-browser", action="store_true", help="do not open the address in a browser")
     add("--export", type=Path, metavar="FOLDER", help="write a static copy for any web host, and serve nothing")
-    add("--first", type=int, default=100, metavar="N", help="sequences of the static copy; 0: all (default: 100)")
+    add("--first", type=int, default=100, metavar="N", help="sequences in the static copy, 0 for all (default: 100)")
     _json(add, "print the address as JSON")
 
 
@@ -275,8 +281,8 @@ def _add_train(command: _Command) -> None:
     sub = command("train", "train:train", "Train a model on the sequences of finished runs", usage=usage)
     sub.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
     _set(sub.add_argument, example="training.steps=50")
-    about = "nextlong: one device; torchtitan: several (the default under torchrun, or if hardware.count is above 1); "
-    about += "trl: fine-tuning on data.chat by TRL's SFTTrainer"
+    about = "nextlong: one device; torchtitan: several (default under torchrun, or if hardware.count is above 1); "
+    about += "trl: fine-tuning on data.chat with TRL's SFTTrainer"
     sub.add_argument("--engine", choices=("nextlong", "torchtitan", "trl"), help=about)
     add = sub.add_mutually_exclusive_group().add_argument
     add("--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours without training")
@@ -285,10 +291,11 @@ def _add_train(command: _Command) -> None:
     _json(sub.add_argument)
     add = sub.add_argument_group("init").add_argument
     add("--data", action="append", default=[], metavar="RUN", help="a run directory; repeat it for a mix")
-    add("--chat", metavar="FILE", help="conversations instead of --data, for paper-sft")
+    add("--chat", metavar="FILE", help="train on conversations instead of --data, for paper-sft")
     add("--model", metavar="PATH", help="a model folder or hub name, as for from_pretrained")
-    add("--preset", metavar="NAME", help="paper-128k, paper-512k, paper-sft, authors-512k or tiny (from scratch)")
-    add("--out", metavar="DIR", help="output directory of checkpoints (default: beside the recipe)")
+    about = "paper-128k, paper-512k, paper-sft, authors-512k, or tiny (a model from scratch)"
+    add("--preset", metavar="NAME", help=about)
+    add("--out", metavar="DIR", help="output directory for checkpoints (default: beside the recipe)")
     add("--force", action="store_true", help="overwrite an existing recipe")
 
 
@@ -299,44 +306,48 @@ def _add_evaluate(command: _Command) -> None:
     sub = command("evaluate", "train:evaluate_command", about, description=forms)
     about = "a model folder or hub name; with --url its name on the server; or: report, judge, import, data"
     sub.add_argument("model", metavar="MODEL", help=about)
-    about = "for report and judge: results; for import: HELMET's files; for data: suites"
-    sub.add_argument("files", nargs="*", type=Path, metavar="RESULTS", help=about)
+    about = "report, judge: results to read; import: HELMET's files; data: suites"
+    sub.add_argument("files", nargs="*", type=Path, default=[], metavar="RESULTS", help=about)
 
     add = sub.add_argument_group("tasks and data").add_argument
     about = "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … "
     about += "(default: ruler)"
     add("--suite", type=_words, default=[], metavar="NAME,…", help=about)
-    add("--tasks", type=_words, default=[], metavar="NAME,…", help="only these, e.g. niah_single_1,vt")
-    add("--lengths", metavar="L,…", help="tokens, answer included (default: 8k..128k; longbench-v2: 128k)")
-    add("--samples", type=int, metavar="N", help="maximum per task (default: that of the benchmark)")
+    add("--tasks", type=_words, default=[], metavar="NAME,…", help="run only these tasks, e.g. niah_single_1,vt")
+    about = "context lengths in tokens, including the answer (default: 8k..128k; longbench-v2: 128k)"
+    add("--lengths", metavar="L,…", help=about)
+    add("--samples", type=int, metavar="N", help="maximum samples per task (default: that of the benchmark)")
     add("--seed", type=int, default=42, help="seed of the samples (default: 42, as in RULER and HELMET)")
     add("--data", type=Path, metavar="FOLDER", help="folder with your copies of the benchmark files")
-    add("--run", type=Path, metavar="RUN", help="dependency, mrcr-mined: the run whose sequences are read")
+    add("--run", type=Path, metavar="RUN", help="dependency, mrcr-mined: the run to take sequences from")
     add("--trained-on", type=Path, metavar="RUN", help="the run that the model was trained on, for reports")
     add("--out", type=Path, metavar="RESULTS", help="output folder (default: evaluation-MODEL)")
     add("--label", metavar="NAME", help="name of the model in reports")
     add("--dry-run", action="store_true", help="print the tasks, missing files and required memory without running")
 
-    add = sub.add_argument_group("how the model is run").add_argument
+    add = sub.add_argument_group("model and inference").add_argument
     formats, about = ("completion", "chat", "messages"), "base model, chat model, or a server's own template"
     add("--prompt-format", choices=formats, default="completion", help=f"{about} (default: completion)")
-    add("--thinking", type=int, default=0, metavar="N", help="chat: let the model reason first, in N more tokens")
+    about = "chat: let the model reason before it answers, in up to N more tokens"
+    add("--thinking", type=int, default=0, metavar="N", help=about)
     engines = ("transformers", "vllm")
     add("--engine", choices=engines, default=engines[0], help="inference engine (default: transformers)")
     add("--gpus", type=int, default=1, metavar="N", help="vllm: split the model over N GPUs (default: 1)")
     add("--context", type=int, metavar="N", help="maximum number of tokens (default: from the model's configuration)")
-    add("--device", default="auto", help="auto, cpu, cuda:1; sharded: over all GPUs (default: auto)")
+    add("--device", default="auto", help="auto, cpu, cuda:1, or sharded over all GPUs: sharded (default: auto)")
     dtypes = ("auto", "bfloat16", "float16", "float32")
-    add("--dtype", choices=dtypes, default="auto", help="of weights and cache (default: auto, as in the checkpoint)")
-    add("--attention", default="sdpa", help="transformers' name: sdpa, flash_attention_2 (default: sdpa)")
+    about = "data type of weights and cache (default: auto, as in the checkpoint)"
+    add("--dtype", choices=dtypes, default="auto", help=about)
+    about = "attention implementation of transformers: sdpa, flash_attention_2 (default: sdpa)"
+    add("--attention", default="sdpa", help=about)
     add("--chunk-tokens", type=int, default=2048, metavar="N", help="tokens per prefill step (default: 2048)")
     add("--batch-tokens", type=int, default=16_384, metavar="N", help="maximum tokens in a batch (default: 16384)")
     add("--revision", metavar="REV", help="revision of a hub model")
 
     add = sub.add_argument_group("a server with an OpenAI-compatible API").add_argument
     add("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
-    add("--judge", metavar="NAME", help="for judge: the server's name for the model that judges")
-    about = "for judge: entailment model for citations (HELMET: google/t5_xxl_true_nli_mixture)"
+    add("--judge", metavar="NAME", help="judge: name of the judge model on the server")
+    about = "judge: entailment model that checks citations (HELMET: google/t5_xxl_true_nli_mixture)"
     add("--nli", metavar="NAME", help=about)
     add("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
     add("--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="environment variable with the API key")
@@ -344,9 +355,10 @@ def _add_evaluate(command: _Command) -> None:
     add("--max-attempts", type=int, default=8, metavar="N", help="attempts per request (default: 8)")
 
     add = sub.add_argument
-    add("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex")
-    add("--figures", type=Path, metavar="FOLDER", help="report: also write the figures there, as SVG and PNG")
-    about = "report: compare different n, seeds or protocols"
+    about = "report: file to write (.html, .md or .tex); may be repeated"
+    add("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=about)
+    add("--figures", type=Path, metavar="FOLDER", help="report: also write the figures to FOLDER, as SVG and PNG")
+    about = "report: allow results with different n, seeds or protocols"
     add("--mixed", dest="protocols", action="store_const", const="mixed", default="same", help=about)
     _json(add, "print JSON: the score of every task, or the plan of --dry-run")
 
@@ -355,27 +367,28 @@ def _add_replicate(command: _Command) -> None:
     usage = "nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--out DIR] [--set KEY=VALUE]… [--dry-run]\n"
     usage += "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]\n"
     usage += "       nextlong replicate report RESULTS… [--to DIR]"
-    about = "Run a small-scale replication of the paper: small models, extended on the sequences of each method"
+    about = "Run a small-scale replication of the paper: small models, trained on the sequences of each method"
     add = command("replicate", "train:replicate", about, usage=usage).add_argument
-    add("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE, report RESULTS")
+    add("words", nargs="*", default=[], metavar="RECIPE", help="a replication recipe; or: init RECIPE, report RESULTS")
     add("--preset", metavar="NAME", help="smoke, mechanism (an invented corpus), cpu-night, or one-gpu")
     add("--corpus", action="append", default=[], metavar="FILE", help="documents (default: Python's documentation)")
     add("--out", metavar="DIR", help="output directory (default: nextlong-replicate-PRESET)")
     _set(add, example="seeds=[0,1,2,3]")
     add("--dry-run", action="store_true", help="print models, tokens and runs without running")
     add("--force", action="store_true", help="init: overwrite an existing recipe")
-    add("--to", metavar="DIR", help="report: folder of the page and results/ (default: beside RESULTS)")
+    add("--to", metavar="DIR", help="report: folder for the page and results/ (default: beside RESULTS)")
     _json(add)
 
 
 def _add_checks(command: _Command) -> None:
-    about = "Verify a run or a delivered export with an independent implementation; exit code 1 on a breach"
+    about = "Verify a run or a delivered export with an independent implementation; exit code 1 if a check fails"
     add = command("verify", "inspect:verify", about).add_argument
-    about = "a run, or what `export --into` wrote: a folder or a URL such as s3://bucket/prefix"
+    about = "a run, or the destination of `export --into`: a folder or a URL such as s3://bucket/prefix"
     add("run", metavar="RUN-or-FOLDER", help=about)
-    add("--run", dest="made_by", type=Path, metavar="RUN", help="for a folder: the run that its rows must come from")
-    about = "number of meta-chunks to search again and of vectors to encode again (default: 100); all: every one, and every "
-    about += "chunk with the reference tokenizer, of which large runs are otherwise sampled"
+    about = "for a folder or URL: the run that its rows must come from"
+    add("--run", dest="made_by", type=Path, metavar="RUN", help=about)
+    about = "how many meta-chunks to search again and vectors to encode again (default: 100); all: every one, and "
+    about += "tokenize every chunk with the reference tokenizer (otherwise a sample in large runs)"
     add("--sample", default="100", metavar="N", help=about)
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     add("--workers", type=int, metavar="N", help="processes that check in parallel (default: one per processor)")

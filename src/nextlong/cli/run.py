@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def plan(args: argparse.Namespace) -> None:
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.page import GPU_TFLOP_PER_S, Scenario
     from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
@@ -35,23 +35,25 @@ def plan(args: argparse.Namespace) -> None:
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
-    asked = Asked(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
+    scenario = Scenario(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
 
     def as_json() -> Json:
-        return page.plan(recipe, asked, tell=lambda line: print(line, file=sys.stderr)).as_json()
+        return page.plan(recipe, scenario, tell=lambda line: print(line, file=sys.stderr)).as_json()
 
-    present(args, as_json, lambda shown: page.show(recipe, shown, asked))
+    present(args, as_json, lambda shown: page.show(recipe, shown, scenario))
 
 
 def run(args: argparse.Namespace) -> None:
     from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:
-        raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
+        raise NextlongError(
+            f"--tasks {args.tasks} needs the step whose tasks it selects; add --only-step STEP, such as embed"
+        )
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
     if args.only_step and args.changed_inputs:
-        raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
+        raise NextlongError("--accept-changed-inputs has no effect with --only-step; add it to the --before job")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
     if args.before or args.only_step:
@@ -60,8 +62,8 @@ def run(args: argparse.Namespace) -> None:
     from nextlong.engine import local
     from nextlong.retrieval.encoders.base import preloaded
 
-    with held_back():  # Python may report a Ctrl-C that cuts an import short as one that nobody handled
-        # Started even if no step has to run: workers import beside this process, which has imports of half a second left.
+    with held_back():  # Python may report a Ctrl-C during an import as an unhandled exception
+        # Started even if no step has to run: workers import while this process still has half a second of imports to do.
         if recipe.executor == "local":
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
@@ -77,17 +79,17 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
     if args.before:
         with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse") as opened:
             needed = opened.run_before(step)
-        told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
+        outcome, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
         match = re.fullmatch(r"(\d+)/(\d+)", given)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, from 1")
+            raise NextlongError(f"--tasks {given} is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64")
         with pipeline.session(recipe, reporter=progress, mode="together") as opened:
             ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
-        told, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
+        outcome, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
         if total:
             message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
-    present(args, told, message)
+    present(args, outcome, message)
 
 
 def run_recipe(
@@ -102,7 +104,7 @@ def run_recipe(
     shown, run_dir = console(stderr=args.json), recipe.run_path
     before, name = record.current(run_dir), record.name_for(recipe, run_dir)
     if not recipe.overridden and before not in (None, name):
-        message = f"{run_dir} opens the variant {before} until this run is finished, then {name}"
+        message = f"{run_dir} opens the variant {before} until this run has finished, and {name} from then on"
         tables.say(message, console(stderr=True))
     written = run(recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs)
     (made,) = written.runs
@@ -121,18 +123,20 @@ def run_recipe(
 
 
 def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
-    """Return the name of a variant, what opens it, and what `RUN` opens; "" for an only variant with the recipe's settings."""
+    """Return the name of a variant, how to open it, and what `RUN` opens; "" for the only variant of the recipe's settings."""
     from nextlong.artifacts import record
 
     name, run_dir = made.variant.name, made.path
     if recipe.overridden:
         own = record.current(run_dir)
-        kept = f"{run_dir} still opens {own}" if own else f"{run_dir} opens nothing until the recipe runs without --set"
+        kept = (
+            f"{run_dir} still opens {own}" if own else f"{run_dir} opens no variant until the recipe runs without --set"
+        )
         hint = "" if recipe.name or len(name) <= record.LONG_NAME else "; --name NAME gives it a shorter name"
         return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
     others = made.other_variants()
     if before in others:  # not if another process has removed it
-        return f"{name}, which {run_dir} opens from now on; {run_dir}@{before} opens what it opened before"
+        return f"{name}, which {run_dir} now opens; {run_dir}@{before} opens the previous variant"
     return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""
 
 

@@ -34,7 +34,9 @@ def train(args: argparse.Namespace) -> None:
         raise NextlongError(f"train takes one recipe, not {' '.join(args.words)!r}; or: nextlong train init RECIPE …")
     given = [f"--{name}" for name in ("data", "chat", "model", "preset", "out", "force") if getattr(args, name)]
     if given:
-        raise NextlongError(f"{', '.join(given)} belongs to `nextlong train init`; change a recipe by --set KEY=VALUE")
+        raise NextlongError(
+            f"{', '.join(given)} belongs to `nextlong train init`; change a recipe with --set KEY=VALUE"
+        )
     recipe, shown = TrainRecipe.load(args.words[0], overrides=args.overrides), console(stderr=args.json)
     if args.emit:
         from nextlong.train.emit import emit
@@ -69,9 +71,9 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         option = "--dry-run" if args.dry_run else f"--emit {' '.join(args.emit)}"
         raise NextlongError(f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}")
     if args.data and args.chat:
-        raise NextlongError("--data and --chat name two kinds of rows; remove one")
+        raise NextlongError("--data and --chat exclude each other; remove one")
     if files := [run for run in args.data if Path(run).is_file()]:
-        raise NextlongError(f"--data {files[0]} is a file, not a run; conversations are given as --chat {files[0]}")
+        raise NextlongError(f"--data {files[0]} is a file, not a run; for conversations use --chat {files[0]}")
     keys, model, overrides = preset(args.preset) if args.preset else {}, args.model, tuple(args.overrides)
     if not model and "model.scratch" not in keys and not any(word.startswith("model") for word in overrides):
         example = "for example --model meta-llama/Meta-Llama-3-8B or a folder with config.json and weights"
@@ -94,19 +96,21 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
         recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"tokens_per_step": whole})})
-        notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
+        notes = [
+            f"training.tokens_per_step: {whole:,} instead of {given:,}, a multiple of the rows' {row_tokens:,} tokens"
+        ]
     if model and not is_local:
-        notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
+        notes.append(f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub")
     heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
     heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
     _write(args, path, commented_yaml(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
 
 
 def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: Sequence[str] = ()) -> None:
-    """Write a recipe, and print what was changed in it and the next command."""
+    """Write a recipe, and print notes on it and the next command."""
     write(path, text, overwrite=args.force)
-    told = [*notes, f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run"]
-    present(args, {"recipe": str(path), "out": out}, "\n".join(told))
+    messages = [*notes, f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run"]
+    present(args, {"recipe": str(path), "out": out}, "\n".join(messages))
 
 
 def replicate(args: argparse.Namespace) -> None:
@@ -126,7 +130,7 @@ def replicate(args: argparse.Namespace) -> None:
         out = args.out or f"nextlong-replicate-{name}"
         recipe = recipes.recipe_from(name, out=out, sources=args.corpus, overrides=args.overrides)
     elif args.corpus:
-        raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
+        raise NextlongError("--corpus belongs to --preset and init; a recipe has its own corpus (corpus.sources)")
     else:
         elsewhere = [f"out={args.out}"] if args.out else []
         recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
@@ -182,7 +186,7 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
 
 def evaluate_command(args: argparse.Namespace) -> None:
     if args.model not in ("report", "judge", "import", "data") and args.files:
-        raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
+        raise EvaluateError(f"unexpected argument {args.files[0]} after the model; evaluate one model at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -219,7 +223,9 @@ def _download(args: argparse.Namespace, shown: Console) -> None:
 
     suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
     if not suites or args.out is None:
-        raise EvaluateError("data: run nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+        raise EvaluateError(
+            "data needs suites and --out: nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
+        )
     names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
     present(args, download(list(dict.fromkeys(names)), args.out, shown))
 

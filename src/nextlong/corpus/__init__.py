@@ -1,1 +1,1 @@
-"""Corpus: records → documents → chunks."""
+"""Corpus: records → documents → chunks, without duplicates and evaluation texts."""

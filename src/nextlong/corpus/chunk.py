@@ -1,9 +1,9 @@
-"""Chunk: split each document into chunks of about `max_chars` characters, losing nothing.
+"""Chunk: split each document into chunks of at most about `max_chars` characters, without loss.
 
-In:  DOCUMENTS of one shard, and which of its rows to keep.
-Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly. The paper's
-greedy rule (§3.1.1: add paragraphs while the buffer stays within s) equals "cut at the last newline within the next s
-characters", one backward search per chunk.
+In:  DOCUMENTS of one shard, and the rows to keep.
+Out: CHUNKS of that shard: character offsets, no copies of text. The slices of a document, in order, rebuild it exactly. The
+paper's greedy rule (§3.1.1: add paragraphs while the buffer has at most s characters) equals "cut at the last newline within
+the next s characters", which is one backward search per chunk.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nextlong.recipe.keys import Chunk
 
 Span = tuple[int, int]
 
-# A sentence ends with one of these, a word before one of those; the cut comes behind them.
+# Ends of sentences and of words; a cut comes after them.
 _SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".) ", "。", "！", "？", "؟ ", "। ")
 _WORD_ENDS = (" ", "\t", "\u3000", "\u00a0")
-_LONGEST_CLUSTER = 32  # characters that show as one; longer runs of marks are no text
+_LONGEST_CLUSTER = 32  # characters displayed as one; longer runs of marks are not text
 
 
 def chunk_text(
@@ -38,21 +38,20 @@ def chunk_text(
     length: Literal["slice", "paper"] = "slice",
     oversize: Literal["split", "keep"] = "split",
 ) -> list[Span]:
-    """Return the chunks of a text as character offsets [start, end) that tile it.
+    """Return the chunks of a text as character offsets [start, end), which cover it without gaps.
 
-    `length="slice"` counts every character of a chunk; `"paper"` counts its paragraphs without the newlines between them,
-    as the authors' published function does. A paragraph over `max_chars` is cut at sentence ends, then words, then
-    anywhere (`oversize="split"`), or becomes a chunk of its own (`"keep"`, the paper's). Raises ValueError if `max_chars` is
-    not positive.
+    `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines between its paragraphs, like the
+    authors' published function. A paragraph over `max_chars` is cut at sentence ends, then words, then anywhere
+    (`oversize="split"`), or becomes one chunk (`"keep"`, as in the paper). Raises ValueError if `max_chars` is not positive.
     """
     if max_chars < 1:
-        raise ValueError(f"max_chars={max_chars}: a chunk needs at least one character")
+        raise ValueError(f"max_chars={max_chars} must be positive")
     if length == "paper":
         return _chunk_by_paragraph_lengths(text, max_chars=max_chars, oversize=oversize)
     spans, start, total = [], 0, len(text)
     while total - start > max_chars:
         end = text.rfind("\n", start, start + max_chars) + 1
-        if not end:  # the first paragraph alone is over the limit
+        if not end:  # the next paragraph alone exceeds the limit
             if oversize == "split":
                 end = _split_paragraph(text, start, start + max_chars)
             else:
@@ -65,7 +64,7 @@ def chunk_text(
 
 
 def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal["split", "keep"]) -> list[Span]:
-    # filled[i]: characters of the first i paragraphs, newlines not counted; paragraph i starts at filled[i] + i.
+    # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts at filled[i] + i.
     filled = list(accumulate(map(len, text.split("\n")), initial=0))
     paragraphs = len(filled) - 1
     spans, first = [], 0
@@ -84,14 +83,14 @@ def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal[
 
 
 def _split_paragraph(text: str, start: int, end: int) -> int:
-    """Return where to cut within (start, end]: behind the last sentence, else the last word, else near `end`."""
+    """Return where to cut within (start, end]: after the last sentence, else after the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
         marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
         if best := max((found + size for found, size in marks_before if found >= 0), default=0):
             return best
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
         before, after = text[cut - 1], text[cut]
-        # A cut must not part a letter from its marks, an emoji from its modifiers, or \r from \n.
+        # Do not separate a letter from its marks, an emoji from its modifiers, or \r from \n.
         is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
         if not is_mark and "\u200d" not in (before, after) and before + after != "\r\n":
             return cut
@@ -99,16 +98,16 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
 
 
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
-    """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
+    """DOCUMENTS → CHUNKS; `keep` is the step that decides which documents are kept."""
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
-    # 21 bytes: 4 + 8 + 8 and a bit.
+    # A row of CHUNKS has 4 + 8 + 8 bytes and one bit.
     estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks=per_shard)
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> ChunkResult:
-    """Chunk the kept documents of one shard by the `options` of `chunk_text`; writes `{out}.chunks.arrow`."""
+    """Chunk the kept documents of one shard with the `options` of `chunk_text`; write `{out}.chunks.arrow`."""
     kept = np.load(keep)
     first_row = chunks = chars = 0
     with (

@@ -1,12 +1,12 @@
-"""Decontaminate: the chunks without those that share a run of words with evaluation texts.
+"""Decontaminate: remove chunks that share a run of words with evaluation texts.
 
-In:  evaluation files of any layout (every string in them counts), and the documents and chunks of each shard.
-Out: CHUNKS without the contaminated ones, and how many chunks each file met.
+In:  evaluation files of any layout (every string in them is used), and the documents and chunks of each shard.
+Out: CHUNKS without the contaminated ones, and the number of chunks that each file matched.
 
-Words are lower-cased runs of letters and digits. Runs of n words, 13 as for GPT-3 (Brown et al. 2020, appendix C), are sought
-in whole documents; one across a chunk border marks both chunks. A text of 8 to n - 1 words counts as a whole, one of 3 to 7
-only if it is a question (it ends in a question mark, or JSON calls it one): answers of that length are names, which occur in
-many documents.
+Words are lower-cased runs of letters and digits. Runs of n words, 13 as for GPT-3 (Brown et al. 2020, appendix C), are searched
+in whole documents; a run across a chunk boundary marks both chunks. A text of 8 to n - 1 words is compared as a whole; one of 3
+to 7 words only if it is a question (it ends in a question mark, or its JSON key is `question`), because short answers are names
+that occur in many documents.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ _LONGEST_FIELD_CHARS: Final = 64_000_000
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md")
 _KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
 
-# One row per distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
+# One row per distinct head: the hash of the first five words of a run (or all, if it has fewer); ascending by words, then hash.
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row per distinct run of words and file that contains it, ascending.
 _GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 
 
 class DecontaminateResult(ChunkResult):
-    """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
+    """Counts of the kept chunks, the number of removed ones, matches per file, and one `example` in row `example_doc_row`."""
 
     contaminated: int
     files: dict[str, int]
-    example: str  # "" where nothing was met
+    example: str  # "" without a match
     example_doc_row: int = -1
 
 
 def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps from all chunks to those without evaluation text; none if there is no evaluation file."""
+    """Return the steps that remove contaminated chunks; none if there are no evaluation files."""
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
@@ -86,7 +86,7 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
 
 @contextmanager
 def _explained(file: str) -> Iterator[None]:
-    """Turn what reading an evaluation file raises into a CorpusError that names it."""
+    """Turn errors of reading an evaluation file into a CorpusError that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -99,10 +99,10 @@ def _explained(file: str) -> Iterator[None]:
 def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:
     """Write the runs of words of evaluation files (paths or URLs) as `{out}.heads.npy` and `{out}.grams.npy`.
 
-    A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
-    for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
+    No run starts where the next words are not a head, which excludes nearly all positions at once. Raises CorpusError for a
+    file that is missing, unreadable, of unknown format, or without a text long enough to search for.
     """
-    # Hash and length in words of heads; hash, file and length of runs.
+    # Heads: hash and length in words. Runs: hash, file and length.
     heads, grams = [np.empty(0, _HEADS)], [np.empty(0, _GRAMS)]
     for number, file in enumerate(files):
         file_runs, texts = 0, _texts_of(file)
@@ -125,11 +125,11 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                     file_runs += len(at)
         if not file_runs:
             raise CorpusError(
-                f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
-                f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
+                f"decontaminate: {file} has no text of at least {min(ngram, _LEAST_WORDS)} words and no question of at least "
+                f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to search for; remove it from the list"
             )
     for name, parts, major, minor in (("heads", heads, "words", "hash"), ("grams", grams, "hash", "file")):
-        # Ascending by two columns, one row of each pair of values.
+        # Distinct rows, ascending by two columns.
         rows = np.concatenate(parts)
         rows = rows[np.lexsort((rows[minor], rows[major]))]
         is_new = np.ones(len(rows), np.bool_)
@@ -139,19 +139,19 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
 
 
 def _take(texts: Iterator[str], chars: int) -> Iterator[str]:
-    """Yield texts up to the one that reaches this many characters."""
+    """Yield texts until they have this many characters."""
     while chars > 0 and (text := next(texts, None)) is not None:
         yield text
         chars -= len(text)
 
 
 def _texts_of(file: str) -> Iterator[str]:
-    """Yield every string of a file, keys of JSON objects aside; of plain text each line and each paragraph of several."""
+    """Yield every string of a file except JSON keys; of plain text, each line and each paragraph of several lines."""
     path = PurePosixPath(file)
     compression = COMPRESSIONS.get(path.suffix)
     kind = path.with_suffix("").suffix if compression else path.suffix
     if kind not in _SUFFIXES:
-        raise CorpusError(f"decontaminate: {file} is of no known format; name files that end in {_KNOWN}")
+        raise CorpusError(f"decontaminate: {file} has an unknown format; use files that end in {_KNOWN}")
     with (
         _explained(file),
         fsspec.open(file, "rb", compression=compression) as raw,
@@ -163,17 +163,17 @@ def _texts_of(file: str) -> Iterator[str]:
             for line in filter(str.strip, stream):
                 yield from _strings(json.loads(line))
         elif kind in (".csv", ".tsv"):
-            csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
+            csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the default is 131,072 characters
             for row in csv.reader(stream, delimiter="," if kind == ".csv" else "\t"):
                 yield from row
         else:
             for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
-                lines = paragraph.split("\n")  # each may be a question, and all of them one text
+                lines = paragraph.split("\n")  # each line may be a question, and all of them one text
                 yield from lines if len(lines) == 1 else [*lines, paragraph]
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield the strings in a JSON value; those of a list of strings joined as well, for each alone may be too short."""
+    """Yield the strings in a JSON value; also the joined strings of a list, because each alone may be too short."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -189,34 +189,34 @@ def _strings(value: Any) -> Iterator[str]:
 def _decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> DecontaminateResult:
-    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`."""
-    wanted = _Wanted(heads, grams)
+    """Write `{out}.contaminated.npy`, one bool per chunk row of the shard, and the other rows as `{out}.chunks.arrow`."""
+    targets = _Targets(heads, grams)
     table = read_chunks(chunks)
-    met = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
+    matched = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
     example, example_doc_row, first_doc = "", -1, 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
-            # The chunks of the batch are rows [low, high); only documents that have chunks are looked at, as one text.
+            # The chunks of the batch are rows [low, high). Only documents with chunks are searched, joined to one text.
             low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
             if low < high:
                 rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
                 texts = batch.column("text").take(pa.array(rows)).to_pylist()
                 text = "\n".join(texts)
                 text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
-                firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted)
+                firsts, lasts, of_file = _matches(hash_words(text), text_starts, targets)
                 starts = text_starts[text_of_chunk] + table["start"][low:high]
-                # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over
-                # the chunks counts the matches that overlap each chunk.
+                # changes[f, c] is the number of matches of file f that begin in chunk c, minus those that ended before it. Its
+                # cumulative sum over the chunks counts the matches that overlap each chunk.
                 changes = np.zeros((len(files), len(starts) + 1), np.int64)
                 np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
                 np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
-                met[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
+                matched[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
                 if len(firsts) and not example:
                     example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
                     example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
             first_doc += batch.num_rows
-    contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
+    contaminated: NDArray[np.bool_] = np.logical_or.reduce(matched, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
     kept = {name: column[~contaminated] for name, column in table.items()}
     batch = pa.record_batch(list(map(pa.array, kept.values())), schema=schemas.CHUNKS)
@@ -227,17 +227,17 @@ def _decontaminate_shard(
         chunks=batch.num_rows,
         chars=int((kept["end"] - kept["start"]).sum()),
         contaminated=int(contaminated.sum()),
-        files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
+        files=dict(zip(files, matched.sum(axis=1).tolist(), strict=True)),
         example=example,
         example_doc_row=example_doc_row,
     )
 
 
-class _Wanted:
-    """What `_evaluation_grams` wrote, laid out for looking up."""
+class _Targets:
+    """The heads and runs of `_evaluation_grams`, prepared for searching."""
 
     def __init__(self, heads: Path, grams: Path) -> None:
-        # By their words: hashes, ascending, and which of their last bits occur (64 MB at most), which spares most a search.
+        # By length in words: hashes, ascending, and which of their last bits occur (at most 64 MB), which avoids most searches.
         self.heads: dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]] = {}
         rows, runs = np.load(heads), np.load(grams)
         for size in np.unique(rows["words"]).tolist():
@@ -245,33 +245,33 @@ class _Wanted:
             occurs = np.zeros(1 << min(max((8 * len(ascending)).bit_length(), 12), 26), np.bool_)
             occurs[ascending & np.uint64(len(occurs) - 1)] = True
             self.heads[size] = ascending, occurs
-        # Of the runs, (g,) each: the hash, ascending, and the file; and their lengths in words.
+        # (g,) hash of each run, ascending, and its file; and the distinct lengths in words.
         self.hashes, self.files = (np.ascontiguousarray(runs[name]) for name in ("hash", "file"))
         self.lengths = np.unique(runs["words"]).tolist()
 
 
-def _matches(words: Words, text_starts: NDArray[np.int64], wanted: _Wanted) -> tuple[NDArray[Any], ...]:
-    """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
-    # Of each match found: first character, end of the last character, number of the evaluation file.
+def _matches(words: Words, text_starts: NDArray[np.int64], targets: _Targets) -> tuple[NDArray[Any], ...]:
+    """Return first character, last character and file of every match, in order; no match crosses into the next text."""
+    # Of each match: first character, end of the last character, number of the evaluation file.
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
-    places = {}  # of heads, by their words
-    for size, (ascending, occurs) in wanted.heads.items():
+    places = {}  # of heads, by length in words
+    for size, (ascending, occurs) in targets.heads.items():
         of_words = ngrams(words.hashes, size)
         at = np.flatnonzero(occurs[of_words & np.uint64(len(occurs) - 1)])
         places[size] = at[_find(ascending, of_words[at]) >= 0]
-    for length in wanted.lengths:
+    for length in targets.lengths:
         at = places[min(length, _HEAD_WORDS)]
         at = at[at + length <= len(words.hashes)]
         text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
         at = at[words.ends[at + length - 1] <= text_ends]
-        # The `length` words from each place on, one run behind the other; of their n-grams every `length`-th is a run.
-        rows = _find(wanted.hashes, ngrams(words.hashes[at[:, None] + np.arange(length)].ravel(), length)[::length])
+        # The `length` words from each place, one run after the other; every `length`-th of their n-grams is a run.
+        rows = _find(targets.hashes, ngrams(words.hashes[at[:, None] + np.arange(length)].ravel(), length)[::length])
         at, rows = at[rows >= 0], rows[rows >= 0]
-        while len(at):  # a run that occurs in several files has consecutive rows
-            columns.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
-            more = rows + 1 < len(wanted.hashes)
+        while len(at):  # a run of several files has consecutive rows
+            columns.append((words.starts[at], words.ends[at + length - 1], targets.files[rows]))
+            more = rows + 1 < len(targets.hashes)
             at, rows = at[more], rows[more] + 1
-            same = wanted.hashes[rows] == wanted.hashes[rows - 1]
+            same = targets.hashes[rows] == targets.hashes[rows - 1]
             at, rows = at[same], rows[same]
     firsts, lasts, of_file = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((of_file, lasts, firsts))
@@ -279,7 +279,7 @@ def _matches(words: Words, text_starts: NDArray[np.int64], wanted: _Wanted) -> t
 
 
 def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the first row that holds each value, shape (n,); −1 where none does."""
+    """Return the first row with each value, shape (n,); −1 if there is none."""
     rows = np.searchsorted(ascending, values)
     held: NDArray[np.bool_] = np.less(rows, len(ascending))
     held[held] = ascending[rows[held]] == values[held]

@@ -1,7 +1,7 @@
-"""Filter report: for each reason for which a record or document is not in the corpus, how many there are, with examples.
+"""Filter report: how many records, documents and chunks were filtered out for each reason, with examples.
 
-In:  the counts of ingest, select, near_duplicates and decontaminate, and the files in which they say which.
-Out: one JSON file for people to look at. Kept documents are checked for ids that two of them share.
+In:  the counts of ingest, select, near_duplicates and decontaminate, and their files. Out: one JSON file for people to read.
+Also counts kept documents that share an id.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,33 +30,38 @@ from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, TaskResult
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
-_EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from those over a cap
+_EXAMINED: Final = 200  # removed documents examined, to distinguish duplicates from documents over a cap
 _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
 _Paths = Sequence[Path]
 _SUFFIX: Final = ".filter_report.json"
-# Why a filter left something out; behind the first stands what is wrong with the records.
-REJECTED = "rejected: "
-EXCLUDED = "excluded by ingest.exclude"
-EXACT = "exact duplicate of another document"
-NORMALIZED = "normalized duplicate of another document"
-OVER = "over max_documents, max_chars or weight"
-NEARLY_EQUAL = "near-duplicate of another document"
-CONTAMINATED = "shares words with an evaluation text"
+
+
+class FilterReason(StrEnum):
+    """Why a record, document or chunk was filtered out; `REJECTED` is followed by the kind of reject."""
+
+    REJECTED = "rejected: "
+    FILTERED = "removed by the source filter"
+    EXCLUDED = "excluded by ingest.exclude"
+    EXACT = "exact duplicate of another document"
+    NORMALIZED = "normalized duplicate of another document"
+    OVER = "over max_documents, max_chars or weight"
+    NEAR_DUPLICATE = "near-duplicate of another document"
+    CONTAMINATED = "shares words with an evaluation text"
 
 
 class LeftOutResult(TaskResult):
-    """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
+    """How many records, documents or chunks were filtered out, by reason, and how many kept documents share an id."""
 
     left_out: dict[str, int]
-    same_ids: int = 0  # that have the user's id of an earlier one
-    same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
+    same_ids: int = 0  # documents with the user's id of an earlier one
+    same_id_example: tuple[str, ...] = ()  # source, id and beginnings of two of them
 
 
 @dataclass(frozen=True)
 class Example:
-    """One that was left out: its own id, the source's name, how its text begins, and what there is to say of it."""
+    """One filtered record, document or chunk: its id, its source, the beginning of its text, and a note."""
 
     source_id: str
     source: str
@@ -65,7 +71,7 @@ class Example:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How many `unit` were left out for one reason; `examples` are some of them."""
+    """The number of `unit` filtered out for one reason, with some examples."""
 
     reason: str
     unit: str
@@ -77,17 +83,17 @@ _REPORT = TypeAdapter(tuple[LeftOut, ...])
 
 
 def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
-    """Return what the step `filter_report` wrote."""
+    """Return the report that the step `filter_report` wrote."""
     return _REPORT.validate_json(done.file(_SUFFIX).read_bytes())
 
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
-    """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
+    """Report what each filter removed; `others` are the steps that remove near-duplicates and contaminated text."""
     reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
     places = [place for place, of_source in enumerate(splits) for _ in of_source]  # of each task's source
     labels = [source.label for source in settings.sources]
     task = partial(_write_filter_report, places=places, labels=labels, dedup=settings.dedup)
-    # Read are three hashes and two marks of each document.
+    # The step reads three hashes and two bools of each document.
     estimate = Estimate(
         work="documents", seconds=1e-7, memory=lambda of: 8 * of.documents, reads=lambda of: 26 * of.documents
     )
@@ -98,7 +104,7 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
 def _write_filter_report(
     out: Path, *, done: Artifacts, places: Sequence[int], labels: Sequence[str], dedup: str
 ) -> LeftOutResult:
-    """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
+    """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share an id."""
     ingested = done["ingest"].results(IngestResult)
     documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
     found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
@@ -111,10 +117,13 @@ def _write_filter_report(
                     examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
         if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
             break
-    reasons = [LeftOut(f"{REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind])) for kind in sorted(found)]
+    reasons = [
+        LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind]))
+        for kind in sorted(found)
+    ]
     for reason, removed, examples in (
-        ("removed by the source filter", "filtered_out", "filter_examples"),
-        (EXCLUDED, "excluded", "excluded_examples"),
+        (FilterReason.FILTERED, "filtered_out", "filter_examples"),
+        (FilterReason.EXCLUDED, "excluded", "excluded_examples"),
     ):
         named = [
             Example(source_id, labels[place], head, "")
@@ -124,12 +133,12 @@ def _write_filter_report(
         reasons.append(LeftOut(reason, "documents", sum(getattr(part, removed) for part in ingested), _spread(named)))
     source_of = [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)]
     reasons += _by_select(done, source_of, dedup)
-    stay = keep  # of the last step that removes documents
+    kept = keep  # files of the last step that removes documents
     if "near_duplicates" in done:
-        near, stay = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
-        gone, stays = np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
-        some = _examples(documents, gone, ["near-duplicate of "] * len(gone), beside=stays)
-        reasons.append(LeftOut(NEARLY_EQUAL, "documents", near.near_duplicates, some))
+        near, kept = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
+        removed_ids, kept_ids = np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
+        some = _examples(documents, removed_ids, ["near-duplicate of "] * len(removed_ids), others=kept_ids)
+        reasons.append(LeftOut(FilterReason.NEAR_DUPLICATE, "documents", near.near_duplicates, some))
     if "decontaminate" in done:
         contaminated = done["decontaminate"].results(DecontaminateResult)
         shares = {
@@ -138,66 +147,70 @@ def _write_filter_report(
             if part.example_doc_row >= 0
         }
         some = _examples(documents, list(shares), list(shares.values()))
-        reasons.append(LeftOut(CONTAMINATED, "chunks", sum(part.contaminated for part in contaminated), some))
+        reasons.append(
+            LeftOut(FilterReason.CONTAMINATED, "chunks", sum(part.contaminated for part in contaminated), some)
+        )
     reasons = [one for one in reasons if one.count]
     Path(f"{out}{_SUFFIX}").write_bytes(_REPORT.dump_json(tuple(reasons), indent=1))
-    count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), stay)
+    count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), kept)
     return LeftOutResult(left_out={one.reason: one.count for one in reasons}, same_ids=count, same_id_example=example)
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
-    """Tell duplicates from documents over caps and weights; `source_of` says which source each shard is of."""
+    """Distinguish duplicates from documents over caps and weights; `source_of` is the source of each shard."""
     ingest, keep = done["ingest"], done["select"].files(".keep.npy")
     documents, all_hashes = ingest.files(".documents.arrow"), ingest.files(".hashes.npy")
     all_compared = ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
-    dropped: list[int] = []  # ids of some documents that select did not keep, from as many shards as there are
+    dropped: list[int] = []  # ids of some documents that select removed, from as many shards as possible
     for shard, path in enumerate(keep):
         rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(keep))]
         dropped += schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
-    # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
-    wanted = lookup.array_rows(np.array(dropped, np.int64), all_compared)
-    # By the hash compared, which of all that have it is kept: place of the source, hash of the content, id.
+    # (n,) the compared hash of each of them; all shards are searched for other documents with one of these hashes.
+    dropped_hashes = lookup.array_rows(np.array(dropped, np.int64), all_compared)
+    # For each compared hash, the kept document: source, content hash, id.
     kept: dict[int, tuple[int, int, int]] = {}
     for shard, (compared_path, hash_path) in enumerate(zip(all_compared, all_hashes, strict=True) if dropped else ()):
         compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
         hashes = np.load(hash_path, mmap_mode="r")
-        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
-            this = (source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
-            kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
-    stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
-    equal = {doc: stays for doc, stays in stays_of.items() if stays != doc}
+        for row in np.flatnonzero(np.isin(compared, dropped_hashes)).tolist():
+            candidate = (source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            kept[int(compared[row])] = min(candidate, kept.get(int(compared[row]), candidate))
+    kept_of = {doc: kept[value][2] for doc, value in zip(dropped, dropped_hashes.tolist(), strict=True)}
+    equal = {doc: other for doc, other in kept_of.items() if other != doc}
     capped, is_exact = [doc for doc in dropped if doc not in equal], dedup != "normalized"
     notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
-    duplicates = _examples(documents, list(equal), notes, beside=list(equal.values()))
+    duplicates = _examples(documents, list(equal), notes, others=list(equal.values()))
     selected, over = done["select"].result(SelectResult), _examples(documents, capped, [""] * len(capped))
     return [
-        LeftOut(EXACT if is_exact else NORMALIZED, "documents", selected.duplicates, duplicates),
-        LeftOut(OVER, "documents", selected.capped + selected.weighted_out, over),
+        LeftOut(
+            FilterReason.EXACT if is_exact else FilterReason.NORMALIZED, "documents", selected.duplicates, duplicates
+        ),
+        LeftOut(FilterReason.OVER, "documents", selected.capped + selected.weighted_out, over),
     ]
 
 
 def _examples(
-    documents: _Paths, doc_ids: Sequence[int], notes: Sequence[str], *, beside: Sequence[int] = ()
+    documents: _Paths, doc_ids: Sequence[int], notes: Sequence[str], *, others: Sequence[int] = ()
 ) -> tuple[Example, ...]:
-    """Return some of the documents as examples, each with its note, followed by the name of the one `beside` it."""
+    """Return some of the documents as examples, each with its note and the name of its counterpart in `others`."""
     if not doc_ids:
         return ()
     places = list(_spread(range(len(doc_ids))))
-    others = lookup.source_ids(np.array(beside)[places], documents).tolist() if beside else [""] * len(places)
+    names_of_others = lookup.source_ids(np.array(others)[places], documents).tolist() if others else [""] * len(places)
     columns = lookup.document_columns(np.array(doc_ids)[places], documents, ("source_id", "source", "text"))
-    rows = zip(*(column.tolist() for column in columns), places, others, strict=True)
+    rows = zip(*(column.tolist() for column in columns), places, names_of_others, strict=True)
     return tuple(Example(name, own, text[:_HEAD_CHARS], notes[place] + other) for name, own, text, place, other in rows)
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a few of the items, evenly spread over them."""
+    """Return a few evenly spaced items."""
     return tuple(items[:: max(1, len(items) // _EXAMPLES)][:_EXAMPLES])
 
 
 def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
-    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id."""
+    """Count kept documents with the id of an earlier one; also return source, id and beginnings of two with one id."""
     kept = [np.load(path, mmap_mode="r") for path in keep]
-    # (kept documents,): 8 bytes for each, the only array here that grows with the corpus.
+    # (kept documents,), 8 bytes each: the only array here that grows with the corpus.
     ordered = np.empty(sum(int(np.count_nonzero(stays)) for stays in kept), np.uint64)
     end = 0
     for path, stays in zip(id_hashes, kept, strict=True):

@@ -1,8 +1,8 @@
 """Ingest: files → documents.
 
-In:  a few files of one source, or a part of one.
-Out: DOCUMENTS shards in file order, each with .npy files of one value a document, from which later steps select and sample
-without reading text; and the rejects, with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they
+In:  a few files of one source, or a part of one file.
+Out: DOCUMENTS shards in file order, and .npy files with one value per document, from which later steps select and sample
+without reading text; also the rejects, with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they
 were read.
 """
 
@@ -40,11 +40,11 @@ _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
 _FILTER_EXAMPLES: Final = 2  # per task
 _HEAD_CHARS: Final = 200  # of an excluded document, as an example
-_ELSEWHERE: Final = "excluded_elsewhere"  # in the configuration: how many entries of the list are of other sources
+_ELSEWHERE: Final = "excluded_elsewhere"  # config key: number of entries in the exclusion list for other sources
 _SHOWN_COLUMNS: Final = 20
-_MAX_HEADS: Final = 64  # files of a source that are opened in advance; each takes a moment, or a request
+_MAX_HEADS: Final = 64  # files of a source to open before the run; each takes a moment, or a request
 _ASCII: Final = bytes(range(128))
-# What str.isspace and str.lower do to ASCII, as a table over bytes.
+# str.lower of ASCII with white space replaced by blanks, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
     ord(" ") if code < 128 and chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code
     for code in range(256)
@@ -60,7 +60,7 @@ def ingest_step(
     shard_bytes: int,
     when_ingested: Callable[[Artifact], None],
 ) -> Step:
-    """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
+    """files → DOCUMENTS; too many rejects are an error at the end. `line_counts` are the `line_counts_steps`."""
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -84,10 +84,10 @@ def ingest_step(
                     raise CorpusError(f"{key}.metadata: {none} in {name!r}; correct or remove the name")
             if documents and source.names_ids and sum(result.without_id for result in own) == documents:
                 known = next((list(columns) for file in files[place] if (columns := head_columns(file, source))), [])
-                raise _no_ids(source, f"{none} there", known, key=f"{key}.id")
+                raise _no_ids(source, f"{none} in this column", known, key=f"{key}.id")
         when_ingested(done)
 
-    # How Parquet files and files compressed as a whole are divided.
+    # The parts of Parquet files, and of files compressed as a whole.
     parts = [part for of_source in splits for parts in of_source for part in parts]
     row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
     skipping = [[part.file.name, part.start] for part in parts if part.skips]
@@ -96,7 +96,7 @@ def ingest_step(
     for key, value in ((_ELSEWHERE, elsewhere), ("row_groups", row_groups), ("decompressed_from", skipping)):
         config |= {key: value} if value else {}
     for source, inputs, exclusion in zip(ingest.sources, files, exclusions, strict=True):
-        named = [[file.name, file.identity] for file in inputs]  # below the source: a corpus that was moved is the same
+        named = [[file.name, file.identity] for file in inputs]  # relative names: a corpus that was moved is the same
         own: Json = {key: getattr(source, key) for key in ("format", "id", "label", "text")} | {"files": named}
         optional = {
             "filter": source.filter,
@@ -115,17 +115,18 @@ def ingest_step(
 def _ingest_split(
     out: Path, *, parts: Parts, source: Source, settings: Ingest, shard_bytes: int, exclusion: Exclusion, is_first: bool
 ) -> IngestResult:
-    """Write one task's documents as `{out}.{k:04d}.documents.arrow`, with `.hashes.npy` (uint64), `.chars.npy` (int64) and more.
+    """Write the documents of one task as `{out}.{k:04d}.documents.arrow`, with `.hashes.npy` (uint64), `.chars.npy` (int64) and
+    others.
 
-    `.id_hashes.npy` (uint64) are of source and id; `.normalized.npy` (uint64), under `dedup: normalized`, is each
-    `normalized_hash`. A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to
-    `{out}.rejects.arrow`. The first task of a source writes what is excluded of it to `{out}.excluded.json`;
-    `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task. Raises CorpusError
-    for a file that cannot be read to its end.
+    `.id_hashes.npy` (uint64) hashes source and id; `.normalized.npy` (uint64), for `dedup: normalized`, has each
+    `normalized_hash`. A shard is closed once its text has `shard_bytes` UTF-8 bytes. Rejects, if any, are written to
+    `{out}.rejects.arrow`. The first task of a source writes its exclusions to `{out}.excluded.json`; `{out}.excluded_met.json`
+    holds the entries ("" for a whole source) that match a document of this task. Raises CorpusError for a file that cannot be
+    read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
-    held: list[tuple[str, int, str]] = []  # rejects that are yet to be written
+    pending: list[tuple[str, int, str]] = []  # rejects not yet written
     kinds, removed = Counter[RejectKind](), Counter[str]()
     example, without_id, met = "", 0, set[str]()
     examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
@@ -144,18 +145,18 @@ def _ingest_split(
                     continue
                 if not (problem := text_problem(item.text, settings.max_document_chars)):
                     documents.add(item)
-                    # Readers name a record without an id of its own by its place.
+                    # Readers give a record without an id the name of its place.
                     without_id += source.names_ids and item.source_id in (f"{name}:{item.line}", name)
                     continue
                 item = Reject(name, item.line, *problem)
             example = example or f"{item.file}:{item.line}: {item.reason}"
             kinds[item.kind] += 1
-            held.append((item.file, item.line, item.reason))
-            if len(held) >= _BATCH_ROWS:
-                rejects.write(zip(*held, strict=True))
-                held = []
-    if held:
-        rejects.write(zip(*held, strict=True))
+            pending.append((item.file, item.line, item.reason))
+            if len(pending) >= _BATCH_ROWS:
+                rejects.write(zip(*pending, strict=True))
+                pending = []
+    if pending:
+        rejects.write(zip(*pending, strict=True))
     documents.close()
     rejects.close()
     if exclusion.identity:
@@ -171,7 +172,7 @@ def _ingest_split(
         reject_reasons={kind.value: count for kind, count in sorted(kinds.items())},
         example=example,
         shards=documents.shards,
-        # The page cache still holds a small file.
+        # Small files are still in the page cache.
         input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file),
         filtered_out=removed["filtered_out"],
         filter_examples=tuple(examples["filtered_out"]),
@@ -183,7 +184,7 @@ def _ingest_split(
 
 
 def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
-    """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
+    """Return how many entries of the exclusion list matched no document during ingest, and the number of entries."""
     names = [name for part in ingested.manifest["parts"] for name in part["files"]]
     lists, tasks = (
         [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
@@ -196,8 +197,8 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
 
 
 def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
-    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names."""
-    # JSON lines may have an id further down, and many files take long to open: those are checked after reading.
+    """Raise CorpusError, before reading whole files, if no table of a source has the source's id column."""
+    # JSON lines may have an id only in later lines, and many files take long to open: those are checked after reading.
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
         formats = {format_of(file.name, source) for file in source_files}
         are_tables = all(one.has_columns and not one.is_lines and one.extractor is None for one in formats)
@@ -211,15 +212,15 @@ def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
 
 def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
     near = difflib.get_close_matches(source.id, known, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else "name one of these."
+    fix = f"did you mean {near[0]!r}?" if near else "use one of these."
     return CorpusError(
         f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {fix} "
-        "Without id, documents are named file:line"
+        "Without an id column, documents are named file:line"
     )
 
 
 def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rejects_path: str) -> None:
-    """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected."""
+    """Raise CorpusError if no document was read, or more than `max_reject_share` of the records were rejected."""
     documents, rejects, filtered_out, excluded = (
         sum(getattr(result, name) for result in results)
         for name in ("documents", "rejects", "filtered_out", "excluded")
@@ -229,17 +230,17 @@ def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rej
     worst = sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
     example = next((result.example for result in results if result.example), "")
     most = ", ".join(f"{reasons[kind]:,} × {kind}" for kind in worst)
-    evidence = f"{most}; the first: {example}; all of them: {rejects_path}"
+    evidence = f"{most}; first one: {example}; all of them: {rejects_path}"
     if not documents and excluded:
-        raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
+        raise CorpusError(f"ingest.exclude removes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
-        cure = "look at the values of its columns (a column that is missing is NULL), and correct it"
+        cure = "check the values of its columns (a missing column is NULL) and correct the condition"
         raise CorpusError(f"ingest.sources[].filter matches none of {filtered_out:,} documents; {cure}")
     if not records:
-        raise CorpusError("ingest.sources hold no records: every file is empty; name files with documents in them")
+        raise CorpusError("ingest.sources have no records: every file is empty; use files with documents")
     if not documents:
-        raise CorpusError(f"none of {records:,} records is a document: {evidence}; correct ingest.sources")
-    if rejects / records > max_reject_share:  # divided as in `allowing` and plan; a product would be rounded otherwise
+        raise CorpusError(f"all {records:,} records were rejected: {evidence}; correct ingest.sources")
+    if rejects / records > max_reject_share:  # divided as in `allowing` and plan, to round in the same way
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) were rejected, more than ingest.max_reject_share="
             f"{max_reject_share} allows: {evidence}; correct the files, or set {allowing(rejects / records)} in the recipe"
@@ -247,7 +248,7 @@ def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rej
 
 
 def allowing(share: float) -> str:
-    """Return the setting that raises the allowed share of rejects to `share`, in whole hundredths."""
+    """Return the setting that allows this share of rejects, rounded up to hundredths."""
     return f"ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
@@ -255,27 +256,28 @@ content_hash: Final = xxhash.xxh3_64_intdigest  # of the UTF-8 bytes of a text
 
 
 def normalized_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of `" ".join(text.lower().split())`: a text in lower case, with runs of white space as one blank.
+    """Return xxh3-64 of `" ".join(text.lower().split())`: the text in lower case, with runs of white space as one blank.
 
-    If nothing outside ASCII changes case or is white space (nearly all English text), bytes do it four times faster.
+    If nothing outside ASCII changes case or is white space (nearly all English text), the work is done on bytes, four times
+    faster.
     """
     if not utf8.isascii():
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
             return content_hash(" ".join(utf8.decode("utf-8").lower().split()).encode("utf-8"))
-    # Splitting at double blanks, which are few, is fast; the odd blank of a longer run is stripped off the next piece.
+    # Splitting at double blanks, which are rare, is fast; the odd blank of a longer run is stripped off the next piece.
     pieces = map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))
     return content_hash(b" ".join(filter(None, pieces)))
 
 
 class _DocumentShards:
-    """Writes documents in order; closes a record batch every MB and a shard every `shard_bytes`."""
+    """Write documents in order; close a record batch every MB and a shard every `shard_bytes`."""
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
         normalized = {"normalized": "Q"} if hash_normalized else {}
         self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q", **normalized}
-        # Of the record batch: texts, ids and metadata as UTF-8 JSON.
+        # The current record batch: texts, ids, and metadata as UTF-8 JSON.
         self._texts, self._ids, self._metadata, self._batch_bytes = list[bytes](), list[str](), list[bytes](), 0
         self.documents = self.text_bytes = self.chars = self.shards = 0
         self.metadata_values = dict.fromkeys(source.metadata, 0)
@@ -303,7 +305,7 @@ class _DocumentShards:
             self._write_batch()
 
     def close(self) -> None:
-        """Finish the current shard, if any."""
+        """Finish the current shard, if it has documents."""
         if not self._columns["hashes"]:
             return
         self._write_batch()
@@ -325,7 +327,7 @@ class _DocumentShards:
     def _write_batch(self) -> None:
         if not (rows := len(self._texts)):
             return
-        # The texts from bytes, because hashing has encoded them already: int64 offsets (rows + 1,) and their content.
+        # Build the texts from bytes, because they were encoded for hashing: int64 offsets (rows + 1,) and content.
         offsets = np.cumsum([0, *map(len, self._texts)], dtype=np.int64)
         texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts)))
         hashes = np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy()
@@ -335,12 +337,12 @@ class _DocumentShards:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value that JSON has no type for: a decimal, a duration, bytes."""
+    """Return a value without a JSON type (a decimal, a duration, bytes) as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 class _ArrowFile:
-    """A compressed Arrow file, which the first batch opens."""
+    """A compressed Arrow file, created when the first batch is written."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema

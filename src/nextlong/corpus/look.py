@@ -1,9 +1,9 @@
-"""Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
+"""Look: sample the user's files before a run: documents, bytes of text, and some of the texts.
 
-In:  the recipe's section `ingest` and its files. Out: a `Look` a source. All is read that can be read in some seconds. Of
-larger corpora random places spread over each source are read, because files, and the ends of one, may be unlike each other.
-Plain JSON lines can be read from any byte, Parquet from any row group; other files are read from the beginning up to a limit,
-and a share of their records is kept.
+In:  the recipe's section `ingest` and its files. Out: one `Look` per source, for `nextlong plan` and `init`. A small corpus is
+read completely. Of a larger one, places spread over each source are read, because files may differ, and so may their ends.
+Uncompressed JSON lines can be read from any byte and Parquet from any row group; other files are read from the beginning up to
+a limit, and a fraction of their records is sampled.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, 
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
-_READ_BYTES: Final = 64_000_000  # of text, in a second
-_LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the others
-_KEPT_BYTES: Final = 8_000_000  # what the steps are tried on
+_READ_BYTES: Final = 64_000_000  # of text; takes about a second
+_LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small compared with the others
+_KEPT_BYTES: Final = 8_000_000  # of text on which plan tries the steps
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
-_WHOLE_FILES: Final = 1000  # more take long to open
-_FIRST_REJECTS: Final = 3  # that a message names
-_PLACES: Final = 128  # of a source that is too large to be read whole
-_LEAST_STRETCH: Final = 4_096  # bytes read at a place
-_MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can only be read from their beginnings …
-_LEAST_THROUGH: Final = 1_000_000  # … and of each of them
+_WHOLE_FILES: Final = 1000  # opening more files takes too long
+_FIRST_REJECTS: Final = 3  # shown in a message
+_PLACES: Final = 128  # sampled in a source that is too large to be read completely
+_LEAST_STRETCH: Final = 4_096  # bytes read per place
+_MOST_THROUGH: Final = 256_000_000  # bytes of a source's compressed files, which can only be read from the beginning
+_LEAST_THROUGH: Final = 1_000_000  # bytes of each of these files
 
 
 @dataclass
 class Look:
-    """What was read of one source, without what `ingest.exclude` names; `texts` are some of those that no earlier one equals.
+    """A sample of one source, without documents in `ingest.exclude`; `texts` are some of its distinct texts.
 
-    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole.
+    `rejects` counts rejected records; `first_rejects` are the first ones of a source that was read completely.
     """
 
     source: Source
-    is_whole: bool  # everything was read, and every distinct text kept
-    scale: float  # of the whole source, per what was read
+    is_whole: bool  # the source was read completely, and all distinct texts are kept
+    scale: float  # size of the source relative to what was read
     rejects: Counter[RejectKind]
     first_rejects: Sequence[Reject]
     documents: int = 0
@@ -59,17 +59,17 @@ class Look:
 
     @property
     def text_bytes(self) -> float:
-        """Of the whole source."""
+        """Estimated bytes of text in the source."""
         return self.scale * self.read_bytes
 
     @property
     def text_scale(self) -> float:
-        """Of the whole source's distinct texts, per those kept."""
+        """Size of the source's distinct texts relative to the kept ones."""
         return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
 
 
 def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
-    """Return a look at each source that has a document to show, or a record that is none."""
+    """Return a `Look` for each source with at least one document or reject."""
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
     digest_of = normalized_hash if ingest.dedup == "normalized" else content_hash
@@ -102,7 +102,7 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
 
 
 def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
-    """Return which share of each source select keeps: its caps, then the weights, the scarcest source kept whole."""
+    """Return the fraction of each source that select keeps: by its caps, then by weights, with the scarcest source whole."""
     shares, per_weight = [], []
     for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
         by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
@@ -115,7 +115,7 @@ def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequen
 
 
 class _Reading:
-    """Reads a source as ingest does; `rejects` counts what was read and is no document."""
+    """Read a source as ingest does; `rejects` counts rejected records."""
 
     def __init__(self, source: Source, files: Sequence[InputFile], max_chars: int, exclusion: Exclusion) -> None:
         self._source, self._files, self._max_chars, self._exclusion = source, files, max_chars, exclusion
@@ -123,18 +123,18 @@ class _Reading:
         self.first_rejects: list[Reject] = []
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
-        """Return about a `share` of the texts, from random places, and how much more there is in all."""
-        # One place in each of equal stretches of the source's bytes, so every part of every file counts as it should.
+        """Return about a `share` of the texts from random places, and the size of the source relative to what was read."""
+        # One place in each of equal intervals of the source's bytes, so that all parts of all files have the same weight.
         draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
-        texts, through, covered = list[bytes](), set[int](), 0.0  # bytes of files, at the places
+        texts, through, covered = list[bytes](), set[int](), 0.0  # `covered`: bytes of files that were read
         for number in range(_PLACES):
-            at = (number + draw.random()) / _PLACES * ends[-1]
-            index = min(bisect.bisect_right(ends, at), len(self._files) - 1)
+            offset = (number + draw.random()) / _PLACES * ends[-1]
+            index = min(bisect.bisect_right(ends, offset), len(self._files) - 1)
             file = self._files[index]
             if index in through or not file.bytes:
                 continue
             if not compression_of(file.name) and format_of(file.name, self._source).is_splittable:
-                place = (at - ends[index] + file.bytes) / file.bytes
+                place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
                 sampled, file_share = self.sample_at(file, position=place, read_bytes=stretch)
             else:
@@ -146,7 +146,7 @@ class _Reading:
         return texts, ends[-1] / covered if covered else 1.0
 
     def sample_at(self, file: InputFile, *, position: float, read_bytes: int) -> tuple[list[bytes], float]:
-        """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their share of the file."""
+        """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their fraction of the file."""
         source = self._source
         with explained(file), closing(open_file(file)) as stream:
             request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
@@ -157,7 +157,7 @@ class _Reading:
     def sample_through(
         self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random
     ) -> tuple[list[bytes], float]:
-        """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
+        """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their fraction of the file."""
         kept: list[FilteredItem] = []
         read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self.records(file):
@@ -176,7 +176,7 @@ class _Reading:
         return read_records(FilePart(file), self._source, max_document_chars=self._max_chars)
 
     def texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
-        """Yield the texts of those items that are documents, as ingest judges it; count the others by kind."""
+        """Yield the texts of valid documents, as ingest judges them; count the rejects by kind."""
         for item in items:
             if isinstance(item, Reject):
                 self.rejects[item.kind] += 1

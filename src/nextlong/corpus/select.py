@@ -1,13 +1,13 @@
-"""Select: which documents are kept; before that, which ones the user's exclusion list removes.
+"""Select: decide which documents are kept, and read the list of documents to exclude.
 
-In:  hashes and length of every document, shard by shard, as written by ingest.
-Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight. Of duplicates, the
-one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut keeps the documents
-with the smallest keyed hash. So neither sharding nor file order changes which texts are kept (only the ids by which equal texts
-are known). Memory holds one range of hashes at a time.
+In:  hashes and length of every document, shard by shard, as ingest writes them.
+Out: one bool per row and shard. Duplicates are removed, then each source is reduced to its caps, then to its weight. Of
+duplicates, the one from the earliest source is kept, and within a source the one with the smallest content hash. Every
+reduction keeps the documents with the smallest keyed hashes. So neither sharding nor file order affects which texts are kept
+(only under which of several ids an identical text is kept). Memory holds one range of hashes at a time.
 
-The exclusion list, as `nextlong view` writes one, is a JSON Lines file with `source` and, unless all of the source is meant,
-`id`. Ingest applies it, and keeps what it excluded: the list may change or move.
+The exclusion list, as `nextlong view` writes it, is a JSON Lines file with `source` and, unless the whole source is excluded,
+`id`. Ingest applies it and stores the exclusions, because the list may change or move.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EVERY_KEY: Final = 2**64 - 1
 
 
 class Selected(TaskResult):
-    """Documents that stay, and those that do not by reason."""
+    """Kept documents, and removed ones by reason."""
 
     kept: int
     duplicates: int
@@ -47,13 +47,13 @@ class Selected(TaskResult):
 
 
 class SelectResult(Selected):
-    """The same for all sources, and for each by its label."""
+    """The counts of all sources together, and of each source by its label."""
 
     sources: dict[str, Selected]
 
 
 def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) -> Step:
-    """Which documents are kept: no duplicates, within caps and weights."""
+    """Decide which documents are kept: no duplicates, within caps and weights."""
     sources = settings.sources
     source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
@@ -73,7 +73,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         seconds=2e-7,
         disk="documents",
         bytes=1.0,
-        # Hashes in each pass over a range of them, and lengths.
+        # Each pass reads all hashes; lengths are read once.
         reads=lambda of: of.documents * (16 * max(1.0, of.documents / _HELD_DOCUMENTS) + 8),
     )
     config = {"sources": caps, "seed": seed if is_sampled else None}
@@ -81,7 +81,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
 
 
 def _open_shards(files: Sequence[tuple[Path, Path, Path]]) -> Iterator[tuple[NDArray[Any], ...]]:
-    """Yield (hashes, chars, keep) of each shard, read anew in each pass, mapped and not held; keep is writable."""
+    """Yield (hashes, chars, keep) of each shard, memory-mapped in each pass; keep is writable."""
     for *read, keep in files:
         yield *(np.load(path, mmap_mode="r") for path in read), np.load(keep, mmap_mode="r+")
 
@@ -107,14 +107,14 @@ def _select_documents(
 ) -> SelectResult:
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
-    `hashes` of contents (uint64), `compared` (uint64; equal where documents are duplicates: the same files, or hashes of
-    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's source,
-    ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
+    `hashes` of contents (uint64), `compared` (uint64; equal for duplicates: the same files, or hashes of normalized texts) and
+    `chars` (int64) are .npy files with one value per row; `shard_sources` is the index of each shard's source, ascending. About
+    `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source has no documents.
     """
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
     files = list(zip(hashes, chars, keeps, strict=True))
     shards = [[of for of, own in zip(files, shard_sources, strict=True) if own == i] for i in range(len(sources))]
-    # Every keep file, False for duplicates of a kept document; `duplicates` counts them per source.
+    # Write every keep file, with False for duplicates of a kept document; `duplicates` counts them per source.
     documents = [len(np.load(path, mmap_mode="r")) for path in hashes]
     for path, count in zip(keeps, documents, strict=True):
         np.save(path, np.ones(count, np.bool_))
@@ -127,9 +127,10 @@ def _select_documents(
             rows_of_shards.append(np.flatnonzero((shard_compared >= first) & (shard_compared <= last)))
             compared_in_range.append(shard_compared[rows_of_shards[-1]])
             hashes_in_range.append(np.load(hash_path, mmap_mode="r")[rows_of_shards[-1]])
-        # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
+        # Of all shards, in this range of hashes: `held` (n,) the compared hash; `order` sorts by it, then source, then content
+        # hash.
         held, sizes = np.concatenate(compared_in_range), list(map(len, rows_of_shards))
-        # Stable: of the same text twice in a source, the first in (shard, row) stays.
+        # The sort is stable: of the same text twice in a source, the first in (shard, row) is kept.
         order = np.lexsort((np.concatenate(hashes_in_range), np.repeat(np.array(shard_sources), sizes), held))
         is_copy = np.zeros(len(held), np.bool_)
         is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
@@ -140,13 +141,13 @@ def _select_documents(
     sampled = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
     distinct = {i: sum(int(np.count_nonzero(keep)) for _, _, keep in _open_shards(shards[i])) for i in sampled}
     capped = {i: _prefix(shards[i], seed, sources[i].max_documents, sources[i].max_chars) for i in sampled}
-    # How many characters each weighted source may keep: by weight, the scarcest kept whole.
+    # The characters of each weighted source are proportional to its weight; the scarcest source is kept whole.
     weights = {i: Fraction(weight) for i in sampled if (weight := sources[i].weight)}
     for i in weights:
         if not capped[i].chars:
             raise CorpusError(
-                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but no document that "
-                "no earlier source has, so its share cannot be met; remove the source or its weight"
+                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but only documents that earlier "
+                "sources have too, so its share cannot be met; remove the source or its weight"
             )
     scale = min((capped[i].chars / weight for i, weight in weights.items()), default=Fraction(0))
     final = capped | {i: _prefix(shards[i], seed, sources[i].max_documents, int(scale * weights[i])) for i in weights}
@@ -169,9 +170,9 @@ def _select_documents(
 def _prefix(
     shards: Sequence[tuple[Path, Path, Path]], seed: int, max_documents: int | None, max_chars: int | None
 ) -> _Prefix:
-    """Return the longest prefix of a source's shards within the limits; at least one document, if it has any."""
+    """Return the longest prefix of a source, by key, within the limits; at least one document, if it has any."""
     bins, shift = 1 << _BIN_BITS, np.uint64(64 - _BIN_BITS)
-    # Documents and characters up to and including each bin, by the leading bits of the key, shape (2**_BIN_BITS,) each.
+    # Cumulative documents and characters per bin, shape (2**_BIN_BITS,) each; a bin is the leading bits of the key.
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in _open_shards(shards):
         kept = np.flatnonzero(keep)  # rows of the shard
@@ -184,7 +185,7 @@ def _prefix(
     over = (documents > most_documents) | (chars > most_chars)
     if not over.any():
         return _Prefix(_EVERY_KEY, int(documents[-1]), int(chars[-1]))
-    # Only in the bin in which the limit falls do single documents matter.
+    # Single documents matter only in the bin that exceeds the limit.
     split, before = int(np.argmax(over)), _Prefix(0, 0, 0)
     if split:
         before = _Prefix((split << 64 - _BIN_BITS) - 1, int(documents[split - 1]), int(chars[split - 1]))
@@ -195,7 +196,7 @@ def _prefix(
         inside = shard_keys >> shift == split
         of_keys.append(shard_keys[inside])
         of_chars.append(shard_chars[kept[inside]])
-    # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
+    # (n,) each, of the documents in that bin, ascending by key: `running` counts characters from the start of the prefix.
     joined = np.concatenate(of_keys)
     order = np.argsort(joined)
     keys, running = joined[order], before.chars + np.cumsum(np.concatenate(of_chars)[order])
@@ -210,23 +211,23 @@ def _prefix(
 
 
 class Exclusion(NamedTuple):
-    """The documents of one source that are excluded: all of them, or those with one of `ids`."""
+    """The excluded documents of one source: all of them, or those with one of `ids`."""
 
     is_whole: bool = False
     ids: frozenset[str] = frozenset()
 
     def holds(self, source_id: str) -> bool:
-        """Return whether a document of this id is excluded."""
+        """Return whether the document with this id is excluded."""
         return self.is_whole or source_id in self.ids
 
     @property
     def identity(self) -> str:
-        """A hash of what is excluded, "" if nothing is."""
+        """A hash of the exclusions, "" if there are none."""
         return xxhash.xxh3_64_hexdigest(json.dumps([self.is_whole, sorted(self.ids)]).encode()) if any(self) else ""
 
 
 def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
-    """Return what a list excludes of each source, and how many of its entries are of other sources. Raises CorpusError."""
+    """Return the exclusions of each source, and the number of entries for other sources. Raises CorpusError."""
     if path is None:
         return [Exclusion()] * len(sources), 0
     try:
@@ -251,7 +252,7 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
     known = {source.label for source in sources}
     if ids and known.isdisjoint(ids):
         raise CorpusError(
-            f"ingest.exclude={path!r} names none of the sources of this recipe ({', '.join(sorted(known))}) but "
+            f"ingest.exclude={path!r} has no entry for the sources of this recipe ({', '.join(sorted(known))}), only for "
             f"{', '.join(sorted(ids))}; correct the names, or set ingest.exclude to null"
         )
     named = [ids.get(source.label, set()) for source in sources]

@@ -1,8 +1,9 @@
-"""Splits: how large a shard is, what each task of ingest reads, and how many lines are above each part of a file.
+"""Splits: the size of a shard, the parts of files that each task of ingest reads, and the number of lines before each part.
 
-Several tasks share a large file. A compressed file of JSON lines can be read from the beginning of any zstd frame, of which
-`pzstd` and `cat a.zst b.zst` write several. Each task of any other compressed file decompresses and skips what is above its
-part, which takes a fraction of the time of parsing it.
+In:  the input files. Out: the parts per task, a function of recipe and files only. Several tasks share a large file. A
+compressed file of JSON lines can be read from the start of any zstd frame, of which `pzstd` and `cat a.zst b.zst` write
+several. For any other compressed file, each task decompresses and skips the content before its part, which takes a fraction of
+the time of parsing it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from nextlong.reading.records import explained
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
-_WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
-_MIN_PARTS: Final = 2  # a file that would make no more parts than this is not divided
-# All parts of a file that is compressed as a whole together decompress it a few times over, at most …
+_REPORTED_BYTES: Final = (
+    16_000_000  # compressed size above which an indivisible file is reported; it is read in seconds
+)
+_MIN_PARTS: Final = 2  # files of fewer parts than this are not divided
+# Limits for a file compressed as a whole, so that its parts together decompress it only a few times, …
 _MAX_SKIPPING_PARTS: Final = {"zstd": 8, "gzip": 4}
-_SKIPPING_PART_BYTES: Final = 64_000_000  # … and parts with less decompressed content would save no second
-_HEAD_BYTES: Final = 1 << 20  # predicts the decompressed size to some percent; the last part takes the rest
+_SKIPPING_PART_BYTES: Final = 64_000_000  # … and each part saves at least a second
+_HEAD_BYTES: Final = 1 << 20  # predicts the decompressed size within some percent; the last part has the rest
 _COUNT_BUFFER_BYTES: Final = 1 << 20
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -46,7 +49,7 @@ _Files = Sequence[Sequence[InputFile]]  # of each source
 
 
 class LineCountResult(TaskResult):
-    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
+    """Lines that end in a part of a file, its decompressed bytes, and whether it ends with a line break."""
 
     lines: int
     bytes: int = 0
@@ -54,7 +57,7 @@ class LineCountResult(TaskResult):
 
 
 def shard_bytes_of(ingest: Ingest, files: _Files = (), *, text_bytes: float | None = None) -> int:
-    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, estimated unless it is said, between 1 MB and 128 MB."""
+    """Return the text bytes of a shard; `auto`: a 32nd of the corpus (estimated without `text_bytes`), 1 MB to 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
     size = sum(map(estimate_text_bytes, files, ingest.sources)) if text_bytes is None else int(text_bytes)
@@ -62,7 +65,7 @@ def shard_bytes_of(ingest: Ingest, files: _Files = (), *, text_bytes: float | No
 
 
 def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> Splits:
-    """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
+    """Return the parts of files that each task reads, by source; a part has about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
         large = [file for file in source_files if file.bytes > shard_bytes and _can_be_shared(file, source)]
@@ -75,8 +78,8 @@ def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> 
 def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int) -> list[Parts]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays
-    whole if it is one row group or cannot be read.
+    A larger file is one task, or several of about `part_bytes` if tasks can share it (`_can_be_shared`). It is not divided if
+    it has one row group or cannot be read.
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
@@ -113,7 +116,7 @@ def _can_be_shared(file: InputFile, source: Source) -> bool:
 
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:
-    """Return parts of about equal decompressed size, as stated or estimated from the head; the file itself if that is small."""
+    """Return parts of about equal decompressed size, declared or estimated from the head; the whole file if it is small."""
     compression, size = compression_of(file.name), zstandard.CONTENTSIZE_UNKNOWN
     try:
         if compression == "zstd":
@@ -123,7 +126,7 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
             content, head_bytes = read_head(file, _HEAD_BYTES)
             size = len(content) * file.bytes // max(1, head_bytes)
     except OSError:
-        size = 0  # reading it reports what is wrong
+        size = 0  # reading it reports the error
     if (count := min(_MAX_SKIPPING_PARTS[compression], size // _SKIPPING_PART_BYTES)) < 2:
         return [FilePart(file)]
     edges = [*(size * number // count for number in range(count)), None]
@@ -132,14 +135,15 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
 
 @lru_cache(maxsize=64)
 def _frame_bounds(file: InputFile) -> tuple[int, ...]:
-    """Return where the frames of a zstd file begin, ascending, and where the last one ends: n + 1 numbers for n frames.
+    """Return the n + 1 bounds of the n frames of a zstd file, ascending.
 
-    Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames,
-    or cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
+    Skippable frames belong to the frame before them, or to the first frame. Returns () if the file does not consist of whole
+    frames or cannot be opened; reading it reports the error. Nothing is decompressed: blocks begin with their size (RFC 8878,
+    3.1.1).
     """
     bounds, offset = list[int](), 0
     try:
-        # Not mapped: truncating a mapped file kills the process.
+        # Not memory-mapped, because truncating a mapped file kills the process.
         with Path(file.path).open("rb", buffering=0) as stream:
             number = stream.fileno()
             while offset < os.fstat(number).st_size:
@@ -169,21 +173,21 @@ def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, w
     messages = []
     for source, source_files in zip(sources, files, strict=True):
         for file in source_files:
-            if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _WORTH_TELLING_BYTES):
+            if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _REPORTED_BYTES):
                 continue
             tasks = len(_skipping_parts(file)) if (is_shared := _can_be_shared(file, source)) else 1
             if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(
-                    f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; several smaller files, plain "
-                    "JSON lines, JSON lines in several zstd frames (pzstd, or .zst files joined by cat) and Parquet are read by "
-                    "all workers"
+                    f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; all workers can read "
+                    "several smaller files, plain JSON lines, JSON lines in several zstd frames (pzstd, or .zst files joined "
+                    "by cat), and Parquet"
                 )
     return messages
 
 
 def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iterator[Parts]:
-    """Yield the splits of a source with the number of lines above each part; `counts` has a result for each counted part."""
+    """Yield the parts of each task with the number of lines before them; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:
         if not _is_counted(parts[0]):
@@ -215,7 +219,7 @@ def line_counts_steps(splits: Splits) -> list[Step]:
 
 
 def _count_lines(_: Path, *, part: FilePart) -> LineCountResult:
-    """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
+    """Count the lines and bytes of a part of a local file. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
     with explained(part.file), pa.OSFile(part.file.path) as file:
         stop = part.file.bytes if part.stop is None else part.stop

@@ -1,1 +1,1 @@
-"""Engine: run steps: fingerprints, atomic files, manifests, executors, reuse of what is done; it knows no particular step."""
+"""Engine: run steps with fingerprints, atomic files, manifests, executors and caching; it knows no particular step."""

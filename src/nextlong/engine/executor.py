@@ -1,9 +1,10 @@
-"""Executor: where tasks run, and what a task needs there.
+"""Executor: run tasks, and describe the resources that a task needs.
 
-The runner decides what runs next; an executor says whether there is room, runs, and tells what has ended. One process
-(`serial`), processes of this machine (`local`) and a cluster (`ray`) are three of them, and write the same bytes.
-Here is also what stops a run at a moment when it can be cleaned up after: SIGTERM, as `kill`, `timeout`, Slurm and container
-runtimes send it, would end the process on the spot and leave its semaphores behind, so it raises an exception in the main thread.
+The runner decides which task is next. An executor reports whether it has room, runs tasks, and returns their results. The three
+executors (`serial`: this process, `local`: processes of this machine, `ray`: a cluster) write the same bytes.
+
+This module also handles signals. SIGTERM (from `kill`, `timeout`, Slurm or a container runtime) would end the process at once
+and leave its semaphores behind, so it is turned into an exception in the main thread, after which a run can clean up.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from typing import Any, Final, Literal, Self
 
 from threadpoolctl import threadpool_limits
 
-# Every worker runs on one thread, wherever it runs (docs/decisions/0004).
+# Every worker uses one thread, on any executor (docs/decisions/0004).
 _COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(_COUNTS, "1") | {"TOKENIZERS_PARALLELISM": "false"}
 Call = Callable[..., object]
-Gpu = Literal["unused", "optional", "needed"]  # optional: used where the executor has one
+Gpu = Literal["unused", "optional", "needed"]  # optional: used if the executor has one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one task needs; `at_once` bounds how many tasks of the step run together, wherever there is room for more."""
+    """What one task needs; `at_once` limits how many tasks of the step run at the same time."""
 
     cpus: float = 1.0
     gpu: Gpu = "unused"
@@ -38,37 +39,37 @@ class Resources:
 
 
 def usable_cpus() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux: the cores that this process is bound to
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Executor:
-    """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
+    """Run tasks. Use it as a context manager: leaving it with an error stops the running tasks."""
 
-    cpus: int  # the processors that there are in all
-    grows = False  # whether GPUs may be added later, as to a cluster that nodes join
+    cpus: int  # the number of processors
+    grows = False  # whether GPUs may be added later, as in a cluster that nodes join
 
     @property
     def gpus(self) -> int:
-        """The GPUs that there are in all; read only for steps that use them, because counting may import a framework."""
+        """The number of GPUs; read only for steps that use them, because counting may import a framework."""
         return 0
 
     def has_room(self, resources: Resources) -> bool:
-        """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
+        """Return whether a task with these resources would start at once, or should be submitted already."""
         raise NotImplementedError
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
-        """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
+        """Start `call(*arguments)`; `ended` yields its result with `key`. Errors name the task by its label."""
         raise NotImplementedError
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait until a task has ended, and yield key and result of each that has. Raises the error of one that failed."""
+        """Wait for a task, and yield key and result of each finished one. Raises the error of a failed task."""
         raise NotImplementedError
 
     def release_memory(self) -> None:
-        """Take note that nothing runs: the moment to give back memory."""
+        """Free memory; called when no task is running."""
 
     def __enter__(self) -> Self:
         return self
@@ -93,12 +94,12 @@ _granted_gpus: tuple[int, ...] = ()
 
 
 def granted_gpus() -> tuple[int, ...]:
-    """Return the numbers of the GPUs, as CUDA counts them, that the running task has for itself; none for most tasks."""
+    """Return the CUDA device numbers that the running task has for itself; empty for most tasks."""
     return _granted_gpus
 
 
 def call_with_gpus(gpus: tuple[int, ...], call: Call, *arguments: object) -> Any:
-    """Return `call(*arguments)`, during which `granted_gpus` says `gpus`; runs where the task does."""
+    """Return `call(*arguments)`, during which `granted_gpus` returns `gpus`; called in the process of the task."""
     global _granted_gpus
     before, _granted_gpus = _granted_gpus, gpus
     try:
@@ -108,7 +109,7 @@ def call_with_gpus(gpus: tuple[int, ...], call: Call, *arguments: object) -> Any
 
 
 class SerialExecutor(Executor):
-    """Carries out a task when its result is asked for."""
+    """Run each task in this process, when its result is requested."""
 
     cpus = 1
 
@@ -126,7 +127,7 @@ class SerialExecutor(Executor):
         yield key, call_with_gpus((), call, *arguments)
 
     def __enter__(self) -> Self:
-        # One thread, as a worker has, for what is loaded and what will be: the last bits of a product depend on it.
+        # One thread, as in a worker, also for libraries loaded later: the last bits of a matrix product depend on it.
         self._limits = ExitStack()
         self._limits.enter_context(environment(ONE_THREAD))
         self._limits.enter_context(threadpool_limits(1))
@@ -138,14 +139,14 @@ class SerialExecutor(Executor):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+    """The process received SIGTERM."""
 
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Raise Terminated in the main thread when SIGTERM comes; a second one does not disturb the cleaning up.
+    """Raise Terminated in the main thread on SIGTERM; a second SIGTERM does not interrupt the cleanup.
 
-    Only that thread can set it up; where SIGTERM is ignored it stays so.
+    A handler can be set in the main thread only; an ignored SIGTERM stays ignored.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         yield
@@ -164,14 +165,14 @@ def sigterm_raises() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
+    """Delay SIGINT and SIGTERM while processes start: a half-started process would outlive its pool and print tracebacks.
 
-    The server inherits the blocked Ctrl-C, and so do its workers: it is this process's to handle. Here blocking is not
-    enough, because a library's thread may receive the signal in this one's stead. SIGTERM is not blocked: it is what ends
-    the workers.
+    The fork server and its workers inherit the blocked SIGINT, which this process handles for them. In this process blocking is
+    not enough, because a thread of a library may receive the signal instead. SIGTERM is not blocked, because it ends the
+    workers.
     """
-    # The process that removes the semaphores of a killed run, without its warning that it had to: first, because starting it
-    # unblocks the signal.
+    # Start multiprocessing's resource tracker, which removes the semaphores of a killed run, without its warning. It must start
+    # first, because starting it unblocks the signal.
     sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
     try:
         resource_tracker.ensure_running()
@@ -179,7 +180,7 @@ def held_back() -> Iterator[None]:
         sys.warnoptions.pop()
     caught: list[int] = []
     handlers = {}
-    if threading.current_thread() is threading.main_thread():  # no other thread is ever interrupted
+    if threading.current_thread() is threading.main_thread():  # signals never interrupt another thread
         for number in (signal.SIGINT, signal.SIGTERM):
             handlers[number] = signal.signal(number, lambda number, _: caught.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -194,14 +195,14 @@ def held_back() -> Iterator[None]:
 
 
 _RESET: Final = Path("/proc/self/clear_refs")
-_CONTAINER_LIMITS: Final = (  # as a container sees its own control group, of version 2 and 1; "max" is none
+_CONTAINER_LIMITS: Final = (  # of the container's own control group, version 2 and 1; "max" means no limit
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or of the container that this process may not leave."""
+    """Return the memory limit in bytes: that of the container if there is one, or the memory of the machine."""
     installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
     limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
@@ -209,9 +210,9 @@ def memory_bytes() -> int:
 
 @contextmanager
 def peak() -> Iterator[Callable[[], int | None]]:
-    """Yield what tells the largest resident memory since, in bytes; None where it is not known."""
+    """Yield a function that returns the peak resident memory since then in bytes, or None if it is unknown."""
     try:
-        _RESET.write_text("5")  # proc(5): resets VmHWM to the present
+        _RESET.write_text("5")  # proc(5): resets VmHWM to the current size
     except OSError:
         yield lambda: None
     else:
@@ -219,7 +220,7 @@ def peak() -> Iterator[Callable[[], int | None]]:
 
 
 def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
-    """Return what this process holds in memory now, or at most since its peak was set back; None where it is not known."""
+    """Return the current (VmRSS) or peak (VmHWM) resident memory of this process in bytes; None if it is unknown."""
     status = Path("/proc/self/status")
     if not status.exists():
         return None

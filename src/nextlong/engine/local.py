@@ -1,9 +1,9 @@
 """Local: run tasks in processes of this machine.
 
-Workers are forked from a server process that has imported the heavy libraries once, so they share that memory and start
-in milliseconds. Each runs on one thread: parallelism comes from tasks, and the last bits of a matrix product must not
-depend on how many cores there are. Workers die with the process that started them, even if that one is killed. They
-serve one step after the other, unless what they loaded and cached has made them grow: then new ones take over.
+Workers are forked from a server process that has imported the heavy libraries once, so they share its memory and start in
+milliseconds. Each worker uses one thread: parallelism comes from tasks, because the last bits of a matrix product must not
+depend on the number of cores. Workers end with the process that started them, even if it is killed. They are reused by later
+steps, unless their memory has grown: then new workers replace them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from typing import Any
 from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment, held_back
 from nextlong.errors import RunError
 
-# What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
-# than its steps; in a large one it is lost in minutes of work, and models of many steps would add up.
-_CARRIED_MB = 50
+# Memory growth up to which a worker is reused by the next step. Starting a worker and loading a tokenizer again takes longer
+# than the steps of a small corpus and is negligible in a large one, where the models of many steps would add up.
+_REUSABLE_MB = 50
 _VMSTAT = Path("/proc/vmstat")
 _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
 
 class LocalExecutor(Executor):
-    """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
+    """Run tasks in `cpus` processes, and one more per GPU; each imports the modules in `preload` at its start."""
 
     def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
         self.cpus, self._count_gpus, self._preload = cpus, count_gpus, list(preload)
-        # Of all processors (None), and one process for each GPU, which keeps its model loaded.
+        # The pool of all processors (key None), and one process per GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
-        self._grown_mb = 0.0  # the worker that has grown most since it started
+        self._grown_mb = 0.0  # largest memory growth of a worker since its start
         self._running: dict[Future[tuple[Any, float]], tuple[int, str, int | None]] = {}  # key, label, own GPU
         self._kills_before = _kills_for_memory()
 
@@ -53,7 +53,7 @@ class LocalExecutor(Executor):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             for process in self._processes():
-                process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
+                process.terminate()  # a task may take minutes more, and its partial files are useless
         self._close()
 
     def _close(self) -> None:
@@ -62,9 +62,9 @@ class LocalExecutor(Executor):
         self._pools, self._running, self._grown_mb = {}, {}, 0.0
 
     def has_room(self, resources: Resources) -> bool:
-        """Say whether a worker is free, or all but one task's worth: a spare task lets no worker idle in between.
+        """Return whether a worker is free, or no more than all are busy: one spare task keeps workers from idling.
 
-        A task that needs a GPU, or of which only so many may run, is no spare: it would run at once where it must not.
+        A task that needs a GPU, or that `at_once` limits, is never a spare, because it would start where it must not.
         """
         if resources.gpu == "needed":
             return bool(self._free_gpus())
@@ -100,7 +100,7 @@ class LocalExecutor(Executor):
             yield key, result
 
     def release_memory(self) -> None:
-        if self._grown_mb > _CARRIED_MB:
+        if self._grown_mb > _REUSABLE_MB:
             self._close()
 
     @contextmanager
@@ -109,17 +109,17 @@ class LocalExecutor(Executor):
             yield
         except BrokenProcessPool:
             labels = ", ".join(sorted({label for _, label, _ in self._running.values()}))
-            at_work = f", while these ran: {labels}" if labels else ""
+            at_work = f", while running {labels}" if labels else ""
             processes = self._processes()
-            self._close()  # until then, another thread asks for the exit codes
+            self._close()  # exit codes are final only after the pool's own thread has ended
             codes = {process.exitcode for process in processes}
-            # As Python ends after an exception: it cannot read its task, say.
+            # Exit code 1 is Python's after an exception, for example if it cannot unpickle its task.
             if 1 in codes and -signal.SIGKILL not in codes:
-                cure = "mend that (nextlong doctor says which package is missing) and run again"
-                why = f"a worker process ended by an error of its own, which it wrote above{at_work}"
+                cure = "fix its cause (nextlong doctor lists missing packages) and run again"
+                why = f"a worker process exited with the error shown above{at_work}"
                 raise RunError(f"{why}; {cure}: finished steps are kept") from None
-            is_counted = _kills_for_memory() > self._kills_before
-            cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
+            is_out_of_memory = _kills_for_memory() > self._kills_before
+            cause = "because the system ran out of memory" if is_out_of_memory else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
             advice = f"run again with {cure}: finished steps are kept"
             raise RunError(f"a worker process was killed, {cause}{at_work}; {advice}") from None
@@ -129,14 +129,14 @@ class LocalExecutor(Executor):
 
 
 def start_server(preload: Sequence[str]) -> None:
-    """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
+    """Start the server that workers are forked from, if it is not running; it imports `preload` in the background."""
     forkserver.set_forkserver_preload(list(preload))
     with held_back(), environment(ONE_THREAD):
         forkserver.ensure_running()
 
 
 def _kills_for_memory() -> int:
-    """Return how many processes Linux has killed since it started because memory ran out; 0 where it does not say."""
+    """Return how many processes Linux has killed for lack of memory since its start; 0 if it does not count them."""
     with suppress(OSError, KeyError):
         counters = dict(line.split() for line in _VMSTAT.read_text(encoding="ascii").splitlines())
         return int(counters["oom_kill"])
@@ -144,17 +144,17 @@ def _kills_for_memory() -> int:
 
 
 def refuse_import_by_worker() -> None:
-    """Raise RunError in a worker that is importing the user's script: a run there would start workers without end."""
+    """Raise RunError in a worker that imports the user's script: a run there would start workers endlessly."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
 
 
 def _with_growth(gpus: tuple[int, ...], call: Call, arguments: tuple[object, ...]) -> tuple[Any, float]:
-    """Return the task's result, and by how many MB this worker's peak has grown since it started."""
+    """Return the task's result, and the growth of this worker's peak memory since its start in MB."""
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
-    if grown_mb > _CARRIED_MB:
-        with suppress(AttributeError):  # glibc keeps freed memory unless it is told to give it back; others do not
+    if grown_mb > _REUSABLE_MB:
+        with suppress(AttributeError):  # only glibc has malloc_trim, which returns freed memory to the system
             ctypes.CDLL(None).malloc_trim(0)
     return result, grown_mb
 
@@ -170,10 +170,10 @@ _mb_at_start = 0.0
 def _prepare_worker() -> None:
     global _mb_at_start
     _mb_at_start = _peak_mb()
-    # What was imported stays, and tasks make few cycles: looking for them took 4 % of a run.
+    # Imported modules stay, and tasks create few reference cycles: looking for cycles took 4 % of a run.
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
-    # Both for a server that somebody else's code has started: ours is deaf to Ctrl-C and has one thread already.
+    # For a fork server that other code has started; ours ignores Ctrl-C and has one thread already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(ONE_THREAD)
 

@@ -1,4 +1,7 @@
-"""Progress: what the terminal or the log shows while steps run, by a `Reporter`; `titles` says what steps do, by name."""
+"""Progress: show how far steps are, as bars in a terminal or lines in a log.
+
+The runner calls a `Reporter`; `titles` describe the steps by name.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +21,39 @@ _LINE_EVERY_S = 30.0
 
 
 class Clock:
-    """The seconds since a step began, which is when its first task did: that may have waited for a worker."""
+    """Measures the seconds since the first task of a step started; tasks may have waited for a worker before that."""
 
     def __init__(self) -> None:
-        self._began, self._waits = time.monotonic(), True
+        self._start_s, self._is_waiting = time.monotonic(), True
 
     def advance(self, seconds: float) -> None:
-        """Take note of a task that is done and took so many seconds."""
-        if self._waits:
-            self._began, self._waits = max(self._began, time.monotonic() - seconds), False
+        """Record a finished task that took this many seconds."""
+        if self._is_waiting:
+            self._start_s, self._is_waiting = max(self._start_s, time.monotonic() - seconds), False
 
     def spent(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._start_s
 
 
 class Reporter:
-    """Shows nothing, for use from Python; what others derive from."""
+    """Show nothing, for use from Python; the base class of all reporters."""
 
-    mark = ""  # before what is done
+    mark = ""  # precedes finished steps
 
     def kept(self, labels: Sequence[str]) -> None:
         self.tell(f"{self.mark}reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
-        """Take note of why a run does more than its steps."""
+        """Show a message about the run."""
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:  # noqa: ARG002
-        """Yield what to call once per finished task of a step, with the seconds that it took."""
+        """Yield a function to call once per finished task with the seconds that the task took."""
         yield lambda _: None
 
 
 class Lines(Reporter):
-    """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
+    """Print plain lines for a log: one when a step ends, and one every 30 seconds while it runs."""
 
     def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
         self._console, self._titles = console, titles or {}
@@ -60,34 +63,35 @@ class Lines(Reporter):
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        clock, at, ended = Clock(), done, threading.Event()
+        clock, finished, ended = Clock(), done, threading.Event()
         if done:
-            self._console.print(f"{label}: {done} of {total} tasks were done already", highlight=False)
+            self._console.print(f"{label}: {done} of {total} tasks were finished before", highlight=False)
 
         def advance(seconds: float) -> None:
-            nonlocal at
-            at += 1
+            nonlocal finished
+            finished += 1
             clock.advance(seconds)
 
-        def speak() -> None:
+        def print_progress() -> None:
             while not ended.wait(_LINE_EVERY_S):
                 spent = clock.spent()
-                left = f", about {spent / (at - done) * (total - at):,.0f} s left" if at > done else ""
-                self._console.print(f"{label}: {at} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
+                new = finished - done
+                left = f", about {spent / new * (total - finished):,.0f} s left" if new else ""
+                self._console.print(f"{label}: {finished} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
 
-        speaking = threading.Thread(target=speak, daemon=True)
-        speaking.start()
+        printing = threading.Thread(target=print_progress, daemon=True)
+        printing.start()
         try:
             yield advance
         finally:
             ended.set()
-            speaking.join()
+            printing.join()
         name = f"{label} ({title})" if (title := self._titles.get(label)) else label
         self._console.print(f"{name}: done in {clock.spent():.1f} s", highlight=False)
 
 
-class Bars(Lines):
-    """One live bar a step, for a terminal."""
+class _Bars(Lines):
+    """Show one live bar per step, for a terminal."""
 
     mark = "✓ "
 
@@ -102,11 +106,11 @@ class Bars(Lines):
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        """Show a bar with rate and time left, of a single task one that moves; leave one line behind."""
+        """Show a bar with rate and time left, an indeterminate one for a single task, and print one line at the end."""
         if not self._live.tasks:
             self._live.start()
         clock = Clock()
-        # Without a total a bar moves.
+        # A bar without a total is shown as indeterminate.
         task = self._live.add_task(label, total=total if total > 1 else None, completed=done)
 
         def advance(seconds: float) -> None:
@@ -117,7 +121,7 @@ class Bars(Lines):
             yield advance
         finally:
             self._live.remove_task(task)
-            self._live.refresh()  # else the line below is printed above the bar as it was
+            self._live.refresh()  # otherwise the line below would appear above the old bar
             if not self._live.tasks:
                 self._live.stop()
         title = self._titles.get(label, "")
@@ -136,4 +140,4 @@ class _Left(TimeRemainingColumn):
 
 
 def reporter_for(console: Console, titles: Mapping[str, str] | None = None) -> Reporter:
-    return Bars(console, titles) if console.is_terminal else Lines(console, titles)
+    return _Bars(console, titles) if console.is_terminal else Lines(console, titles)

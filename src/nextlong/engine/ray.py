@@ -1,11 +1,11 @@
-"""Ray: run tasks on a cluster whose nodes all see the run directory under the same path, or on one that is started here.
+"""Ray: run tasks on a cluster whose nodes all see the run directory under the same path, or on one started on this machine.
 
-A task is the very call that `local` makes. One whose worker or node is lost is run again, elsewhere; one that raises a user's
-error is not.
+Tasks are the same calls as in `local`. A task whose worker or node is lost is retried on another; a task that raises a
+NextlongError is not.
 
-A task that needs a GPU runs in an actor that has one for its whole life: it keeps its model loaded, and CUDA never sees another
-device than at its start. Actors ask for no processor, so that no queue of other tasks keeps a GPU waiting. The cluster may grow
-and shrink meanwhile: there is an actor for each GPU that it has.
+A task that needs a GPU runs in an actor that owns one GPU for its whole life: the actor keeps its model loaded, and CUDA never
+sees another device than at the start. Actors reserve no processor, so that queued CPU tasks never block a GPU. There is one
+actor for each GPU of the cluster, which may grow and shrink during a run.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ try:
 except ImportError:
     raise RunError("executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local") from None
 
-_WAITING_PER_CPU = 2  # tasks handed over beyond what runs: enough that no worker idles, few enough to stop soon
+_WAITING_PER_CPU = 2  # tasks submitted beyond the running ones: enough to keep workers busy, few enough to stop quickly
 _REACH_S = 10.0
-_LOOK_AGAIN_S = 1.0  # at how large the cluster is
-_KEPT_IDLE_S = 30.0  # an actor, which keeps its GPU from others
+_LOOK_AGAIN_S = 1.0  # between two queries of the cluster's size
+_KEPT_IDLE_S = 30.0  # before an idle actor, which blocks its GPU for others, is ended
 
 
 @dataclass
 class _Submitted:
-    """A task that is handed over, the actor it runs in if it needs a GPU, and how often it may still be lost."""
+    """A submitted task, its actor if it needs a GPU, and the number of retries left."""
 
     key: int
     label: str
@@ -51,7 +51,7 @@ class _Submitted:
 
 @dataclass(eq=False)
 class _Actor:
-    """A process that has GPUs for its whole life. `begun` is the reference by which Ray says that it runs; None once it has."""
+    """A process that owns GPUs. `begun` is the Ray reference that resolves when the process runs; None after that."""
 
     handle: Any
     begun: Any
@@ -60,18 +60,18 @@ class _Actor:
 
 
 class RayExecutor(Executor):
-    """Tasks on a Ray cluster: the one at `address`, or one of `workers` processors on this machine that ends with the run."""
+    """Run tasks on the Ray cluster at `address`, or on one with `workers` processors on this machine that ends with the run."""
 
     def __init__(self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object]) -> None:
         self._tell, self._address, self._workers, self._retries = tell, address, workers, retries
-        self._is_ours = False  # the connection, which is then closed at the end
+        self._is_ours = False  # whether this executor opened the connection and has to close it
         self._running: dict[Any, _Submitted] = {}  # by object reference
         self._actors: list[_Actor] = []
-        self._queue: list[_Submitted] = []  # for the next actor that idles: tasks whose own was lost
-        self._failed_starts = 0  # of actors, one after the other: nodes that were lost, or lack a package
+        self._queue: list[_Submitted] = []  # GPU tasks without an actor: new ones, and those whose actor was lost
+        self._failed_starts = 0  # of actors in a row: their node was lost, or lacks a package
         self._waits_for_gpu = False
         self.grows = address is not None
-        self._total: dict[str, float] = {}  # of the cluster, by kind of resource
+        self._total: dict[str, float] = {}  # resources of the cluster by kind
         self._looked_s = -math.inf
 
     def __enter__(self) -> RayExecutor:
@@ -79,30 +79,30 @@ class RayExecutor(Executor):
             self._is_ours = True
             handler = signal.getsignal(signal.SIGTERM)
             try:
-                # Ray itself would try for minutes where nothing listens.
+                # Check the port first: Ray itself would retry for minutes.
                 host, colon, port = (self._address or "").removeprefix("ray://").rpartition(":")
                 if colon and port.isdigit():
                     socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
                 ray.init(
-                    address=self._address or "local",  # None would take any cluster that this machine knows of
+                    address=self._address or "local",  # None would connect to any cluster known on this machine
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
                     num_cpus=self._workers if self._address is None else None,
                 )
             except (OSError, ValueError, RuntimeError) as error:
-                said = first_sentence(error)
+                reason = first_sentence(error)
                 raise RunError(
-                    f"Ray does not start on this machine: {said}; set executor=local"
+                    f"Ray does not start on this machine: {reason}; set executor=local"
                     if self._address is None
-                    else f"no Ray cluster answers at ray.address={self._address}: {said}; start one (`ray start --head`), "
+                    else f"no Ray cluster answers at ray.address={self._address}: {reason}; start one (`ray start --head`), "
                     "correct the address, or leave it out to start one here"
                 ) from None
             finally:
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGTERM, handler)  # Ray puts a handler of its own there
+                    signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
         self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
-        # A worker can import what this process can, where it runs from a checkout.
+        # Workers import the same packages as this process, also from a checkout.
         path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
         self._environment = {"env_vars": ONE_THREAD | path}
         return self
@@ -120,7 +120,7 @@ class RayExecutor(Executor):
 
     @property
     def cpus(self) -> int:  # type: ignore[override] # grows and shrinks
-        """How many processors the cluster has now; it may have grown or shrunk since the last look."""
+        """The number of processors of the cluster, which may have changed since the last query."""
         return max(1, self._count("CPU"))
 
     @property
@@ -133,7 +133,7 @@ class RayExecutor(Executor):
         return int(self._total.get(kind, 0))
 
     def has_room(self, resources: Resources) -> bool:
-        """Say whether few enough tasks wait at the cluster, or a GPU is free; Ray finds it a processor."""
+        """Return whether few tasks wait in the cluster, or a GPU is free; Ray assigns processors itself."""
         if resources.gpu == "needed":
             self._start_queued()
             return not self._queue and self._free_actor() is not None
@@ -141,22 +141,22 @@ class RayExecutor(Executor):
         return on_processors < max(1.0, self.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
 
     def _free_actor(self) -> _Actor | None:
-        """Return an actor that idles. There is one for each GPU of the cluster; where it has none, one waits for the first."""
-        wanted = max(1, self.gpus)
+        """Return an idle actor. There is one actor per GPU of the cluster, or one that waits for the first GPU."""
+        count = max(1, self.gpus)
         if not self.gpus and not self._waits_for_gpu:
             self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
         self._waits_for_gpu = not self.gpus
-        while len(self._actors) < wanted:
+        while len(self._actors) < count:
             options = {"num_gpus": 1, "num_cpus": 0, "runtime_env": self._environment}
             handle = self._actor_class.options(**options).remote()
             self._actors.append(_Actor(handle, handle.begin.remote()))
         for actor in list(self._actors):
             if actor.begun is not None and ray.wait([actor.begun], timeout=0)[0]:
-                self._take_note_of(actor)
+                self._record_start(actor)
         return next((actor for actor in self._actors if actor.begun is None and not actor.is_busy), None)
 
-    def _take_note_of(self, actor: _Actor) -> None:
-        """Take note that an actor has begun, or has been lost before it did."""
+    def _record_start(self, actor: _Actor) -> None:
+        """Record that an actor has started, or was lost before that."""
         try:
             ray.get(actor.begun)
             actor.begun, self._failed_starts = None, 0
@@ -187,13 +187,13 @@ class RayExecutor(Executor):
             self._running[reference] = task
 
     def ended(self) -> Iterator[tuple[int, Any]]:
-        """Wait for a task, and yield key and result of each that has ended; of none where an actor has begun meanwhile."""
+        """Wait for a task, and yield key and result of each finished one; yields none if only an actor has started."""
         with _explained(", ".join(sorted({task.label for task in self._running.values()}))):
             begun = [actor.begun for actor in self._actors if actor.begun is not None]
             finished, _ = ray.wait([*self._running, *begun], num_returns=1)
         for reference in finished:
             if (task := self._running.pop(reference, None)) is None:
-                self._take_note_of(next(actor for actor in self._actors if actor.begun == reference))
+                self._record_start(next(actor for actor in self._actors if actor.begun == reference))
                 continue
             actor, task.actor = task.actor, None
             try:
@@ -221,30 +221,30 @@ class RayExecutor(Executor):
 
 
 class _ActorLostError(Exception):
-    """An actor, or its node, was lost with the task that it ran."""
+    """An actor was lost together with its task."""
 
 
 def _call(folder: str, call: Call) -> Any:
-    """Run a task on a node, in the folder that the head was called in, from which relative paths count.
+    """Run a task on a node, in the working directory of the head, from which relative paths start.
 
-    Ray shows a worker its own GPUs alone, as number 0 and on.
+    Ray shows each worker only its own GPUs, numbered from 0.
     """
     os.chdir(folder)
     return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call)
 
 
 class _GpuWorker:
-    """Runs tasks one after the other, on the GPUs that it was given at its start."""
+    """Run tasks one after the other on the GPUs assigned at the start."""
 
     def begin(self) -> None:
-        """Return once the actor runs."""
+        """Return as soon as the actor runs."""
 
     run = staticmethod(_call)
 
 
 @contextmanager
 def _explained(label: str) -> Iterator[None]:
-    """Turn what Ray says of a lost task into an error that names it; the task's own error passes as it was raised."""
+    """Turn Ray's errors for a lost task into a RunError that names it; errors of the task itself are raised unchanged."""
     try:
         yield
     except ray.exceptions.RayActorError as error:
@@ -253,12 +253,12 @@ def _explained(label: str) -> Iterator[None]:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.OutOfMemoryError as error:
         cure = "give tasks more memory (larger nodes, fewer processors a node), then run again: finished steps are kept"
-        why = f"because its node ran out of memory, at every try: {first_sentence(error)}"
+        why = f"because its node ran out of memory, at every attempt: {first_sentence(error)}"
         raise RunError(f"{label} was killed {why}; {cure}") from None
     except ray.exceptions.RayError as error:
         raise RunError(_lost(label, error)) from None
 
 
 def _lost(label: str, error: Exception) -> str:
-    cure = "look at the nodes (`ray status`), then run again: finished steps are kept"
-    return f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); {cure}"
+    cure = "check the nodes (`ray status`), then run again: finished steps are kept"
+    return f"{label} was lost at every attempt ({type(error).__name__}: {first_sentence(error)}); {cure}"

@@ -1,7 +1,8 @@
-"""Runner: carry out the steps of a route in a run directory, skipping what is there.
+"""Runner: run steps in a run directory, reusing finished ones.
 
-A step starts when its own inputs are done, beside whatever else runs, so that steps of a single task leave fewer cores idle.
-Killed anywhere, the next call runs the tasks whose files are not confirmed, and the bytes are those of an uninterrupted run.
+In:  steps in order, and an executor. Out: finished steps, each with a manifest. A step starts as soon as its own inputs are
+finished, beside other running steps, so that steps with a single task leave fewer cores idle. After a kill at any moment, the
+next call runs only the tasks whose files are not confirmed, and the bytes equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ def run_steps(
     known: Artifacts | None = None,
     only: Container[str] | None = None,
 ) -> dict[str, Artifact]:
-    """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
+    """Run every step that is not finished; return all by name in the given order, after the `known` ones.
 
-    `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
-    The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
-    folder, and whatever user's error a task raises.
+    `only` names the steps to run, if not all of them; steps keep their places on the route, which number their folders. The
+    caller holds the lock of the run directory. Raises RunError for altered files, a full disk or an unwritable folder, and any
+    NextlongError of a task.
     """
     reporter, finished = reporter or Reporter(), dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
@@ -48,7 +49,7 @@ def run_steps(
     names = [step.name for step in waiting.values()]
     unfinished = set(names)
     running: dict[int, _Running] = {}  # by place on the route
-    reused: list[str] = []  # and not yet told
+    reused: list[str] = []  # steps not yet reported as reused
 
     def accept(step: Step, done: Artifact) -> None:
         if step.check is not None:
@@ -69,7 +70,7 @@ def run_steps(
                     accept(step, done)
                     continue
                 work = step.work(finished)
-                if reused:  # together, before this step's own lines
+                if reused:  # in one line, before the lines of this step
                     reporter.kept(reused)
                     reused = []
                 running[place] = _Running(step, step.folder(run_dir, place=place), work, executor, reporter)
@@ -78,11 +79,11 @@ def run_steps(
             for place in ended:
                 begun = running.pop(place)
                 accept(begun.step, begun.finish())
-            if ended and not running:  # workers in the middle of a step keep what they loaded for it
+            if ended and not running:  # between steps only: workers keep what they loaded for a running step
                 executor.release_memory()
             if ended or not running:
-                continue  # with what has become ready
-            for place, begun in sorted(running.items()):  # the tasks of the first step come first
+                continue  # start the steps that have become ready
+            for place, begun in sorted(running.items()):  # tasks of earlier steps come first
                 begun.hand_over(place, executor)
             for place, part in executor.ended():
                 running[place].add(part)
@@ -99,21 +100,21 @@ def find_done(step: Step, run_dir: Path) -> Artifact | None:
 
 
 def begun_tasks(step: Step, run_dir: Path) -> int:
-    """Return how many tasks of an unfinished step have left their marker; a run confirms their files before it trusts them."""
+    """Return how many tasks of an unfinished step have a marker; a run confirms their files before it reuses them."""
     return sum(1 for _ in step.folder(run_dir).glob(".part-*.json"))
 
 
 def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Artifact:
-    """Return a finished step by its folder, with its files checked as `store.check_files` does. Raises RunError."""
+    """Open a finished step by its folder and check its files as `store.check_files` does. Raises RunError."""
     manifest = store.read_json(folder / store.MANIFEST)
     store.check_files(folder, manifest, trust=trust)
     return Artifact(name, folder, manifest)
 
 
 class _Running:
-    """A step under way. Its tasks have numbers, joins those after all others; `_parts` are of what is done, by number.
+    """A running step. Joins are numbered after its tasks; `_parts` holds the results of finished tasks by number.
 
-    Of an array job's share, the tasks `among`, nothing is touched that other jobs may be at.
+    With `among`, the tasks of one array job, files that other jobs may be writing are left alone.
     """
 
     def __init__(
@@ -128,29 +129,29 @@ class _Running:
         self._parts = store.confirmed_parts(folder, among=numbers)
         self._joins = dict(enumerate(work.joins, start=len(work.tasks))) if among is None else {}
         replaced: set[int] = set()
-        for number in self._joins.keys() & self._parts.keys():  # the members of a join that is done are not run again
+        for number in self._joins.keys() & self._parts.keys():  # members of a finished join are not run again
             replaced.update(self._replace(number))
         order = [number for number in numbers if number < len(work.tasks)]
         if step.sizes is not None:
             order.sort(key=step.sizes.__getitem__, reverse=True)
         self._left = deque(number for number in order if number not in self._parts and number not in replaced)
-        self._join_of = {member: number for number, join in self._joins.items() for member in join.members}
         left = {number: join for number, join in self._joins.items() if number not in self._parts}
-        # By join that is to be done: how many of its members are not.
+        self._join_of = {member: number for number, join in left.items() for member in join.members}
+        # The number of unfinished members of each unfinished join.
         self._missing = {number: len({*join.members} - {*self._parts}) for number, join in left.items()}
-        # A join whose members are all done comes before the tasks that are left, so that few members' files are kept.
+        # A join whose members are all finished comes first, so that few files of members exist at a time.
         self._left.extendleft(number for number, missing in self._missing.items() if not missing)
         done = len(self._parts) + len(replaced)
         self.to_do = len(numbers) - done
         self._clock = Clock()
         folder.mkdir(parents=True, exist_ok=True)
-        self.ending = ExitStack()  # of what goes on beside the tasks
+        self.ending = ExitStack()  # ends the progress report
         if among is None:
             self.ending.push(self._remove_if_empty)
         self._advance = self.ending.enter_context(reporter.step(step.name, done=done, total=len(numbers)))
 
     def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # failed before any of its tasks was done
+        if kind is not None:  # succeeds only if no task had finished
             with suppress(OSError):
                 self._folder.rmdir()
 
@@ -168,12 +169,12 @@ class _Running:
                 task = self._work.tasks[number]
             else:
                 counts = (self._parts[member]["counts"] for member in join.members)
-                task = join.make([self.step.result.model_validate(told) for told in counts])
+                task = join.make([self.step.result.model_validate(result) for result in counts])
             label = f"{self.step.name} task {number}"
             executor.submit(place, _run_task, task, self._folder, number, resources=resources, label=label)
 
     def _replace(self, number: int) -> Sequence[int]:
-        """Delete the files that those of a join take the place of; return the tasks that wrote them."""
+        """Delete the files that a finished join replaces; return the tasks that wrote them."""
         join = self._joins[number]
         if not join.replaces:
             return ()
@@ -197,7 +198,7 @@ class _Running:
         self._clock.advance(part["seconds"])
 
     def finish(self) -> Artifact:
-        """Write the manifest, with the versions of Python and packages."""
+        """Write the manifest, with the versions of Python and of packages."""
         self.ending.close()
         step, parts = self.step, self._parts
         for number, join in self._joins.items():
@@ -214,26 +215,26 @@ class _Running:
 
 
 def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
-    """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
-    began = time.monotonic()
+    """Run one task in a private folder and move its files into the folder of the step; called in a worker."""
+    start_s = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
     with store.explained(folder):
         try:
             work.mkdir()
             with peak() as peak_bytes:
                 result = task(work / f"part-{index:05d}").model_dump(mode="json")
-            return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
+            return store.commit_part(work, folder, index, result, time.monotonic() - start_s, peak_bytes=peak_bytes())
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]
-            said = " ".join(str(error).split()) or "no more is to be had"
+            reason = " ".join(str(error).split()) or "allocation failed"
             cure = "run again with fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
             files = f"{folder.name}/part-{index:05d}.*"
-            raise RunError(f"{step} task {index} (the files {files}) ran out of memory: {said}; {cure}") from None
+            raise RunError(f"{step} task {index} (the files {files}) ran out of memory: {reason}; {cure}") from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
 
-@cache  # looking a version up takes 3 ms a package
+@cache  # a look-up takes 3 ms per package
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -245,17 +246,16 @@ def _versions() -> dict[str, str]:
 def run_array_job(
     steps: Sequence[Step], name: str, *, job: tuple[int, int], run_dir: Path, executor: Executor, reporter: Reporter
 ) -> tuple[int, int]:
-    """Run the tasks k, k + n, k + 2n … of the step `name`, counted from 1, for array job (k, n); return how many, of how many.
+    """Run the tasks k, k + n, k + 2n … of the step `name` for array job (k, n), counted from 1; return (tasks run, all tasks).
 
-    Array jobs of a scheduler meet in the run directory and leave files and markers of their tasks; an ordinary run confirms them,
-    runs what is missing, and writes the manifest.
-    Raises RunError if there is no such step, or one of its inputs is not done.
+    The jobs of an array share the run directory and leave the files and markers of their tasks. An ordinary run confirms them,
+    runs missing tasks, and writes the manifest. Raises RunError if there is no such step, or one of its inputs is not finished.
     """
     place, step = _step_of(steps, name)
     finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
     if lacking := [before.name for before in step.inputs if before.name not in finished]:
-        cure = f"say `nextlong run RECIPE --before {name}` first, with the same settings"
-        raise RunError(f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; {cure}")
+        cure = f"run `nextlong run RECIPE --before {name}` first, with the same settings"
+        raise RunError(f"{name} needs the step {lacking[0]}, which is not finished in {run_dir}; {cure}")
     if find_done(step, run_dir) is not None:
         return 0, 0
     with store.explained(run_dir):
@@ -271,7 +271,7 @@ def run_array_job(
 
 
 def steps_before(steps: Sequence[Step], name: str) -> set[str]:
-    """Return the names of the steps that the step `name` needs. Raises RunError if there is no such step."""
+    """Return the names of the steps that the step `name` depends on. Raises RunError if there is no such step."""
     needed: set[str] = set()
     found = [_step_of(steps, name)[1]]
     while found:

@@ -1,8 +1,8 @@
 """Step: a pure function from finished steps to files, described before it runs.
 
-A step is a name, its own config and its inputs; its folder is `NN-name-<fingerprint>`. Changing one knob changes the
-fingerprint of this step and of all below, and of nothing else. Tasks are made only once the inputs are done, because
-how many shards there are is known only then; each task writes the same bytes wherever and whenever it runs.
+A step has a name, a version, a config and inputs; their hash is its fingerprint, and its folder is `NN-name-<fingerprint>`.
+Changing a setting changes the fingerprint of this step and of all later ones, and of no other. Tasks are created once the
+inputs are finished, because only then the number of shards is known. Each task writes the same bytes anywhere and at any time.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from nextlong.errors import RunError
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
-    """How much there is to do, of a corpus or of a sample; what a plan is made of."""
+    """The amounts of data in a corpus or a sample, from which `nextlong plan` estimates costs."""
 
     shards: float = 1.0
     text_bytes: float = 0.0  # of all documents that ingest reads
     documents: float = 0.0
-    kept_documents: float = 0.0  # what select leaves, and from here on
+    kept_documents: float = 0.0  # after select, as all amounts below
     kept_chars: float = 0.0
     chunks: float = 0.0
-    embedded: float = 0.0  # chunks that are encoded: all of them without a shortlist
+    embedded: float = 0.0  # chunks to encode: all of them without a shortlist
     eligible: float = 0.0  # documents with at least compose.min_meta_chunks chunks …
     meta_chunks: float = 0.0  # … and their chunks
     evaluation_bytes: float = 0.0
     dimensions: float = 0.0
-    vectors: float = 0.0  # what is searched: chunks or documents
+    vectors: float = 0.0  # searched vectors: of chunks or documents
     queries: float = 0.0
-    neighbours: float = 0.0  # of each query
+    neighbours: float = 0.0  # per query
     index: str = "exact"  # or a FAISS factory string
-    visited_share: float = 1.0  # the share of the vectors that a query is compared with
+    visited_share: float = 1.0  # fraction of the vectors that a query is compared with
     drafts: float = 0.0
-    drafted_chunks: float = 0.0  # of all drafts, one after the other
-    referenced_chunks: float = 0.0  # those of them that are different
+    drafted_chunks: float = 0.0  # in all drafts, with repeats
+    referenced_chunks: float = 0.0  # distinct ones of these
     sequences: float = 0.0
-    tokens: float = 0.0  # of all sequences
+    tokens: float = 0.0  # in all sequences
 
     def of(self, amount: _Amount) -> float:
-        """Return one of the amounts by its name, what a function makes of them, or a number as it is."""
+        """Evaluate an amount: a number, the name of a field, or a function of all amounts."""
         if isinstance(amount, int | float):
             return float(amount)
         return float(getattr(self, amount)) if isinstance(amount, str) else amount(self)
 
     def times(self, factor: float) -> Amounts:
-        """Return the size of a corpus like this one, `factor` times as large."""
+        """Return the amounts of a corpus like this one, `factor` times as large."""
         grown = ("text_bytes", "documents", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks")
         return replace(self, **{name: factor * getattr(self, name) for name in grown})
 
@@ -72,8 +72,8 @@ class Amounts:
         return self.queries * min(self.neighbours, self.vectors)
 
 
-_Amount = float | str | Callable[[Amounts], float]  # a number, the name of one of the amounts, or a function of all
-TRIED = "tried"  # on the sample
+_Amount = float | str | Callable[[Amounts], float]  # a number, the name of a field, or a function of all amounts
+TRIED = "tried"  # the rate measured on the sample
 
 
 def per_shard(amounts: Amounts) -> float:
@@ -82,14 +82,15 @@ def per_shard(amounts: Amounts) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """How the time, disk and memory of a step grow: `work` is counted in units of about `seconds` of one core, `disk` of `bytes`.
+    """How the time, disk and memory of a step grow with the corpus.
 
-    `nextlong plan` tries each step on a sample of the user's own files and takes both rates from there; those declared here
-    stand in where a sample is too small to tell, and for what no sample can (a server, evaluation files, an index).
-    `tasks` is how many tasks share the work; `memory` the bytes that one of them holds beyond what every worker does. `rate`
-    names the rate that plan measures apart where it is not tried on the sample; "": what is declared counts. A step that
-    divides its work into tasks of about `task_s` seconds has at least so many. `reads` is how many bytes of its input files all
-    tasks together read; None: all of them.
+    A step does `work` units of about `seconds` core-seconds each, and writes `disk` units of `bytes` each. `nextlong plan`
+    measures both rates on a sample of the user's files; the declared ones are used if the sample is too small, and for costs
+    that no sample shows (a server, evaluation files, an index). `rate` names a rate that plan measures separately; "" means the
+    declared one.
+
+    The work is divided into `tasks` tasks, or more if one would take over `task_s` seconds. Each uses `memory` bytes beyond
+    those of any worker. Together they read `reads` bytes of the input files; None means all of them.
     """
 
     work: _Amount
@@ -104,19 +105,19 @@ class Estimate:
 
 
 class TaskResult(BaseModel, frozen=True):
-    """What one task returns beside its files, kept in the manifest; nothing of a task that only writes files."""
+    """What one task returns besides its files, stored in the manifest; the base class is empty."""
 
 
 _ResultT = TypeVar("_ResultT", bound=TaskResult)
-Task = Callable[[Path], TaskResult]  # takes the stem of its output files
+Task = Callable[[Path], TaskResult]  # its argument is the stem of its output files
 
 
 @dataclass(frozen=True)
 class Join:
-    """One more task of a step, which starts when the tasks `members` are done, beside those that are not.
+    """An additional task of a step that starts when the tasks `members` are finished.
 
-    `make` gets what the members returned, in their order. With `replaces`, the files of the task take the place of the members'
-    files, which are deleted once its own are on the disk; it returns the step's `result`, and the manifest keeps it alone.
+    `make` receives the results of the members in order. With `replaces`, the files of the join replace those of its members,
+    which are deleted once its own are on disk; it returns the step's `result`, and only that is recorded in the manifest.
     """
 
     members: Sequence[int]
@@ -126,10 +127,10 @@ class Join:
 
 @dataclass(frozen=True)
 class Work:
-    """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one.
+    """The tasks of a step whose inputs are finished. Each runs on `threads` threads; joins, which only copy bytes, on one.
 
-    `gpu` says what only the inputs tell: the tasks cannot use one, or need one, so that a cluster that has none is waited for.
-    None: what the step declares holds.
+    `gpu` overrides the step's declaration if only the inputs show whether tasks cannot use a GPU ("unused") or need one
+    ("needed", so that a growing cluster is waited for).
     """
 
     tasks: Sequence[Task]
@@ -142,9 +143,9 @@ _TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
 def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> _TaskMaker:
-    """Return the tasks of a step that has one for each shard.
+    """Return a function that creates one task per shard.
 
-    `files` are keywords of `task`, each with the step whose file of the shard it gets, and the suffix of that file.
+    `files` are keyword arguments of `task`: each is a step and the suffix of its file that belongs to the shard.
     """
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -156,10 +157,10 @@ def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> _T
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a route. `tasks` gets the finished inputs; `check` may refuse the finished step with a user's error.
+    """One step of a route. `tasks` receives the finished inputs; `check` may raise a NextlongError for the finished step.
 
-    Every task returns a `result`, which the manifest keeps and readers get back. A step that is finished already may be known
-    by its manifest alone (`Step.of`).
+    Every task returns a `result`, which the manifest stores and readers get back. `Step.of` makes a step from the manifest of a
+    finished one.
     """
 
     name: str
@@ -170,27 +171,29 @@ class Step:
     result: type[TaskResult] = field(default=TaskResult, compare=False)
     check: Callable[[Artifact], None] | None = field(default=None, compare=False)
     resources: Resources = field(default=Resources(), compare=False)  # of each task
-    # Of its tasks, where they differ: the largest begin first, so that none is left alone at the end.
+    # Relative sizes of the tasks, if they differ: large tasks start first, so that none runs alone at the end.
     sizes: Sequence[float] | None = field(default=None, compare=False)
-    # How its time, disk and memory grow, for plans.
+    # Cost, for `nextlong plan`.
     estimate: Estimate = field(default=Estimate(work="chunks", seconds=0.0, disk="chunks"), compare=False)
     known_fingerprint: str | None = None
 
     @classmethod
     def of(cls, done: Artifact) -> Step:
-        """Return the step that is done, to build on; it cannot run again."""
-        told = done.manifest
-        return cls(done.name, told["version"], told["config"], (), lambda _: (), known_fingerprint=told["fingerprint"])
+        """Return a finished step as an input of others; it cannot run again."""
+        known = done.manifest
+        return cls(
+            done.name, known["version"], known["config"], (), lambda _: (), known_fingerprint=known["fingerprint"]
+        )
 
     def work(self, done: Artifacts) -> Work:
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
 
     def needs(self, work: Work, executor: Executor) -> Resources:
-        """Return what each of the tasks gets of what the executor has; `gpu` is "unused" or "needed"."""
+        """Return the resources of each task on this executor; their `gpu` is "unused" or "needed"."""
         gpu = work.gpu or self.resources.gpu
-        is_there = gpu != "unused" and (executor.gpus > 0 or (gpu == "needed" and executor.grows))
-        needs = replace(self.resources, gpu="needed" if is_there else "unused")
+        has_gpu = gpu != "unused" and (executor.gpus > 0 or (gpu == "needed" and executor.grows))
+        needs = replace(self.resources, gpu="needed" if has_gpu else "unused")
         if work.threads == 1:
             return needs
         # A cluster counts processors itself.
@@ -199,7 +202,7 @@ class Step:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the step's name, version and config and of its inputs' fingerprints."""
+        """Hash of the step's name, version, config and input fingerprints."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
         identity = [self.name, self.version, self.config, [step.fingerprint for step in self.inputs]]
@@ -207,44 +210,59 @@ class Step:
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def folder(self, run_dir: Path, *, place: int = 0) -> Path:
-        """Return the step's folder, started or finished; if there is none, the one to be, `NN-name-fingerprint` by its place."""
+        """Return the step's folder if it exists, or the path to create, `NN-name-fingerprint`, numbered by `place`."""
         suffix = f"{self.name}-{self.fingerprint}"
-        # Another method's route, on which the step has another place, may have made it.
+        # The route of another method, with the step at another place, may have created it.
         return min(run_dir.glob(f"[0-9][0-9]-{suffix}"), default=run_dir / f"{place:02d}-{suffix}")
+
+
+class Files(list[Path]):
+    """The files of one folder, which pickle as the folder and their names.
+
+    A task of a step over a whole corpus gets the files of all shards, and the head pickles one task after the other. Eight lists of
+    12,067 shards (10^9 chunks), as an export needs them, take 36 ms of a core and 1.8 MB instead of 161 ms and 3.5 MB.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Files], tuple[object, ...]]:
+        return (_in_folder, (str(self[0].parent), [path.name for path in self])) if self else (Files, ())
+
+
+def _in_folder(folder: str, names: Sequence[str]) -> Files:
+    return Files(Path(folder, name) for name in names)
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """The files of a finished step: its folder, and the manifest that names them and holds what the tasks returned."""
+    """A finished step: its folder, and the manifest with its files and the results of its tasks."""
 
     name: str
     folder: Path
     manifest: Mapping[str, Any]
 
-    def files(self, suffix: str | tuple[str, ...]) -> list[Path]:
-        """Return the step's files that end in `suffix`, or in one of several, in shard order.
+    def files(self, suffix: str | tuple[str, ...]) -> Files:
+        """Return the step's files with the suffix, or one of several, in shard order.
 
-        Raises RunError if its tasks wrote none, as those of an earlier version may have.
+        Raises RunError if there is none, as in a folder of an earlier version.
         """
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
-        # By the numbers in the names, however many digits these have.
+        # Sort by the numbers in the names, regardless of their digits.
         names.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-        return [self.folder / name for name in names]
+        return Files(self.folder / name for name in names)
 
     def file(self, suffix: str) -> Path:
         (only,) = self.files(suffix)
         return only
 
     def stem(self) -> Path:
-        """Return the stem that the files of a one-task step share."""
+        """Return the common stem of the files of a one-task step."""
         return self.folder / "part-00000"
 
     def results(self, kind: type[_ResultT]) -> list[_ResultT]:
-        """Return what each task told, in task order, without the one that closed the step.
+        """Return the result of each task in order, except that of a closing task.
 
-        Raises RunError if it is not what `kind` says, as in manifests of an earlier version.
+        Raises RunError if a result does not match `kind`, as in a manifest of an earlier version.
         """
         parts = [part for part in self.manifest["parts"] if not part.get("closes")]
         try:
@@ -259,10 +277,10 @@ class Artifact:
         return only
 
     def of_earlier_version(self, lacks: str) -> RunError:
-        """Return the error that says what the step lacks, because an earlier version made it."""
+        """Return the error for a step that an earlier version made without something."""
         version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
-        why = f"its step {self.name} is of an earlier version (made by nextlong {version})"
-        return RunError(f"{self.folder} has no {lacks}: {why}; run the recipe again: what has not changed is kept")
+        why = f"its step {self.name} was made by an earlier version (nextlong {version})"
+        return RunError(f"{self.folder} has no {lacks}: {why}; run the recipe again; unchanged steps are reused")
 
 
 Artifacts = Mapping[str, Artifact]  # by step name

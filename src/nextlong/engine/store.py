@@ -1,8 +1,9 @@
-"""Store: files on disk that are either whole or not there.
+"""Store: write files that are either complete or absent, and check them later.
 
-A task writes into a private folder; `commit_part`, in the process that wrote the files, brings them to the disk, hashes them,
-renames them into the step's folder and writes the part's marker last. So a marker vouches for whole files, also after a power
-cut and on file systems of a network, where no other machine could have flushed them. A step is done when its manifest is there.
+In:  the private folder of a task. Out: files and a marker in the folder of the step. `commit_part` runs in the process that
+wrote the files: it syncs, hashes and renames them and writes the marker last, so a marker guarantees complete files, also after
+a power failure and on network file systems, where another machine could not have synced them. A step is finished once its
+manifest exists.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from nextlong.text import Json
 MANIFEST = "manifest.json"
 _MARKER = ".part-{:05d}.json"
 Trust = Literal["size", "time", "hash"]
-_CHECKED_AT_ONCE = 32  # files
+_AT_ONCE = 32  # files that are checked, or brought to the disk, together
 _OTHER_FOLDER = "set run_dir to a folder that you can write to"
 _REFUSALS = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT),
-        "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
+        "the disk is full, or your quota is exceeded: {where} could not be written; free space (`nextlong plan` estimates it), "
         "then run again: finished steps are kept",
     ),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "{where} cannot be written ({reason}); " + _OTHER_FOLDER),
-    errno.EFBIG: "{where} is longer than this process may write; raise the limit (`ulimit -f`), then run again",
-    errno.EMFILE: "{where} cannot be opened beside so many others; raise the limit (`ulimit -n`), then run again",
-    errno.ENOENT: "{where} vanished while it was needed; leave run_dir alone meanwhile, then run again",
+    errno.EFBIG: "{where} exceeds the file size limit of this process; raise it (`ulimit -f`), then run again",
+    errno.EMFILE: "{where} cannot be opened: too many open files; raise the limit (`ulimit -n`), then run again",
+    errno.ENOENT: "{where} was deleted during the run; do not change run_dir meanwhile, then run again",
     errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
     errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
-    errno.EIO: "{where}: the disk fails ({reason}); choose another folder",
+    errno.EIO: "{where}: disk error ({reason}); choose another folder",
 }
-# NumPy says so in words, without an errno.
+# NumPy reports a full disk as text, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
@@ -57,7 +58,7 @@ class _RecordedFile(TypedDict):
 
 
 class TaskPart(TypedDict):
-    """What one task wrote and returned; `closes` marks the task that came after all others."""
+    """What one task wrote and returned; `closes` marks the task that runs after all others."""
 
     index: int
     files: dict[str, _RecordedFile]
@@ -72,7 +73,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a small file, text in UTF-8, so that it holds either the old content or the whole new one, also after a power cut."""
+    """Write a small file (text in UTF-8) atomically: it holds either the old or the new content, also after a power failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -87,13 +88,13 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a small file so that it stays removed, even after a power cut."""
+    """Remove a file durably, also in case of a power failure."""
     path.unlink(missing_ok=True)
     sync(path.parent)
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON that this package wrote. Raises RunError if it is missing or damaged."""
+    """Read JSON that nextlong wrote. Raises RunError if the file is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,27 +109,35 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-# A route is made several times a command, and a model may be gigabytes: one that has not changed since is hashed once.
+# A command builds its steps several times, and a model may have gigabytes: an unchanged file is hashed once.
 _hash_of_version = lru_cache(maxsize=4096)(lambda path, _mtime_ns: hash_file(path))
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
-    """Return the name and `hash_file` of every file below a folder, in order; hidden files and folders are passed over."""
+    """Return name and hash of every file below a folder, sorted by name; hidden files and folders are skipped."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    shown = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
-    return {name: _hash_of_version(path, path.stat().st_mtime_ns) for name, path in shown.items()}
+    visible = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
+    return {name: _hash_of_version(path, path.stat().st_mtime_ns) for name, path in visible.items()}
 
 
 def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
 ) -> TaskPart:
-    """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files: dict[str, _RecordedFile] = {}
-    for path in sorted(work.iterdir()):
+    """Move a task's files from its private folder `work` into the step's `folder`; write its marker last and return it."""
+
+    def commit(path: Path) -> _RecordedFile:
         sync(path)
-        stat = path.stat()
-        files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
+        stat, digest = path.stat(), hash_file(path)
         path.replace(folder / path.name)
+        return {"bytes": stat.st_size, "xxh3": digest, "mtime_ns": stat.st_mtime_ns}
+
+    paths = sorted(work.iterdir())
+    if len(paths) > _AT_ONCE:  # a task of a whole corpus writes a file for each shard, and each waits for the disk
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            records = list(pool.map(commit, paths))
+    else:
+        records = [commit(path) for path in paths]
+    files = {path.name: record for path, record in zip(paths, records, strict=True)}
     marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
@@ -140,14 +149,14 @@ def commit_part(
 
 
 def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart]:
-    """Return the markers of the tasks `among` of an unfinished step whose files are all as they were written, by index.
+    """Return the markers, by task, of those tasks `among` of an unfinished step whose files are all intact.
 
-    A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
-    hundreds of terabytes hold is not read again to resume.
+    A file is intact if it has its recorded size and modification time, or else its recorded hash. So a run of hundreds of
+    terabytes resumes without reading them again.
     """
 
     def confirmed(path: Path) -> TaskPart | None:
-        with suppress(ValueError, KeyError, OSError):  # torn by a power cut: the task simply runs again
+        with suppress(ValueError, KeyError, OSError):  # a marker damaged by a power failure: the task runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             if all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items()):
                 return marker
@@ -155,12 +164,12 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
 
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:  # what takes long is waiting for the file system
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # the time is spent waiting for the file system
         return {marker["index"]: marker for marker in pool.map(confirmed, paths) if marker is not None}
 
 
 def delete_parts(folder: Path, indices: Iterable[int]) -> None:
-    """Delete the files of tasks, each marker after what it names, so that nothing is left behind by a kill."""
+    """Delete the files of tasks, each marker after its files, so that a kill leaves no file without a marker."""
     for index in indices:
         marker = folder / _MARKER.format(index)
         with suppress(FileNotFoundError, ValueError):
@@ -172,11 +181,11 @@ def delete_parts(folder: Path, indices: Iterable[int]) -> None:
 def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "time") -> None:
     """Raise RunError if a file of a finished step is missing, truncated or altered.
 
-    A file of its recorded size is taken as intact under trust="size"; under "time" if it has its recorded time of change
-    too, else it is hashed; under "hash" it is hashed in any case.
+    trust="size" compares sizes only; "time" compares size and modification time, and hashes files with another time; "hash"
+    hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
         intact = list(pool.map(lambda file: _is_intact(*file, trust=trust), files))
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:
@@ -199,7 +208,7 @@ def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left: private folders of tasks, half small files, markers that a manifest replaces."""
+    """Remove leftovers of killed processes: private folders of tasks, partial files, markers that a manifest replaces."""
     for path in folder.glob(".work-*"):
         shutil.rmtree(path, ignore_errors=True)
     markers = folder.glob(".part-*.json") if (folder / MANIFEST).exists() else ()
@@ -209,15 +218,15 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written.
+    """Lock the run directory for this process. Raises RunError if another process holds it or it cannot be written.
 
-    Those that hold it "together" (array jobs) leave everything as it is that is not their own.
+    Processes that lock it "together" (array jobs) leave the files of others alone.
     """
     with explained(run_dir):
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:
-            # The kernel's word for a folder in which nothing can be created, such as /proc.
+            # Linux raises this in folders such as /proc, in which nothing can be created.
             raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
         lock = _hold(run_dir / ".lock", (fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     with lock:
@@ -227,13 +236,13 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
 
 
 def alone(path: Path) -> IO[str]:
-    """Hold a small file beside others that write it, waiting for them, until what is returned is closed."""
+    """Lock a small file that several processes write, waiting for them, until the returned file is closed."""
     with explained(path):
         return _hold(path.with_name(f".{path.name}.lock"), fcntl.LOCK_EX)
 
 
 def _hold(path: Path, kind: int) -> IO[str]:
-    """Return the lock file `path`; the kernel frees the lock when it is closed or its holder dies, however it dies."""
+    """Return the locked file `path`; the kernel releases the lock when the file is closed or the process ends."""
     file = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, kind)
@@ -256,9 +265,9 @@ def _hold(path: Path, kind: int) -> IO[str]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses (full disk, no permission, a file taken away) into a RunError with a cure.
+    """Turn errors of the operating system (full disk, no permission, deleted file) into a RunError with the fix.
 
-    The error names the file at fault, else `path`. Any other OSError passes.
+    The message names the file of the error, or `path`. Any other OSError is passed on.
     """
     try:
         yield
@@ -272,7 +281,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

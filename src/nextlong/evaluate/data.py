@@ -71,8 +71,8 @@ class _HubFile(NamedTuple):
     licence: str = ""
 
 
-_SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
-_HUB: Final = {name: _HubFile(**fields) for name, fields in _SOURCES["hub"].items()}
+SOURCES: Final = yaml.safe_load((files(__package__) / "data.yaml").read_text(encoding="utf-8"))
+_HUB: Final = {name: _HubFile(**fields) for name, fields in SOURCES["hub"].items()}
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
 _STAND_INS: Final = {ESSAYS: "ruler/essays.txt", HAYSTACK: ESSAYS}  # what is read in place of a missing file
@@ -85,7 +85,7 @@ class DataFiles:
     folder: Path | None
 
     def __post_init__(self) -> None:
-        """Raise EvaluateError for a folder that is none."""
+        """Raise EvaluateError for a path that is not a folder."""
         if self.folder is not None and not self.folder.is_dir():
             raise EvaluateError(f"--data {self.folder} is not a folder; docs/evaluate/data.md lists its files")
 
@@ -103,20 +103,20 @@ class DataFiles:
         return next((place for place in places if place.is_file()), None)
 
     def source(self, name: str) -> str:
-        """Return the file that is read for one: its stand-in where only that exists, else itself."""
+        """Return the name of the file that is read: the stand-in if only that exists, else the file itself."""
         stand_in = _STAND_INS.get(name, name)
         return stand_in if self.has(stand_in) and not self.has(name) else name
 
     def missing(self, names: Sequence[str]) -> EvaluateError:
-        """Return the error that these files are missing: a line for those of one origin."""
+        """Return the error that these files are missing, with one line per origin."""
         of_origin: dict[str, list[str]] = {}
         for name in names:
             place = str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
             of_origin.setdefault(origin(name), []).append(place)
         lines = []
-        for told, places in of_origin.items():
-            are, told = ("are", told.replace("it comes", "they come", 1)) if places[1:] else ("is", told)
-            lines.append(f"{', '.join(places)} {are} missing; {told}")
+        for source, places in of_origin.items():
+            are, cure = ("are", source.replace("it comes", "they come", 1)) if places[1:] else ("is", source)
+            lines.append(f"{', '.join(places)} {are} missing; {cure}")
         return EvaluateError("\n".join(lines))
 
     def error(self, name: str, what: str) -> EvaluateError:
@@ -155,7 +155,7 @@ class DataFiles:
                 raise self.error(name, f" cannot be read as Parquet ({error})") from None
             return
         first = (text := self.text(name)).lstrip()[:1]
-        # One JSON value over the whole file, rather than one a line: an object there is followed by no second one.
+        # One JSON value over the whole file, rather than one a line: such an object is the only one.
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
             value = self._loaded(text, name)
             items = value.get("data", [value]) if isinstance(value, dict) else value
@@ -178,8 +178,8 @@ class DataFiles:
         try:
             for row in reader:
                 if missing := [column for column in columns if row.get(column) is None]:
-                    there = ", ".join(str(key) for key, value in row.items() if value is not None)
-                    raise self.error(name, f", line {reader.line_num}: no {missing[0]!r} (it has {there})")
+                    present = ", ".join(str(key) for key, value in row.items() if value is not None)
+                    raise self.error(name, f", line {reader.line_num}: no {missing[0]!r} (it has {present})")
                 rows.append({column: row[column] for column in columns})
         except csv.Error as error:
             raise self.error(name, f", line {reader.line_num}: not valid CSV ({error})") from None
@@ -216,14 +216,14 @@ class DataFiles:
 
 
 def origin(name: str) -> str:
-    """Say where a file comes from."""
+    """Return a sentence that says where a file comes from."""
     if file := _HUB.get(name):
         place = f"{file.path}; its licence: {file.licence}" if file.licence else file.path
         return f"it comes from {file.repo} on the Hugging Face hub ({place}); nextlong evaluate data SUITE downloads it"
-    if told := _SOURCES["elsewhere"].get(name):
-        return f"give {told}" if told.startswith("any") else f"it comes from {told}"
+    if source := SOURCES["elsewhere"].get(name):
+        return f"give {source}" if source.startswith("any") else f"it comes from {source}"
     helmet = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
-    return f"it comes with {helmet}" if name.startswith("helmet/") else "put it there"
+    return f"it comes with {helmet}" if name.startswith("helmet/") else "add the file"
 
 
 def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:

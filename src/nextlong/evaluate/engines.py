@@ -1,11 +1,11 @@
-"""Engines: models that answer samples greedily, by transformers, by vLLM, or behind a server with an OpenAI-compatible API.
+"""Engines: models that answer samples greedily, by transformers, by vLLM, or on a server with an OpenAI-compatible API.
 
 transformers: prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the
 one before it stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
 
-A server (vLLM, SGLang, llama.cpp, or OpenAI's own) is asked by /completions, also a chat model, its template applied here
-(`prompts.py`), so that it reads what the same model on this machine would; by /chat/completions only with the format `messages`,
-which leaves the template to the server and refuses begun answers. Several requests are under way at a time.
+A server (vLLM, SGLang, llama.cpp, or OpenAI's own) gets requests to /completions, also for a chat model, whose
+template is applied here (`prompts.py`), so that it reads what the same model on this machine would. The format `messages` uses
+/chat/completions, which leaves the template to the server and refuses begun answers. Requests are sent concurrently.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HuggingFaceModel:
     """
 
     def __init__(self, options: ModelOptions) -> None:
-        """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
+        """Load it. Raises EvaluateError if it cannot be loaded, or if its tokenizer lacks what `options` requires."""
         self._options, self.config = options, _read_config(options)
         self.context = context_of(self.config, options)
         self.hub_tokenizer = load_tokenizer(options.name, options)
@@ -134,7 +134,7 @@ class HuggingFaceModel:
         self._cached = self._cached[:kept]
 
     def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
+        """Return the logits of the last of ids, shape (batch, n), after a cache: shape (batch, vocabulary)."""
         with required("torch").inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
@@ -163,7 +163,7 @@ class HuggingFaceModel:
     ) -> list[list[int]]:
         torch, answers, going = required("torch"), [list[int]() for _ in samples], set(range(len(samples)))
         inputs: dict[str, Tensor] = {}
-        # A row that has ended is fed on, so that the batch keeps its shape; what it generates is ignored.
+        # A finished row stays in the batch, which keeps its shape; its further tokens are ignored.
         while going:
             if mask is not None:
                 inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
@@ -214,8 +214,8 @@ def _read_config(options: ModelOptions, *, local_files_only: bool = False) -> Pr
         ) from None
     # transformers has no public list of the classes that AutoModelForCausalLM accepts.
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
-        cure = "evaluate asks models to continue a text"
-        raise EvaluateError(f"{name} is a {config.model_type}, no causal language model; {cure}")
+        cure = "name a model that continues a text"
+        raise EvaluateError(f"{name} is a {config.model_type}, not a causal language model; {cure}")
     return config
 
 
@@ -268,14 +268,14 @@ class VllmModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         prompts, limits = self.prompts, partial(self._vllm.SamplingParams, temperature=0.0)
-        asked = [{"prompt_token_ids": prompts.ids(sample)} for sample in samples]
+        inputs = [{"prompt_token_ids": prompts.ids(sample)} for sample in samples]
         each = [limits(max_tokens=prompts.budget(one), stop=prompts.stop(one)) for one in samples]
-        for sample, output in zip(samples, self._llm.generate(asked, each, use_tqdm=False), strict=True):
+        for sample, output in zip(samples, self._llm.generate(inputs, each, use_tqdm=False), strict=True):
             yield prompts.answer(output.outputs[0].text, sample)
 
 
 class ServerModel:
-    """A model behind an OpenAI-compatible server; the tokenizer and its template are the user's."""
+    """A model on an OpenAI-compatible server; the user names the tokenizer and its template."""
 
     def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
         self.options, self.prompts, self.context = options, prompts, options.context
@@ -283,7 +283,7 @@ class ServerModel:
         self.engine = f"server {options.url}"
 
     def identity(self) -> Json:
-        # Which weights the server holds, it alone knows.
+        # Only the server knows which weights it holds.
         named = {"name": self.options.name, "url": self.options.url, "context": self.context}
         return {"kind": "server", **named, **self.prompts.identity()}
 
@@ -292,23 +292,23 @@ class ServerModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         with ThreadPoolExecutor(self.options.concurrency) as pool:
-            asked = [pool.submit(self._answer, sample) for sample in samples]
+            futures = [pool.submit(self._answer, sample) for sample in samples]
             try:
-                for one in asked:
-                    yield one.result()
+                for future in futures:
+                    yield future.result()
             # After an error, requests that have not been sent are not worth sending.
             finally:
-                for one in asked:
-                    one.cancel()
+                for future in futures:
+                    future.cancel()
 
     def _answer(self, sample: Sample) -> str:
         prompts = self.prompts
         body: Json = {"model": self.options.name, "max_tokens": prompts.budget(sample), "temperature": 0}
         if (stop := prompts.stop(sample)) is not None:
             body["stop"] = [stop]
-        place, asked = "/completions", "prompt"
+        endpoint, field = "/completions", "prompt"
         if prompts.format == "messages":
-            place, asked = "/chat/completions", "messages"
+            endpoint, field = "/chat/completions", "messages"
             if sample.answer_prefix:
                 raise EvaluateError(
                     f"--prompt-format messages: the task begins the model's answer ({sample.answer_prefix.strip()!r:.60}), and a "
@@ -317,8 +317,8 @@ class ServerModel:
             if prompts.thinking:
                 body["chat_template_kwargs"] = {"enable_thinking": True}
         try:
-            url = str(self.options.url).rstrip("/") + place
-            received = self._client.post(url, {**body, asked: prompts.sent(sample)})
+            url = str(self.options.url).rstrip("/") + endpoint
+            received = self._client.post(url, {**body, field: prompts.sent(sample)})
         except UnansweredError as error:
             kept = "; finished answers are kept: fix the server and run the same command again, or lower --concurrency"
             raise self._error(f"{error}{'' if error.status else kept}") from None

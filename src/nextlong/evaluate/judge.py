@@ -1,8 +1,8 @@
-"""Judge: scores that others give: another model, which rates answers with HELMET's prompts and scales, or HELMET's own scripts.
+"""Judge: scores from another model, which rates answers with HELMET's prompts and scales, or from HELMET's own scripts.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
-    narrativeqa                  a model behind a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
+    narrativeqa                  a model on a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
     infbench_sum, multi_lexsum   the same: fluency × F1 of the key points found and of the sentences that the reference supports
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
@@ -29,7 +29,7 @@ import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
-from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.data import SOURCES, DataFiles
 from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
@@ -48,7 +48,7 @@ _Rate = Callable[[Result, Sequence[Json]], list[Json]]
 class _Rubric(NamedTuple):
     needs: str  # the detail of a sample that a rating needs
     prompts: Callable[[Json], tuple[str, ...]]
-    # Returns of the judgements among others `share`, the score from 0 to 1; None where one cannot be read.
+    # Returns the scores of the judgements with `share`, from 0 to 1; None if a judgement cannot be read.
     read: Callable[[Json, Sequence[str]], Json]
 
 
@@ -74,13 +74,13 @@ def run(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
             "--data FOLDER"
         )
-    found = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
-    if not found:
+    candidates = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
+    if not candidates:
         tasks = list(needed)
         cure = f"run nextlong evaluate MODEL --tasks {tasks[0]} --out {folders[0]} first"
         raise EvaluateError(f"{folders[0]} holds no result of {' or '.join(tasks)}; {cure}")
     scores = []
-    for result in found:
+    for result in candidates:
         before = result.values.get("judge") or {}
         is_judged = (before.get("name"), before.get("version")) == (judge["name"], _VERSION)
         outcome = "cached" if is_judged else _judge(result, judge, needed[result.task], rate, step)
@@ -93,8 +93,8 @@ def _rate_answers(server: ServerModel, result: Result, samples: Sequence[Json]) 
     rubric = _RUBRICS[result.task]
     prompts = [rubric.prompts(sample) for sample in samples]
     texts = server.answers([Sample(prompt, (), 4096) for several in prompts for prompt in several])
-    said = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
-    return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in said]
+    judgements = ((sample, list(islice(texts, len(several)))) for sample, several in zip(samples, prompts, strict=True))
+    return [{"judgement": "\n\n".join(judged), **rubric.read(sample, judged)} for sample, judged in judgements]
 
 
 def _rate_citations(
@@ -126,14 +126,14 @@ def _entailment(name: str) -> Entails:
         # The form that the model was trained on; it answers "1" or "0".
         ids = tokenizer(f"premise: {premise} hypothesis: {hypothesis}", return_tensors="pt").input_ids.to(model.device)
         with torch.inference_mode():
-            said = model.generate(ids, max_new_tokens=10)
-        return bool(tokenizer.decode(said[0], skip_special_tokens=True) == "1")
+            output = model.generate(ids, max_new_tokens=10)
+        return bool(tokenizer.decode(output[0], skip_special_tokens=True) == "1")
 
     return entails
 
 
 def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> str:
-    """Rate the answers of a result and write it anew; return what was done."""
+    """Rate the answers of a result and rewrite its file; return the outcome in words."""
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
     if not answered or any(needs not in sample.get("details", {}) for sample in answered):
         raise EvaluateError(
@@ -175,9 +175,9 @@ def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     return (prompt_of("narrativeqa_judge").format(**fields),)
 
 
-def _longqa_scores(_: Json, said: Sequence[str]) -> Json:
-    """Return the scores of a judgement: of the last JSON object with both in their scales; None where there is none."""
-    for braces in reversed(re.findall(r"\{[^{}]*\}", said[0])):
+def _longqa_scores(_: Json, judgements: Sequence[str]) -> Json:
+    """Return the scores of a judgement: those of the last JSON object with both in their scales, else None."""
+    for braces in reversed(re.findall(r"\{[^{}]*\}", judgements[0])):
         with suppress(ValueError):
             scores = json.loads(braces)
             fluency, correctness = scores.get("fluency"), scores.get("correctness")
@@ -194,7 +194,7 @@ def _summary_prompts(task: str, sample: Json) -> tuple[str, ...]:
     return tuple(prompt_of(f"{task}_{part}").format(**fields) for part in ("fluency", "recall", "precision"))
 
 
-def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
+def _summary_scores(sample: Json, judgements: Sequence[str]) -> Json:
     """Return fluency, recall and precision of three judgements, and fluency × their harmonic mean as HELMET's gpt-4-f1."""
 
     def parsed(text: str) -> Any:
@@ -204,7 +204,7 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
                 return json.loads(re.findall(pattern, text, re.DOTALL)[-1])
         return None
 
-    fluency, recall, precision = map(parsed, said)
+    fluency, recall, precision = map(parsed, judgements)
     try:
         # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all, and their harmonic mean.
         total, sentences = len(sample["details"]["keypoints"]), precision["sentence_count"]
@@ -223,25 +223,8 @@ _RUBRICS: Final = {"narrativeqa": _Rubric("question", _longqa_prompt, _longqa_sc
 }
 
 
-# Our tasks, by what HELMET's name of their data set holds. HELMET scores three needles once, and its averages count them under
-# Recall and under its RULER.
-_TASKS: Final = {
-    **{name: name for name in ("json_kv", "triviaqa", "hotpotqa", "popqa", "narrativeqa", "infbench_qa")},
-    **{name: name for name in ("trec_coarse", "trec_fine", "banking77")},
-    "kilt_nq": "nq",
-    "msmarco_rerank_psg": "msmarco",
-    "clinic150": "clinc150",
-    "icl_nlu": "nlu",
-    "infbench_choice": "infbench_mc",
-    **{f"ruler_{name}": f"helmet_{name}" for name in ("fwe", "cwe", "vt", "qa_1", "qa_2")},
-    **{f"ruler_niah_s_{n}": f"helmet_niah_single_{n}" for n in (1, 2, 3)},
-    "ruler_niah_mk_1": "helmet_niah_multikey_1",
-    "ruler_niah_mk_2": "ruler_mk_needle helmet_niah_multikey_2",
-    "ruler_niah_mk_3": "ruler_mk_uuid helmet_niah_multikey_3",
-    "ruler_niah_mq": "helmet_niah_multiquery",
-    "ruler_niah_mv": "ruler_mv helmet_niah_multivalue",
-}
-_JUDGED_BY_HELMET: Final = "gpt-4-score"  # of NarrativeQA, from 0 to 3; where no judge was asked, ROUGE counts
+_TASKS: Final[dict[str, str]] = SOURCES["helmet_tasks"]  # task names, joined by a space, by a part of HELMET's name
+_JUDGED_BY_HELMET: Final = "gpt-4-score"  # of NarrativeQA, from 0 to 3; without a judge, ROUGE counts
 
 
 def import_helmet(
@@ -302,18 +285,23 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
         ) from None
     # Each question's score; none where a file does not hold those of all.
-    samples: list[Json] = []
-    for item in record.get("data", []):
-        judged, value = item.get("gpt-4-scores"), item.get(metric)
-        # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
-        if is_judged and judged:
-            value = judged["fluency"] * judged["correctness"] / 3
-        if value is None:
-            samples = []
-            break
-        # HELMET asks one question at several depths; such questions are resampled together.
-        group = item.get("id", item.get("qid", item.get("question")))
-        samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+    samples, questions = list[Json](), record.get("data") or []
+    for number, item in enumerate(questions):
+        try:
+            judged, value = item.get("gpt-4-scores"), item.get(metric)
+            # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
+            if is_judged and judged:
+                value = judged["fluency"] * judged["correctness"] / 3
+            if value is None:
+                samples = []
+                break
+            # HELMET asks one question at several depths; such questions are resampled together.
+            group = item.get("id", item.get("qid", item.get("question")))
+            samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise EvaluateError(
+                f"{file}: data[{number}] is {item!r:.60}, not a question with its {metric}; give a file as HELMET wrote it"
+            ) from None
     # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     mark = results.fingerprint({"imported": arguments, "metrics": metrics})
@@ -321,6 +309,6 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
     for task in tasks:
         about: Json = {"format": results.FORMAT, "nextlong": nextlong.__version__, "suite": task.suite}
         about |= {"category": task.category, "task": task.name, "metric": metric, "length": length, "score": score}
-        about |= {"scores": {metric: score}, "n": len(record.get("data", [])), "refused": 0}
+        about |= {"scores": {metric: score}, "n": len(questions), "refused": 0}
         about |= {"imported_from": file.name, "fingerprint": mark}
         yield {**about, "depends_on": depends_on, "samples": samples}

@@ -55,7 +55,7 @@ class ModelOptions:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        """Raise EvaluateError for options that do not fit together, and for a name that is no model's."""
+        """Raise EvaluateError for options that contradict each other, and for a name that is not a model's."""
         mistake = None
         if self.url is not None:
             is_web = self.url.startswith(("http://", "https://"))
@@ -106,13 +106,13 @@ class Prompts:
         """Return the text that the model continues, without a BOS."""
         if self.format != "chat":
             return sample.text
-        asked: str = self.template.apply_chat_template(
+        text: str = self.template.apply_chat_template(
             _turns(sample), add_generation_prompt=True, tokenize=False, enable_thinking=bool(self.thinking)
         )
-        if self.tokenizer.prefix == (self.template.bos_token_id,):  # whoever tokenizes the text puts it there
-            asked = asked.removeprefix(self.template.bos_token)
+        if self.tokenizer.prefix == (self.template.bos_token_id,):  # the tokenizer adds it again
+            text = text.removeprefix(self.template.bos_token)
         # A template ends in its own line break, so the prefix loses its own.
-        return asked if self.thinking else asked + sample.answer_prefix.lstrip()
+        return text if self.thinking else text + sample.answer_prefix.lstrip()
 
     def ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
@@ -141,7 +141,7 @@ class Prompts:
         return None if self.thinking else sample.stop
 
     def answer(self, text: str, sample: Sample) -> str:
-        """Return the answer in a generated text: behind the reasoning, up to the first stop; "" where the reasoning has no end."""
+        """Return the answer in a generated text: after the reasoning, up to the first stop; "" if the reasoning does not end."""
         # Everything up to the last closing tag is reasoning; a text that never closes it has no answer.
         if self.thinking and _CLOSE in text:
             text = text.rpartition(_CLOSE)[2].lstrip()
@@ -152,7 +152,7 @@ class Prompts:
         return text if sample.stop is None else text.split(sample.stop, 1)[0]
 
     def identity(self) -> Json:
-        """Return what of it names a model in results."""
+        """Return the part of a model's identity in results that says how it is prompted."""
         template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
         named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
         about = {"tokenizer": self.tokenizer.hash, "prompt_format": self.format, "template": named}
@@ -164,9 +164,9 @@ def _turns(sample: Sample) -> list[dict[str, str]]:
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:
-    """Return a fast tokenizer of transformers. Raises EvaluateError if there is none, or no chat template that the format needs."""
+    """Return a fast tokenizer of transformers. Raises EvaluateError if it is missing, or lacks the chat template of the format."""
     source, auto = Path(name).expanduser(), required("transformers").AutoTokenizer
-    # The user may name the tokenizer.json itself; transformers wants its folder.
+    # The user may name the tokenizer.json itself; transformers needs its folder.
     folder = str(source.parent if source.is_file() else source)
     try:
         tokenizer = auto.from_pretrained(folder, revision=options.revision)

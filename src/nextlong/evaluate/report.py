@@ -1,6 +1,6 @@
 """Report: tables and figures of results, models side by side, on the console or as files.
 
-Every figure is a function of results that draws on a page and returns whether there was something to draw.
+Every figure is a function of results that draws on a page and returns whether it drew anything.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
 
 
 def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
-    """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
+    """Return every figure that has results, by file name: its title, SVG and PNG."""
     names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
 
     def over_categories(one: ModelResults, length: int) -> float | None:
@@ -147,6 +147,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
         ("task-types", "Score by task type, mean over the lengths measured", drawn(_task_types, results)),
         ("icl-by-shots", "In-context learning by shots", drawn(_lines, shots, names, xlabel="shots")),
         ("attention-longqa", "Attention on the first third, and LongQA", drawn(_bars, attention, *attended)),
+        ("dependence", "Gain from earlier meta-chunks by distance", drawn(_dependence, results)),
         ("similarity", "Similarity of the negatives, and score", drawn(_bars, similarity, *cosine_score)),
     ]
     # A curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6).
@@ -165,9 +166,9 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
 
 
 def drawn(draw: Callable[..., bool], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
-    """Return what a function draws on a page, by its arguments, as SVG and PNG; None if it says that there is nothing to draw."""
+    """Return the page that a function draws, as SVG and PNG; None if it returns that it drew nothing."""
     matplotlib, figure_class = required("matplotlib"), required("matplotlib.figure").Figure
-    # The same results give the same bytes: ids without chance, no date; text stays text.
+    # The same results give the same bytes: fixed ids, no date; text stays text.
     settings = {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
     with matplotlib.rc_context(settings | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
@@ -245,7 +246,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
         return False
     axes, width = figure.subplots(), 0.8 / len(results)
     for number, one in enumerate(results):
-        # The bars of the models stand side by side, centred on their category.
+        # The bars of the models are side by side, centred on their category.
         places = np.arange(len(means)) + (number - (len(results) - 1) / 2) * width
         heights = [values[number] or 0.0 for values in means.values()]
         bars = axes.bar(places, heights, width * 0.94, label=one.name, color=_COLOURS[number % len(_COLOURS)])
@@ -270,6 +271,26 @@ def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars:
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
+
+
+def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
+    """Draw the gain of the probe `dependency` with its interval, by the distance to the nearest earlier meta-chunk."""
+    axes, measured = figure.subplots(), [(one.name, result) for one in results for result in one.of("dependency")]
+    for number, (name, result) in enumerate(measured):
+        # Rows of geometric mean distance, gain, and the two ends of its interval.
+        rows = [
+            ((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5, part["gain_nats"], *part["interval"])
+            for part in result.values["by_distance"]
+        ]
+        distances, gains, lows, highs = np.array(rows, float).T
+        errors = np.maximum((gains - lows, highs - gains), 0)  # a bootstrap interval need not hold the mean
+        axes.errorbar(distances, gains, errors, capsize=3, label=name, **style(number))
+    axes.axhline(0, color="#57606a", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
+    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats per token")
+    _legend(figure, axes, [name for name, _ in measured])
+    return bool(measured)
 
 
 def _needle_map(figure: Figure, one: ModelResults) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -59,7 +60,7 @@ def weighted_interval(values: _Floats, weights: _Floats, groups: _Groups) -> tup
 
 
 def differences(one: Json, other: Json) -> list[str]:
-    """Return in words what differs between two protocols; what only one of them states is not compared."""
+    """Describe the differences between two protocols; a field that only one of them has is not compared."""
     return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
 
 
@@ -93,7 +94,7 @@ class Result:
     @property
     def measured(self) -> Score:
         """The score with the outcome of each question, for its interval and for comparisons."""
-        # Some hold the right and wrong answers of several tasks.
+        # Some files hold the right and wrong answers of several tasks.
         return of_answers(self.values["answers"]) if "answers" in self.values else Score(self.score, ((1.0, self),))
 
     @cached_property
@@ -116,7 +117,7 @@ class Result:
         metric = self.values.get("metric")
         outcomes, groups, number_of = list[float](), list[int](), dict[Any, int]()
         for number, sample in enumerate(self.values.get("samples", ())):
-            # Also of a question that is left out, so that two models' groups have the same numbers.
+            # A question that is left out has a group too, so that two models' groups have the same numbers.
             group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
             if sample.get("refused"):
                 value = 0.0
@@ -262,7 +263,7 @@ def write_index(folder: Path, model: Json) -> None:
     index, about = folder / _INDEX, {name: model.get(name) for name in ("label", "negatives_cosine")}
     identity = {name: value for name, value in model.items() if name not in about}
     if index.is_file():
-        before = _checked_format(store.read_json(index), index)["model"]
+        before = _checked(store.read_json(index), index, model=dict)["model"]
         if {**before, **about} != {**identity, **about}:
             raise EvaluateError(
                 f"{folder} holds results of another model, {before.get('name')}, or of the same one with other "
@@ -278,13 +279,17 @@ def read_finished(path: Path) -> Result:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
-    if not isinstance(values, dict) or "score" not in values or "task" not in values:
-        raise EvaluateError(f"{path} is not a result of nextlong evaluate; move it out of the folder")
-    return Result(path, _checked_format(values, path))
+    return Result(path, _checked(values, path, task=str, length=(int, NoneType), score=(int, float)))
 
 
-def _checked_format(values: Json, path: Path) -> Json:
-    """Return the values of a file. Raises EvaluateError if it was written in another format than this version reads."""
+def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json:
+    """Return the values of a file. Raises EvaluateError if a field lacks its type, or if another version wrote the file."""
+    if not isinstance(values, dict) or not all(
+        isinstance(values.get(name, ...), kind) for name, kind in fields.items()
+    ):
+        raise EvaluateError(
+            f"{path} is not a file of nextlong evaluate; move it out of the folder, or give another folder"
+        )
     if values.get("format") != FORMAT:
         raise EvaluateError(
             f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again into another "
@@ -294,13 +299,13 @@ def _checked_format(values: Json, path: Path) -> Json:
 
 
 def read_results(folder: Path) -> ModelResults:
-    """Read a results directory. Raises EvaluateError if it is none."""
+    """Read a results directory. Raises EvaluateError for any other folder."""
     index = folder / _INDEX
     if not index.is_file():
         reason = "has no " + _INDEX if folder.is_dir() else "is not a folder"
         raise EvaluateError(f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
-    return ModelResults(folder, _checked_format(store.read_json(index), index)["model"], finished)
+    return ModelResults(folder, _checked(store.read_json(index), index, model=dict)["model"], finished)
 
 
 class Partial:
@@ -312,7 +317,7 @@ class Partial:
         path.parent.mkdir(parents=True, exist_ok=True)
         header, lines = {"format": FORMAT, "fingerprint": depends_on}, list(_whole_lines(path))
         self.samples = lines[1:] if lines[:1] == [header] else []
-        # Written anew, so that a line torn by a kill is gone before another is appended.
+        # Rewritten, so that a line torn by a kill is gone before another is appended.
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *self.samples))
         store.write_file(path, text)
         self._file = path.open("a", encoding="utf-8")
@@ -320,7 +325,7 @@ class Partial:
     def append(self, samples: Sequence[Json]) -> None:
         """Add answered samples; they are on the disk when this returns."""
         self._file.write("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
-        # A sample may have taken minutes, so it is on the disk before the next ones are asked.
+        # A sample may have taken minutes, so it is on the disk before the next ones are sent.
         self._file.flush()
         os.fsync(self._file.fileno())
         self.samples.extend(samples)
@@ -338,7 +343,7 @@ class Partial:
 def _whole_lines(path: Path) -> Iterator[Json]:
     if not path.is_file():
         return
-    # Not splitlines: an answer may hold U+2028, which ends no line of ours. Behind the last end is nothing, or a torn line.
+    # Not splitlines: an answer may hold U+2028, which does not end a line here. After the last line end there may be a torn line.
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
             yield json.loads(line.decode("utf-8", errors="replace"))

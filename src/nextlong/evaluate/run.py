@@ -104,7 +104,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
 
 
 def _local(model: _Model | None, probe: Probe) -> HuggingFaceModel:
-    """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
+    """Return the local model that a probe measures. Raises EvaluateError for a model on a server."""
     if isinstance(model, HuggingFaceModel):
         return model
     cure = "name the model's folder or hub name, without --url, or leave the probe out"
@@ -179,7 +179,7 @@ def _one(
 ) -> None:
     data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
     samples, final = settings.samples or task.samples, results.place_of(settings.out, task.name, length)
-    # What a result depends on: among others the hash of every file that is read, of a stand-in where one is missing.
+    # A result depends on, among others, the hash of every file that is read (of its stand-in if the file is missing).
     read = sorted({source for name in names if data.has(source := data.source(name))})
     depends_on: Json = {"task": task.name, "version": task.version, "length": length, "samples": samples}
     depends_on |= {"seed": settings.seed, "model": model.identity()}
@@ -241,7 +241,7 @@ def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
 
 
 def _answered(model: _Model, task: Task, request: TaskRequest, samples: int, *, skip: int) -> Iterator[list[Json]]:
-    """Yield the lines of the samples behind the first `skip`, a batch at a time."""
+    """Yield the lines of the samples after the first `skip`, a batch at a time."""
     prompts = model.prompts
     # `make` is called when the first sample is taken, so that its errors are those of a sample.
     made = islice(chain.from_iterable(map(task.make, [request])), skip, samples)
@@ -261,16 +261,16 @@ def _answered(model: _Model, task: Task, request: TaskRequest, samples: int, *, 
         if task.follow_up is not None and answers:
             # The first answers are only the reasoning; the answers to the second questions are scored.
             answers = list(model.answers([task.follow_up(*pair) for pair in zip(answers, fitting, strict=True)]))
-        said, lines = iter(answers), []
+        remaining_answers, lines = iter(answers), []
         for sample in group:
             details = {"details": sample.details} if sample is not None and sample.details else {}
-            # Refused samples are not asked; their lines keep their places, so that a resumed task continues at the right one.
+            # Refused samples are not sent; their lines keep their places, so that a resumed task continues at the right one.
             if sample is None or sample not in fitting:
                 lines.append({"refused": True, **details})
                 continue
             if prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
                 sample = replace(sample, answer_prefix="")
-            answer = next(said)
+            answer = next(remaining_answers)
             about = {"prompt_sha256": prompts.hash_of(sample), "answer_prefix": sample.answer_prefix}
             scored = {"references": list(sample.references), "scores": task.score(answer, sample)}
             lines.append({**about, "answer": answer, **scored, **details})
@@ -285,7 +285,7 @@ class TaskProgress:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console, self._number, self._read, self._first_s = console, 0, 0, time.monotonic()
+        self._console, self._number, self._read, self._first_s = console, 0, 0, 0.0
         self.tokens: Sequence[int] = ()  # that remain to be read for each task
 
     def start(self, task: str, length: int | None, samples: int, *, done: int) -> None:
@@ -295,6 +295,8 @@ class TaskProgress:
         size = "" if length is None else f"{length:>9,}"
         self._name = f"[{self._number}/{len(self.tokens)}] {task:<18}{size}"
         self._began_s = self._printed_s = time.monotonic()
+        # The pace begins with the first task: loading the model is no part of it.
+        self._first_s = self._began_s if self._number == 1 else self._first_s
         if done:
             self.note(f"{self._name} resumes after {done} of {samples} samples")
 
@@ -329,15 +331,15 @@ class TaskProgress:
 def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
     """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded.
 
-    For each task and length: its samples (None: all), its state, and the tokens that remain to be read at most; and in words the
-    memory that the greatest length takes, None for a server.
+    For each task and length: its samples (None: all), its state, and at most how many tokens remain to be read; and a description
+    of the memory that the greatest length takes, None for a server.
     """
     options = settings.model
     assert options is not None, "the command names one"
     config = engines.local_config(options) if options.url is None else None
     context, tasks = engines.context_of(config, options), list[Json]()
     for task, length in _pairs(settings):
-        gone, samples = settings.missing(task, length), settings.samples or task.samples
+        missing, samples = settings.missing(task, length), settings.samples or task.samples
         if results.place_of(settings.out, task.name, length).is_file():
             state = "done"
         elif task.reads == "run" and settings.run is None:
@@ -345,7 +347,7 @@ def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
         elif context is not None and (length or 0) > context:
             state = f"too long: the model's context is {context:,}"
         else:
-            state = f"missing: {', '.join(gone)}" if gone else "to do"
+            state = f"missing: {', '.join(missing)}" if missing else "to do"
         tokens = 0 if state == "done" or samples == ALL_SAMPLES else samples * (length or 0)
         about = {"task": task.name, "length": length, "samples": None if samples == ALL_SAMPLES else samples}
         tasks.append({**about, "state": state, "tokens": tokens})
@@ -370,7 +372,7 @@ def show(plan: Json, console: Console) -> None:
 
 
 def _memory(config: PreTrainedConfig | None, options: ModelOptions, lengths: Sequence[int]) -> str:
-    """Return in words the memory of weights, cache and activations at the length that takes most."""
+    """Describe the memory of weights, cache and activations at the length that needs the most."""
     place, capacity = _device_memory(options.device)  # refuses a device that does not exist
     if config is None:
         return (
@@ -381,16 +383,16 @@ def _memory(config: PreTrainedConfig | None, options: ModelOptions, lengths: Seq
     # Short prompts are answered together, so the longest need not take the most memory.
     length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
     dtype, weights, cache = _needed_bytes(config, options, max(1, options.batch_tokens // length) * length)
-    told = f"key-value cache {cache / 2**30:.2f} GiB"
+    sizes = f"key-value cache {cache / 2**30:.2f} GiB"
     if weights is None:
-        told = f"weights: not on this machine, {told}"
+        sizes = f"weights: not on this machine, {sizes}"
     else:
         both = f"together {(weights + cache) / 2**30:.2f} GiB and the activations of {options.chunk_tokens:,} tokens"
-        told = f"weights {weights / 2**30:.2f} GiB, {told}, {both}"
-    told += f"; {place} has {capacity / 2**30:.2f} GiB"
+        sizes = f"weights {weights / 2**30:.2f} GiB, {sizes}, {both}"
+    sizes += f"; {place} has {capacity / 2**30:.2f} GiB"
     if (weights or 0) + cache > capacity:
-        told += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
-    return f"memory at {short(length)} in {dtype}: {told}"
+        sizes += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
+    return f"memory at {short(length)} in {dtype}: {sizes}"
 
 
 def _needed_bytes(config: PreTrainedConfig, options: ModelOptions, tokens: int) -> tuple[str, int | None, int]:

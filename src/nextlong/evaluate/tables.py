@@ -28,7 +28,7 @@ _Cell = float | Score | str | None
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A title, what it shows, named columns and rows of numbers, each behind its name."""
+    """A title, a description, and named columns and rows of numbers."""
 
     title: str
     about: str
@@ -55,7 +55,7 @@ def tasks_of(category: str) -> list[Task]:
 
 
 def _mean(scores: Sequence[Score | None]) -> Score | None:
-    """Return the mean of scores; None if one is missing, or there is none."""
+    """Return the mean of scores; None if one is missing, or if there are no scores."""
     known = [score for score in scores if score is not None]
     return Score.mean(known) if known and len(known) == len(scores) else None
 
@@ -90,7 +90,7 @@ def lengths_of(results: Sequence[ModelResults]) -> list[int]:
 
 
 def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
-    """Return in words where models were measured in different ways: their tasks, lengths, and what differs."""
+    """Describe where models were measured in different ways: task, length, and the differences."""
     seen: dict[tuple[str, int | None], tuple[str, Result]] = {}
     found = []
     for one in results:
@@ -121,7 +121,7 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
             columns = (*columns, "n")
             for number, (name, cells) in enumerate(rows):
                 scores = [cell for cell in cells if isinstance(cell, Score)]
-                # The fewest and the most questions behind a score of the row; one number where they are equal.
+                # The fewest and the most questions of a score in the row; one number if they are equal.
                 counts = sorted({score.n for score in scores})
                 count = "–".join(f"{one:,}" for one in dict.fromkeys((*counts[:1], *counts[-1:])))
                 refused = max((score.refused for score in scores), default=0)

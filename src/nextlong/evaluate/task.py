@@ -44,7 +44,7 @@ class TextTokenizer:
             return cls(made.from_file(str(file)) if file.is_file() else made.from_pretrained(str(source)))
         except Exception as error:  # the library raises a bare Exception whatever is wrong
             raise EvaluateError(
-                f"--tokenizer {source}: no tokenizer.json there, and the hub has no tokenizer of that name ({error})"
+                f"--tokenizer {source}: not a tokenizer.json, a folder with one, or the name of a tokenizer on the hub ({error})"
             ) from None
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class TextTokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """A hash of everything that the tokenizer is made of; two of the same cut every text alike."""
+        """A hash of the whole tokenizer; tokenizers with the same hash split every text in the same way."""
         return hashlib.blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -77,7 +77,7 @@ class TextTokenizer:
         return tuple(with_special[: next(starts, 0)])
 
     def with_prefix(self, ids: Sequence[int]) -> list[int]:
-        """Return ids with the special ones before them, once: not again where they are there already."""
+        """Return ids preceded by the special ones, unless they begin with these already."""
         return list(ids) if tuple(ids[: len(self.prefix)]) == self.prefix else [*self.prefix, *ids]
 
 
@@ -103,7 +103,7 @@ class Sample:
         return self.prompt + self.answer_prefix
 
     def completed(self, answer: str) -> str:
-        """Return an answer behind its prefix, which HELMET scores and shows to its judge."""
+        """Return the answer's prefix and the answer, which HELMET scores and shows to its judge."""
         return self.answer_prefix.lstrip("\n") + answer
 
 
@@ -230,10 +230,10 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
     """Return the tasks and probes of some suites, or the named ones. Raises EvaluateError for an unknown name."""
     known = {one.suite for one in registered().values()}
     if unknown := [suite for suite in suites if suite not in known]:
-        raise EvaluateError(f"--suite {unknown[0]}: there is no such suite; choose from {', '.join(sorted(known))}")
+        raise EvaluateError(f"--suite {unknown[0]}: unknown suite; choose from {', '.join(sorted(known))}")
     within = {name: one for name, one in registered().items() if not suites or one.suite in suites}
     if unknown := [name for name in names if name not in within]:
-        raise EvaluateError(f"--tasks {unknown[0]}: there is no such task; choose from {', '.join(within)}")
+        raise EvaluateError(f"--tasks {unknown[0]}: unknown task; choose from {', '.join(within)}")
     return [one for name, one in within.items() if not names or name in names]
 
 

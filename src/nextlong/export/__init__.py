@@ -1,1 +1,1 @@
-"""Export: sequences → rows → files."""
+"""Export: sequences → rows → files of each format."""

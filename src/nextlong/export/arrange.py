@@ -1,12 +1,12 @@
-"""Arrange: which sequences make up each row of a data set, and in what order: split, mix, pack.
+"""Arrange sequences in rows: split them into train and validation, mix runs, and pack sequences.
 
-In:  the SEQUENCES files of finished runs as references (SEQUENCE_INDEX: run, part, place, length, key).
-Out: per split the SEQUENCE_INDEX in row order and the offsets of its rows, shape (rows + 1,); an export shard is a
-range of rows.
+In:  references to the SEQUENCES of finished runs (SEQUENCE_INDEX: run, part, place, length, key).
+Out: for each split, the SEQUENCE_INDEX in row order and the offsets of its rows, shape (rows + 1,); an export shard is a
+     range of rows.
 
-Only numbers are read, no token and no text. Proportions are exact to one sequence, and the order depends on the
-sequences alone: mixing spreads the sequences of each run evenly (Sainte-Laguë's method), splitting hashes each key by
-itself, and packing is best-fit decreasing (at most 11/9 of the fewest possible rows; Johnson 1973).
+Only numbers are read, no tokens and no text. Proportions are exact to one sequence, and the order depends on the sequences
+alone: mixing interleaves runs evenly (Sainte-Laguë's method), splitting hashes each key independently, and packing is
+best-fit decreasing (at most 11/9 of the minimum number of rows; Johnson 1973).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def _mix(
 ) -> NDArray[Any]:
     """Return the sequences of several runs in the proportions of `weights`, evenly interleaved, none repeated.
 
-    The run that is scarcest for its weight is used whole and sets the scale; of each other run the first sequences
-    serve, in their order, as many as its share holds. Raises CorpusError for a run without sequences.
+    The run with the fewest sequences for its weight is used completely and sets the scale; of each other run the first
+    sequences are used. Raises CorpusError for a run without sequences.
     """
     for place, index in enumerate(indexes):
         if not len(index):
             cure = "remove it from the mix, or run its recipe again"
-            raise CorpusError(f"run {place} of the mix has no sequence to give; {cure}")
-    # Of each run, (n,): the sequences or tokens up to and including each of its sequences.
+            raise CorpusError(f"run {place} of the mix has no sequences; {cure}")
+    # (n,) for each run: the sequences or tokens up to and including each of its sequences.
     ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
-    shares = [Fraction(str(weight)) for weight in weights]  # 0.1 as it was written
+    shares = [Fraction(str(weight)) for weight in weights]  # exactly as written: 0.1 is 1/10
     scale = min(int(end[-1]) / share for end, share in zip(ends, shares, strict=True))
     chosen, moments = [], []
     for index, end, share in zip(indexes, ends, shares, strict=True):
         count = int(np.searchsorted(end, int(scale * share), side="right"))
         chosen.append(index[:count])
-        # Order by the position of each sequence's middle within its own run, from 0 to 1.
+        # Order sequences by the relative position, from 0 to 1, of their middle within their own run.
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
     order = np.argsort(np.concatenate(moments), kind="stable")
@@ -57,7 +57,6 @@ def _mix(
 
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
-LEAST_FILL: Final = 0.95  # rows that hold less are worth a warning
 FEWER_LEFT_OUT: Final = (
     "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation touches fewer, and "
     "export.shared_chunks=keep leaves none out"
@@ -66,7 +65,7 @@ FEWER_LEFT_OUT: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """How sequences become rows: split, then mixed in the proportions `mix` of several runs, then packed."""
+    """The settings of a data set: split, mix of several runs in proportions, packing."""
 
     mix: tuple[float, ...] | None
     by: Literal["sequences", "tokens"]
@@ -77,14 +76,14 @@ class Arrangement:
 
 
 def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement) -> RowsResult:
-    """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
+    """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split, and count their contents."""
     splits, left_out = arranged(runs, arrangement)
     total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
-    if total and empty and arrangement.validation:  # `refuse_nothing` explains why a run has no sequence at all
+    if total and empty and arrangement.validation:  # `refuse_nothing` explains runs without any sequence
         problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
         sharing = f": {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
         raise CorpusError(problem + (sharing if left_out else "; make more sequences, or choose another share"))
-    # Of how many documents, distinct by content, and of which chunks of each corpus, distinct, the splits are made.
+    # The content hashes of the documents of each split, and the distinct chunks of each corpus that it uses.
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks: dict[str, dict[Hashable, NDArray[np.int64]]] = {name: {} for name in splits}
     for number, run in enumerate(runs):
@@ -124,18 +123,18 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
 
 
 def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
+    """Return the SEQUENCE_INDEX of each split, mixed, and the number of sequences filtered out because of shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
-    # Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
+    # Each key is hashed independently, so a meta-document is in the same split whatever the run, length or method.
     hashes = keyed_hash(index["key"], seed=arrangement.seed, stage="split")
     held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
         references, corpora = [run.chunk_ids() for run in runs], [run.corpus_id for run in runs]
-        # (m,) each, of every chunk that a sequence names: its id, the sequence, and the number of its CHUNKS. Ids are compared
-        # within one number: where runs have different CHUNKS only the split by key holds.
+        # (m,) each, for every chunk of every sequence: its id, the sequence, and the number of its CHUNKS. Ids are compared only
+        # within the same CHUNKS; between runs with different CHUNKS only the split by key holds.
         chunk_ids = np.concatenate([ids for ids, _ in references])
         owners = np.repeat(np.arange(len(index)), np.concatenate([np.diff(ends) for _, ends in references]))
         corpus = np.array([corpora.index(corpus) for corpus in corpora])[index["run"]][owners]
@@ -148,7 +147,7 @@ def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[d
 
 
 def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
-    """Mix the sequences of a split, given run by run, in the requested proportions; without any, interleave all evenly."""
+    """Mix the sequences of a split in the requested proportions; interleave all evenly if there are none."""
     if runs == 1 or not len(index):
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]
@@ -158,24 +157,24 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
     for number, of_run in enumerate(of_runs):
         if arrangement.validation and not len(of_run):
             raise CorpusError(
-                f"run {number} of the mix has no sequence in {split} where {arrangement.validation:g} of all are validation, so "
-                "there are no proportions; choose another share, or make more sequences"
+                f"run {number} of the mix has no sequence in {split} with export.validation={arrangement.validation:g}, so the "
+                "proportions cannot be kept; choose another share, or make more sequences"
             )
     return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 
 def fill(tokens: int, *, rows: int, room: int) -> float:
-    """Return the share of some rows that holds tokens; `room` is that of a row."""
+    """Return the share of `rows` rows of `room` tokens that `tokens` tokens fill."""
     return tokens / max(1, rows * room)
 
 
 def percent(share: float) -> str:
-    """Return a share in words, rounded down, so that only what is full is called so."""
+    """Return a share as text, rounded down, so that only full rows show 100 %."""
     return f"{int(share * 1000) / 10:.1f} %"
 
 
 class SplitResult(TaskResult):
-    """Rows of a split and what is in them; of each run of a mix its sequences and tokens; rows that are not full."""
+    """Counts of a split; `of_runs`: the sequences and tokens of each run of a mix; `short_rows`: rows that are not full."""
 
     rows: int
     sequences: int
@@ -184,11 +183,11 @@ class SplitResult(TaskResult):
     of_runs: tuple[tuple[int, int], ...] = ()
     short_rows: int = 0
     chunks: int = 0  # distinct; 0 in runs that did not count them
-    chunks_in_train: int = 0  # of these, in validation
+    chunks_in_train: int = 0  # of the chunks in validation
 
 
 class RowsResult(TaskResult):
-    """The splits, and the sequences that are in neither because they share chunks."""
+    """The splits, and the sequences that are in neither because they share chunks with validation."""
 
     left_out: int
     train: SplitResult
@@ -196,15 +195,15 @@ class RowsResult(TaskResult):
 
     @property
     def splits(self) -> dict[str, SplitResult]:
-        """The splits that there are, by name."""
+        """The existing splits by name."""
         return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
 
 
 def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Put each sequence whole into a row of at most `row_tokens`, the longest first, where it fits best; None: one a row.
+    """Put each sequence into the row of at most `row_tokens` where it fits best, the longest first; None: one a row.
 
-    Return the index in row order and the offsets of the rows, shape (rows + 1,): sequences of a row ascend, rows stand in the order
-    of their first sequence. Raises RecipeError for a sequence that is longer than a row.
+    Returns the index in row order and the offsets of the rows, shape (rows + 1,). The sequences of a row ascend, and rows are
+    in the order of their first sequence. Raises RecipeError for a sequence that is longer than a row.
     """
     if row_tokens is None:
         return index, np.arange(len(index) + 1)
@@ -215,8 +214,8 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
             f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}; "
             "raise it to at least that (a multiple leaves no gap)"
         )
-    row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, by when it was opened
-    rooms: list[int] = []  # tokens that some row has left, ascending and distinct, at most row_tokens of them
+    row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, numbered in the order of opening
+    rooms: list[int] = []  # the distinct numbers of free tokens of open rows, ascending
     rows_with: dict[int, list[int]] = {}
     count, descending = 0, np.argsort(-lengths, kind="stable")
     for sequence, length in zip(descending.tolist(), lengths[descending].tolist(), strict=True):
@@ -234,7 +233,7 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
             if not rows_with.setdefault(left, []):
                 insort(rooms, left)
             rows_with[left].append(row)
-    # (rows,) the first sequence of a row; its rank among those of all rows is the place of the row.
+    # (rows,) the first sequence of each row; its rank among all rows gives the place of the row.
     _, first = np.unique(row_of, return_index=True)
     row_of = np.argsort(np.argsort(first))[row_of]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])

@@ -1,11 +1,11 @@
-"""Publish: copy finished export files to a local folder or any fsspec URL; a second push resumes an interrupted one.
+"""Publish finished export files to a local folder or any fsspec URL; a second push resumes an interrupted one.
 
 In:  files with their sizes and hashes, as the run recorded them; a destination.
-Out: the same files there, each complete under its final name or absent. Index files and cards are sent last, because a
-reader that finds one of them expects the rest.
+Out: the same files at the destination, each complete under its final name or absent. Index files and cards are sent last,
+     because readers that find one of them expect all other files.
 
-`.nextlong-push.json` at the destination names every file that a push has begun to send, and the hash of those that
-arrived, so a resumed push reads nothing back.
+`.nextlong-push.json` at the destination records every file that a push has started to send and the hash of those that
+arrived, so that a resumed push reads nothing back.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import Json, counted
 
 RECORD: Final = ".nextlong-push.json"
-DELIVERED: Final = "manifest.json"  # says what the files are of
-_TOLD_ANEW: Final = frozenset({"README.md", DELIVERED})  # the same data may be described in other words
-# A reader that finds one of these takes the files beside it for complete.
+DELIVERED: Final = "manifest.json"  # describes the exported files
+_CARDS: Final = frozenset({"README.md", DELIVERED})  # may change while the data stays the same
+# A reader that finds one of these assumes that all other files are complete.
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
-# What people and hubs put beside data, in addition to hidden files.
+# Files that people and hubs add to data sets, besides hidden files.
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
-# Trying again does not help against these.
+# Errors for which a retry does not help.
 _LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_RECORD_EVERY_S: Final = 10.0  # on the Hugging Face hub each write is a commit
-_ATTEMPTS: Final = 5  # to send a file, …
-_FIRST_PAUSE_S: Final = 1.0  # … so long apart, and each time twice as long
+_RECORD_EVERY_S: Final = 10.0  # on the Hugging Face Hub each write is a commit
+_ATTEMPTS: Final = 5  # to send a file
+_FIRST_PAUSE_S: Final = 1.0  # before the second attempt; doubled for each further one
 _MARKER: Final = ".nextlong-push-check"
 _COMMITS: Final = frozenset({"hf"})
-# Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
+# Object stores show an upload only when it is complete; elsewhere files are sent under a temporary name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
-_Record = dict[str, Json]  # of each file by name: its `bytes`, its `xxh3` in hex, and whether it has arrived `whole`
+_Record = dict[str, Json]  # file name → its `bytes`, its `xxh3` in hex, and whether it is `whole`, i.e. has arrived
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """A finished file: its path, its name below the destination (with /), its size, and its XXH3 128-bit hash in hex."""
+    """A finished file: its path, its name relative to the destination (with /), its size, and its XXH3 128-bit hash in hex."""
 
     path: Path
     name: str
@@ -60,28 +60,28 @@ class ExportFile:
     xxh3: str
 
     def entry(self, *, whole: bool) -> Json:
-        """Return what the record says of the file."""
+        """Return the record's entry of the file."""
         return {"bytes": self.bytes, "xxh3": self.xxh3, "whole": whole}
 
 
 def publish(
     files: Sequence[ExportFile], destination: str, *, others: Literal["refuse", "replace"] = "refuse", threads: int = 8
 ) -> list[str]:
-    """Put files to a destination: a local folder or an fsspec URL; return the names of those that were sent, not being there.
+    """Send files to a local folder or fsspec URL, and return the names of those that were sent.
 
-    `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files that no push
-    put there are never deleted. Raises ExportError with the cure; RunError if a file is not what the run recorded.
+    `others`: refuse or replace files of earlier pushes that are not among `files`. Files that no push has sent are never
+    deleted. Raises ExportError with the fix; RunError if a file differs from the run's record.
     """
     place = Destination(destination)
     with _refusals(destination):
         hashes = {file.name: file.xxh3 for file in files}
         sizes, known = place.held(hashes)
-        # Of earlier pushes, what is not of these files; a card may differ.
+        # Files of earlier pushes that differ from these; descriptions may differ.
         differing = (name for name in sizes.keys() & known if hashes.get(name) != known[name]["xxh3"])
-        other = sorted(name for name in differing if name not in hashes or posixpath.basename(name) not in _TOLD_ANEW)
+        other = sorted(name for name in differing if name not in hashes or posixpath.basename(name) not in _CARDS)
         if other and others == "refuse":
             raise _of_another(destination, other)
-        # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
+        # Replacing first deletes the files that come last, so that no reader takes a mixture for a complete data set.
         ends = {name for name in sizes if _comes_last(name) and name in known} if other else set()
         stale = sorted(ends | (set(other) - hashes.keys()), key=lambda name: (not _comes_last(name), name))
         due = [
@@ -90,18 +90,18 @@ def publish(
             if file.name in stale
             or sizes.get(file.name) != file.bytes
             or known.get(file.name) != file.entry(whole=True)
-            # A local copy is read, so that replacing repairs what was damaged there.
+            # Local copies are hashed, so that replacing repairs damaged ones.
             or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
         ]
         record = {file.name: file.entry(whole=True) for file in files} | {
             file.name: file.entry(whole=False) for file in due
         }
-        if due or stale:  # the record names what is about to change before anything is deleted
+        if due or stale:  # update the record first, then delete stale files
             place.write_record({name: known[name] for name in stale} | record)
             for name in stale:
                 place.delete(name)
             place.write_record(record)
-        # What arrived is written to the destination's record every few seconds and at the end.
+        # The record at the destination is updated every few seconds and at the end.
         for is_last in (False, True):
             written, executor = time.monotonic(), ThreadPoolExecutor(threads, thread_name_prefix="publish")
             sending = [executor.submit(_send, file, place, record) for file in due if _comes_last(file.name) is is_last]
@@ -119,15 +119,15 @@ def publish(
 
 
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
-    """Raise ExportError if a destination cannot be written to, or holds files that no push put there, before anything is made.
+    """Raise ExportError, before anything is computed, if a destination is not writable or holds files of other origin.
 
-    Of `steps`, the fingerprints of those that make the export's splits where they are known, it must also hold no other export.
+    `steps` are the fingerprints of the export's splits, if known: the destination must then hold no other export.
     """
     place = Destination(destination)
     with _refusals(destination):
         sizes, known = place.held()
         if (pushed := sorted(known.keys() & sizes.keys())) and steps is not None:
-            # A push that did not get as far as this record may be resumed.
+            # A push that was interrupted before it wrote this file may be resumed.
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
                 splits = json.loads(place.fs.cat_file(place.at(DELIVERED)))["splits"]
                 if {name: split["step"] for name, split in splits.items()} != steps:
@@ -137,7 +137,7 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
 
 def _of_another(destination: str, other: Sequence[str]) -> ExportError:
     return ExportError(
-        f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
+        f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
         f"destination, or replace them: nextlong export RUN --into {destination} --replace"
     )
 
@@ -148,7 +148,7 @@ def _comes_last(name: str) -> bool:
 
 @contextmanager
 def _refusals(url: str, name: str = "") -> Iterator[None]:
-    """Turn the errors of file systems, of which each has its own, into an ExportError that says what to do."""
+    """Convert the exceptions of file systems, which each define their own, to an ExportError with the fix."""
     try:
         yield
     except (ExportError, RunError):
@@ -168,7 +168,7 @@ def _refusals(url: str, name: str = "") -> Iterator[None]:
 
 
 def _send(file: ExportFile, place: Destination, record: _Record) -> None:
-    """Send a file and note that it arrived, in a thread. Raises RunError if it is not what the run recorded."""
+    """Send a file and record its arrival; runs in a thread. Raises RunError if the file differs from the run's record."""
     try:
         digest = store.hash_file(file.path)
     except OSError as error:
@@ -198,7 +198,7 @@ class Destination:
         self.is_atomic = bool(protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
-        """Return name → bytes of every file that is there, without hidden ones."""
+        """Return the size in bytes of every file at the destination by name, without hidden files."""
         self.fs.invalidate_cache()
         if self.fs.isfile(self.root):
             raise ExportError(f"the destination {self.url!r} is a file; name a folder")
@@ -209,22 +209,22 @@ class Destination:
         return {}
 
     def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], _Record]:
-        """Return the sizes of all files, and the record of those that are there or were being sent.
+        """Return the sizes of all files, and the record of those that exist or whose sending has started.
 
-        Raises ExportError for files that no push put there; `names` are about to be written.
+        Raises ExportError for files that no push has sent; `names` are about to be written.
         """
         sizes, record = self.sizes(), self.read_record()
         known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
         if strangers := sorted(sizes.keys() - known.keys() - _ALLOWED):
             clash = " and would be overwritten" if strangers[0] in names else ""
             raise ExportError(
-                f"{self.url} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
-                f"reader would take for the data set's{clash}; choose an empty destination or remove them"
+                f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export, such as {strangers[0]!r}, "
+                f"which readers would take for part of the data set{clash}; choose an empty destination or remove them"
             )
         return sizes, known
 
     def read_record(self) -> _Record:
-        """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
+        """Return the record of earlier pushes: name → bytes, xxh3 and whether it arrived; empty if there was none."""
         try:
             files = json.loads(self.fs.cat_file(self.at(RECORD)))["files"]
             return {str(name): {key: entry[key] for key in ("bytes", "xxh3", "whole")} for name, entry in files.items()}
@@ -232,22 +232,22 @@ class Destination:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError):
             cure = "delete that file, and the files that are to be sent again"
-            raise ExportError(f"{self.url} holds a damaged {RECORD}; {cure}") from None
+            raise ExportError(f"{self.url} contains a damaged {RECORD}; {cure}") from None
 
     def try_writing(self) -> None:
-        """Raise what the file system raises where files cannot be put there; not tried on the hub, where each write is a commit."""
+        """Raise the file system's exception if it is not writable; not tried on the Hub, where each write is a commit."""
         if self.is_local:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
-            tempfile.TemporaryFile(dir=nearest).close()  # one without a name
+            tempfile.TemporaryFile(dir=nearest).close()  # has no name, so nothing can remain
         elif not protocols(self.fs) & _COMMITS:
-            # In the nearest folder that exists; in object stores none can be missing.
+            # Write to the nearest existing folder; in object stores every folder exists.
             parent = self.root
             while not self.is_atomic and parent != self.fs._parent(parent) and not self.fs.exists(parent):
                 parent = self.fs._parent(parent)
-            marker = f"{parent.rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
+            marker = f"{parent.rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # unique, because several runs may check at once
             self.fs.pipe_file(marker, b"")
-            with suppress(Exception):  # whatever a file system raises where it may not be deleted
+            with suppress(Exception):  # any exception of a file system without permission to delete
                 self.fs.rm_file(marker)
 
     def write_record(self, files: _Record) -> None:
@@ -260,7 +260,7 @@ class Destination:
             self.fs.pipe_file(self.at(RECORD), text.encode())
 
     def put(self, file: ExportFile) -> None:
-        """Send one file; it is there under its name only when it is complete."""
+        """Send a file, which appears under its name only when it is complete."""
         target = self.at(file.name)
         partial = f"{posixpath.dirname(target)}/.{posixpath.basename(target)}.{file.xxh3[:8]}.part"
         if self.is_local:

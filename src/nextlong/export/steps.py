@@ -1,9 +1,8 @@
-"""Exports: sequences → rows → files of each format, as steps; of one run, or of several mixed.
+"""Build the export steps: sequences → rows → files of each format, of one run or of several mixed runs.
 
-In:  SEQUENCES (references) of one run or several, and what they refer to.
-Out: the rows (`export/arrange.py`), then the files of each shard in the requested format (a module of `formats/`) and, once all
-are written, the format's index over them. A row of several sequences is resolved run by run and joined, in blocks of about eight
-million tokens.
+In:  SEQUENCES (references) of one or more runs, and the files that they refer to.
+Out: the rows (`export/arrange.py`), then the files of each shard in the requested formats (modules of `formats/`) and, once
+     all shards are written, the format's index of them. Rows are resolved run by run in blocks of about eight million tokens.
 """
 
 from __future__ import annotations
@@ -34,19 +33,16 @@ from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
-_SHARDS = 16  # so that small data sets are written in parallel too, …
-_LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
+_SHARDS = 16  # at least, so that small data sets are written in parallel as well …
+_LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … within these file sizes, which suit readers
 _ID_BYTES = 4
-_BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
-_SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
-_NO_CHANGE = {
-    "boundaries": "sequence",
-    "pad_documents_to": None,
-}  # values of keys under which the files are as without them
+_BLOCK_TOKENS = 1 << 23  # tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names
+_SEQUENCES_HELD = 4096  # sequences whose references are held at a time, about 100 bytes a span
+_NO_CHANGE = {"boundaries": "sequence", "pad_documents_to": None}  # key values that do not change the files
 
 
 _Count = int | Literal["all"]
-_FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the others of a mix
+_FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the other runs of a mix
 
 
 def export_steps(
@@ -58,10 +54,10 @@ def export_steps(
     mix: Sequence[float] = (),
     by: Literal["sequences", "tokens"] = "sequences",
 ) -> list[Step]:
-    """Return the steps that write every format; `read` are those whose files they need, as `read_steps`.
+    """Return the steps that write every format; they read the files of the steps `read`, see `read_steps`.
 
-    `sequences` is the recipe's own `compose.sequences`; `others` are those of other runs, with their finished steps. `mix` are the
-    proportions of all runs, the recipe's own first; none: all that there is.
+    `sequences` is the recipe's `compose.sequences`; `others` are those of other runs, with their finished steps. `mix` are the
+    proportions of all runs, the recipe's own first; if empty, all sequences are used.
     """
 
     def of_runs(done: Artifacts) -> list[SequenceFiles]:
@@ -92,25 +88,24 @@ def export_steps(
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
-    """Raise RecipeError for a format with the name of a step of the run, which it would replace in the record."""
+    """Raise RecipeError for a format with the name of another step of the run, which it would replace in the record."""
     for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
             raise RecipeError(
-                f"export.formats: {name} is the name of a step of the run, so a format cannot have it; give the format, and its "
-                "entry point, another name"
+                f"export.formats: {name} is also the name of a step of the run; rename the format and its entry point"
             )
 
 
 def read_steps(done: Artifacts) -> tuple[Step, ...]:
-    """Return the steps of a finished run whose files exporting needs."""
+    """Return the steps of a finished run whose files exporting reads."""
     names = ("ingest", chunks_of(done).name, "tokenizer", "referenced_chunks", "tokens", "compose")
     return tuple(Step.of(done[name]) for name in names)
 
 
 def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
-    """Raise RunError if a file that exporting reads is not what was written; the error names the exports made from it.
+    """Raise RunError if a file that exporting reads was altered; the message names the exports made from it.
 
-    What is published is hashed (`trust="hash"`): a bit that flipped on the disk changes neither size nor time.
+    Before publishing, files are hashed (`trust="hash"`): a bit that flipped on disk changes neither size nor time.
     """
     for step in (done[step.name] for step in read_steps(done)):
         try:
@@ -118,26 +113,26 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         except RunError as error:
             paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
             inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
-            made = [at for at, of in inputs.items() if "rows" in of and of.get(step.name) == fingerprint]
-            beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
-            raise RunError(f"{error}{beside}") from None
+            made = [name for name, read in inputs.items() if "rows" in read and read.get(step.name) == fingerprint]
+            exports = f"; also delete the exports made from it: {', '.join(made)}" if made else ""
+            raise RunError(f"{error}{exports}") from None
 
 
 def splits_of(export: Export) -> tuple[str, ...]:
-    """Return the splits that the recipe asks for."""
+    """Return the names of the splits of the recipe."""
     return SPLITS if export.validation else SPLITS[:1]
 
 
 def step_name(name: str, split: str) -> str:
-    """Return the name of the step that writes one split in one format."""
+    """Return the name of the step that writes a split in a format."""
     return name if split == "train" else f"{name}-{split}"
 
 
 def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
-    """Rows → the files of one split in one format."""
+    """Return the step from rows to the files of one split in one format."""
     made = format_of(name)
     compression = export.compression if export.compression in made.compressions else made.compressions[0]
-    # What does not change the files is not part of the fingerprint.
+    # Values that do not change the files are not part of the fingerprint.
     keys = {key: getattr(export, key) for key in sorted(made.keys - {"compression"})}
     keys = {key: value for key, value in keys.items() if key not in _NO_CHANGE or value != _NO_CHANGE[key]}
     config: Json = {"format": name, "split": split, "shard_mb": export.shard_mb, **keys}
@@ -145,7 +140,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
         config["compression"] = compression
     if made.extra_tokens:
         config["extra_tokens"] = made.extra_tokens
-    asked_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
+    requested_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
@@ -154,7 +149,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
         tokenizer = done["tokenizer"].result(TokenizerResult)
         options = Options(
             keys=keys | {"compression": compression},
-            shard_bytes=auto_bytes if asked_mb is None else int(asked_mb * 1_000_000),
+            shard_bytes=auto_bytes if requested_mb is None else int(requested_mb * 1_000_000),
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
@@ -174,7 +169,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
     def tokens(amounts: Amounts) -> float:
         return share * amounts.tokens
 
-    def shards(amounts: Amounts) -> float:  # of a format that has no rule of its own
+    def shards(amounts: Amounts) -> float:  # for formats without a rule of their own
         megabytes = tokens(amounts) * _ID_BYTES / 1e6
         return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
@@ -191,8 +186,8 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 def _shard_bounds(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, made: Format, options: Options
 ) -> list[int]:
-    """Return the rows of each file, bounds[i] to bounds[i + 1]: by the format's rule, else about `options.shard_bytes` of ids."""
-    # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
+    """Return the bounds of the rows of each file: by the format's rule, else of about `options.shard_bytes` of ids."""
+    # (rows,) the tokens of each row; the index has the lengths of sequences, the offsets the sequences of each row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if made.shard_rows is not None:
         domains = np.empty(len(index), object)  # of each sequence
@@ -222,7 +217,7 @@ def _export_shard(
     origins: Sequence[SequenceFiles],
     options: Options,
 ) -> ShardResult:
-    """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
+    """Write rows [first, last) of `index` and `offsets` as one shard; its files are named after `out`."""
     made, row_offsets = format_of(name), np.load(offsets)[rows[0] : rows[1] + 1]
     blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
     if options.keys.get("boundaries") == "document":
@@ -234,7 +229,7 @@ def _export_shard(
 
 
 def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
-    """Write the files that a format has once for all shards, from what `write` returned for each of them."""
+    """Write the format's files that describe all shards, from the results of `write`."""
     if (close := format_of(name).close) is not None:
         close(out.parent, shards)
     return TaskResult()
@@ -243,7 +238,7 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
 def _read_rows(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, wanted: resolve.Wanted
 ) -> Iterator[resolve.Resolved]:
-    """Yield rows, the sequences index[offsets[i]:offsets[i + 1]] (SEQUENCE_INDEX), in blocks of about eight million tokens."""
+    """Yield blocks of rows, of about eight million tokens; row i has the sequences index[offsets[i]:offsets[i + 1]]."""
     ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
     first = 0
     while first < len(offsets) - 1:
@@ -256,7 +251,7 @@ def _read_rows(
         }
         block = of_runs[int(runs[0])]
         if len(of_runs) > 1:
-            # The sequences of each run are counted run by run; the block has them one after the other.
+            # `of_runs` has the sequences of each run in order; take them stretch by stretch in the order of the block.
             stretches, seen = [], Counter[int]()
             for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
                 run = int(stretch[0])
@@ -268,7 +263,7 @@ def _read_rows(
 
 
 def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
-    """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
+    """Return the SEQUENCES of one run that an index names; consecutive ones of a file are read together."""
     batches: list[pa.RecordBatch] = []
     for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):
         with pa.ipc.open_file(pa.memory_map(str(origin.sequences[part["part"][0]]))) as reader:

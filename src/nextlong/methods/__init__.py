@@ -1,1 +1,1 @@
-"""Methods: which documents make one long sequence, in what order. One file a method, one function from neighbours to drafts."""
+"""Methods: decide which documents make up a sequence, in which order; one module each."""

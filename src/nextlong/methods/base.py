@@ -1,8 +1,8 @@
-"""The contract: what a method says of itself, what it gets (`CorpusArrays`), and what it hands back (`Draft`s).
+"""The contract of a method: its options and needs, its input (`CorpusArrays`) and its output (`Draft`s).
 
-`DocumentMethod` does all of a `Method` but `draft` for methods that put documents, or parts of documents, one after the other.
-Everything outside this folder asks a method for its layout and its needs, never for its name: that is what lets one be added as a
-file of its own, or by another distribution (entry point `nextlong.methods`).
+`DocumentMethod` implements all of `Method` except `draft`, for methods that concatenate documents or parts of them. Code
+outside this folder asks a method for its layout and its needs and never checks its name, so a method can be added as one
+file, or by another package (entry point `nextlong.methods`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OptionsT = TypeVar("_OptionsT", bound=Section)
 
 
 class Need(StrEnum):
-    """What a method is given beside the documents."""
+    """What a method needs besides the documents."""
 
-    CHUNK_NEIGHBOURS = "the chunks nearest to each chunk of the drawn documents"
+    CHUNK_NEIGHBOURS = "the chunks nearest to each chunk of the sampled documents"
     DOCUMENT_NEIGHBOURS = "the documents nearest to each document"
-    DOCUMENT_VECTORS = "the vectors of all documents, to search again where neighbours are used up"
+    DOCUMENT_VECTORS = "the vectors of all documents, to search again when the neighbours are used up"
     KEYWORDS = "keywords of each document"
 
 
@@ -64,54 +64,54 @@ NEXTLONG: Final = Citation(
 
 
 class Method(ABC, Generic[_OptionsT]):
-    """Which documents make one sequence, in what order."""
+    """A method decides which documents make up a sequence, and in which order."""
 
-    name: str  # of `compose.method`, and of the method's section of the recipe …
-    Options: type[Section] = Section  # … whose keys these are
+    name: str  # the value of `compose.method` and the name of the method's section of the recipe
+    Options: type[Section] = Section  # the model of that section
     layout: Layout = Layout.CONCATENATED
     needs: frozenset[Need] = frozenset()
-    scores: str = ""  # what the score of a span is the cosine to, for reports; empty if there are none
-    citation: Citation | None = None  # of the method's paper, for the data card beside NExtLong's
+    scores: str = ""  # for reports: to what the score of a span is the cosine; empty if there are no scores
+    citation: Citation | None = None  # the paper of the method, for the data card
 
     def describe(self, options: _OptionsT) -> str:
-        """Return the method as reports name it: what data must not be taken for is part of the name."""
+        """Return the name of the method in reports, with anything that readers of the data must know."""
         return self.name
 
     def repeats_documents(self, options: _OptionsT) -> bool:
-        """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
+        """Return whether a document (for extended sequences: a meta-document) may be in several sequences."""
         return False
 
     def promises(self, options: _OptionsT) -> Json:
-        """Return what the method says of its drafts, which `verify` holds them to."""
+        """Return the properties of the drafts, which `verify` checks."""
         repeats = self.repeats_documents(options)
         return {"method": self.name, "layout": self.layout.value, "repeats_documents": repeats}
 
     @abstractmethod
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps from the chunks to the drafts, which the last makes; each `attempt`, from 0, makes more."""
+        """Return the steps from the chunks to the drafts; the last one drafts. Each `attempt`, from 0, gives more drafts."""
 
 
 def method_of(recipe: Recipe) -> Method[Any]:
-    """Return the recipe's method. Raises PluginError if another distribution's is none."""
+    """Return the method of the recipe. Raises PluginError if another package registered something else under its name."""
     return METHODS.load(recipe.compose.method, Method)
 
 
 def described(recipe: Recipe) -> str:
-    """Return the recipe's method as reports name it."""
+    """Return the name of the recipe's method in reports."""
     return method_of(recipe).describe(recipe.options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The nearest documents of some, best first: those of `queries[i]` are `documents[offsets[i]:offsets[i + 1]]`."""
+    """The nearest documents of some documents, nearest first: `documents[offsets[i]:offsets[i + 1]]` for `queries[i]`."""
 
-    queries: NDArray[np.int64]  # (q,) positions among the documents, as `documents`
+    queries: NDArray[np.int64]  # (q,) positions among all documents, as are `documents`
     offsets: NDArray[np.int64]  # (q + 1,)
     documents: NDArray[np.int64]  # (m,) never the query itself
     cosines: NDArray[np.float32]  # (m,) descending within a query
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return neighbours and cosines as rows of equal length, shape (q, k), filled up with -1."""
+        """Return neighbours and cosines as rows of equal length, shape (q, k), padded with -1."""
         counts = np.diff(self.offsets)
         shape = (len(counts), int(counts.max(initial=0)))
         documents, cosines = np.full(shape, -1, np.int64), np.full(shape, -1.0, np.float32)
@@ -122,39 +122,39 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusArrays:
-    """All n documents of the corpus that have chunks, and what the method needs of them."""
+    """All n documents of the corpus that have chunks, and what the method needs about them."""
 
-    content_hashes: NDArray[np.uint64]  # (n,) what draws go by, so that file order and shards do not matter
-    tokens: NDArray[np.int64]  # (n,) with what parts a document from the next one
+    content_hashes: NDArray[np.uint64]  # (n,) keys for sampling, so that file order and shards do not matter
+    tokens: NDArray[np.int64]  # (n,) including the separators within and after the document
     chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.ChunkedArray | None = None  # list<uint64> (n,), mapped: hashes of words
+    keywords: pa.ChunkedArray | None = None  # list<uint64> (n,), memory-mapped: hashes of words
 
 
 class Draft(NamedTuple):
-    """One sequence: documents in reading order; composing cuts it at T."""
+    """One sequence: documents in reading order; composing truncates it at T."""
 
-    # (r,) positions; of an interleaved draft a document once for each of its parts, in order
+    # (r,) positions; an interleaved draft names a document once for each of its parts, in order
     documents: NDArray[np.int64]
     scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
-    chunks: NDArray[np.int64] | None = None  # (r,) that each part takes; None: each document whole
+    chunks: NDArray[np.int64] | None = None  # (r,) the number of chunks of each part; None: whole documents
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drafted:
-    """Drafts in the order in which they are to serve, and what the method left out; None if it leaves out none for that."""
+    """Drafts in the order in which they are used, and counts of what the method filtered out (None: it does not filter)."""
 
     drafts: Sequence[Draft] = ()
-    starved: int = 0  # drafts given up because neighbours ran out before T
-    near_duplicates: int | None = None  # documents
-    unshared_keywords: int | None = None  # documents of whose keywords no other document has one
+    starved: int = 0  # drafts abandoned because neighbours ran out before T
+    near_duplicates: int | None = None  # documents filtered out as near-duplicates
+    unshared_keywords: int | None = None  # documents that share no keyword with another document
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRequest:
-    """What is asked of a method: drafts of at least so many tokens, at most so many of them (None: all there are)."""
+    """The number of drafts (None: as many as possible) and their least number of tokens."""
 
     target_tokens: int
     sequences: int | None
@@ -164,13 +164,13 @@ class DraftRequest:
 def stretches(
     order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`."""
+    """Cut `order`, positions into `tokens`, into consecutive pieces that just reach `enough` tokens; at most `sequences`."""
     filled = np.concatenate([[0], np.cumsum(tokens[order])])
     pieces: list[NDArray[np.int64]] = []
     first = 0
     while sequences is None or len(pieces) < sequences:
         last = int(np.searchsorted(filled, filled[first] + enough))
-        if last == len(filled):  # what is left does not reach it
+        if last == len(filled):  # the remaining documents do not reach `enough`
             break
         pieces.append(order[first:last])
         first = last
@@ -178,21 +178,21 @@ def stretches(
 
 
 class DocumentMethod(Method[_OptionsT]):
-    """A method that puts documents, or parts of them, one after the other: it only says which, by `draft`."""
+    """A method that concatenates documents or parts of them; it only implements `draft`."""
 
-    searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
-    version: int = 1  # to be raised whenever the same documents and options give other drafts
+    searches: Literal["all documents", "sampled documents"] = "all documents"  # the documents whose neighbours it needs
+    version: int = 1  # raise it whenever the same documents and options give other drafts
 
     def neighbours(self, options: _OptionsT) -> int | None:
-        """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
+        """Return the number of neighbours that each searched document needs; None: as many as fill a sequence."""
         return None
 
     @abstractmethod
     def draft(self, documents: CorpusArrays, options: _OptionsT, request: DraftRequest) -> Drafted:
-        """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
+        """Return the sequences; sample by content hashes (`nextlong.rng`), so that file order and shards do not matter."""
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps that give the method what it needs, and the one that drafts."""
-        from nextlong.methods.documents import document_steps  # what searches is not loaded to read a recipe
+        """Return the steps that compute what the method needs, and the step that drafts."""
+        from nextlong.methods.documents import document_steps  # not imported just to read a recipe
 
         return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)

@@ -1,16 +1,15 @@
-"""Draft documents: the arrays that a method of whole documents, or parts of them, gets; and its drafts as files.
+"""Draft sequences of whole documents: compute the arrays that a `DocumentMethod` needs, and write its drafts to files.
 
 In:  DOCS, the tokens of every chunk, and what the method needs: neighbours of some or all documents, or keywords.
-Out: DRAFTS: the chunks of each sequence's documents, in order; no fewer than T tokens.
+Out: DRAFTS: the chunks of the documents of each sequence, in order, with at least T tokens.
 
-Lengths are counted with the run's tokenizer, not estimated: how many characters make a token differs threefold between
-languages, and a draft that falls short of T is lost, so an estimate fills a data set with what it favours. Counting is
-exact at the price of estimating: 77 MB/s a core by fastokens, against 64 to class characters by script, from which tokens
-follow to within 20 % of a document.
+Lengths are counted with the run's tokenizer. An estimate would bias the data: characters per token differ threefold between
+languages, and a draft shorter than T is lost, so estimates favour some languages. Counting takes no longer than estimating:
+77 MB/s a core by fastokens, against 64 MB/s to classify characters by script, which gives the tokens of a document within 20 %.
 
-A method that walks along neighbours holds them all, 60 bytes each: 300 GB at 10^9 chunks. Above `documents.partition_size`
-neighbours, documents are put into parts by spherical k-means, some `_CLUSTERS_OF_A_PART` clusters to a part, clusters whose centres
-are near each other in the same one; each part is drafted as if it were the corpus. That is ours (docs/methods.md).
+A method that follows neighbours holds all of them in memory, 60 bytes each: 300 GB at 10^9 chunks. Above
+`documents.partition_size` neighbours, documents are therefore partitioned by spherical k-means, about `_CLUSTERS_OF_A_PART`
+neighbouring clusters to a part, and each part is drafted like a corpus of its own. The papers do not do this (docs/methods.md).
 """
 
 from __future__ import annotations
@@ -51,41 +50,41 @@ from nextlong.text import Json
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
 
 _ROWS_PER_FILE = 64
-_HELD_VECTORS = 65_536  # as float32
-_CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
-_SAMPLED_OF_A_CLUSTER = 256  # vectors that k-means sees
+_HELD_VECTORS = 65_536  # vectors held as float32 at a time
+_CLUSTERS_OF_A_PART = 64  # so many that parts have similar sizes even if clusters do not
+_SAMPLED_OF_A_CLUSTER = 256  # vectors to train a cluster on
 _ITERATIONS = 10
 
 
 def document_steps(
     method: DocumentMethod[Any], recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
 ) -> list[Step]:
-    """Return the steps that give a method what it needs, and the one that drafts."""
+    """Return the steps that compute what a method needs, and the step that drafts."""
     queries = draws(recipe.compose, attempt) if method.searches == "sampled documents" else None
     documents = documents_step(ingest, chunk, queries=queries, seed=recipe.compose_seed)
     needed = [documents, _lengths_step(recipe.tokenizer.engine, ingest, chunk, tokenizer)]
-    on_the_way = []
+    preparation = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         encoder = encoder_step(recipe.encoder, ingest, chunk, seed=recipe.seed)
         embed = embed_step(recipe.encoder, ingest, chunk, encoder)
         vectors = document_vectors_step(chunk, embed, of=recipe.documents.vector)
-        # Short documents' neighbours are short too. Each further attempt, after one that ran out of them, doubles the characters.
+        # Neighbours of short documents are short too. Each further attempt, after neighbours ran out, doubles the characters.
         chars = 4 * document_chars(recipe.sequence_tokens, TYPICAL_CHARS_PER_TOKEN) * 2**attempt
         number = method.neighbours(recipe.options)
         neighbours = {"chars": chars} if number is None else {"neighbours": number}
         index = index_steps(recipe.search, vectors, documents, neighbours, seed=recipe.seed)
         *scanning, mine = mine_steps(recipe.search, "neighbours", vectors, documents, index, neighbours)
         parts = _partition_steps(documents, vectors, neighbours, size=recipe.documents.partition_size, seed=recipe.seed)
-        on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
+        preparation = [encoder, embed, vectors, *parts, *index, *scanning]
         needed += [*parts, mine, *([vectors] if Need.DOCUMENT_VECTORS in method.needs else [])]
     if Need.KEYWORDS in method.needs:
         needed.append(keywords_step(recipe.compose.method, recipe.options, ingest, chunk))
     draft = _draft_step(method, recipe, needed, tokenizer, attempt=attempt)
-    return [documents, *on_the_way, *(step for step in needed[1:] if step not in on_the_way), draft]
+    return [documents, *preparation, *(step for step in needed[1:] if step not in preparation), draft]
 
 
 def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Step) -> Step:
-    """CHUNKS → how many tokens each takes."""
+    """Return the step that counts the tokens of CHUNKS."""
 
     def tasks(done: Artifacts) -> list[Task]:
         text, separator = corpus(done), special_ids(done).separator
@@ -101,7 +100,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
 def _draft_step(
     method: DocumentMethod[Any], recipe: Recipe, needed: Sequence[Step], tokenizer: Step, *, attempt: int
 ) -> Step:
-    """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
+    """Return the step from the documents and what the method needs of them (`needed`) to DRAFTS."""
     compose, limit = recipe.compose, sequence_limit(recipe.compose, attempt)
     config: Json = method.promises(recipe.options) | {"version": method.version, "options": recipe.options.identity()}
     config |= {"target_tokens": recipe.sequence_tokens, "sequences": limit, "seed": recipe.compose_seed}
@@ -116,21 +115,21 @@ def _draft_step(
         draft = partial(_draft_documents, method=method.name, options=recipe.options, files=files)
         if not (parts := parts_of(done)):
             return [partial(draft, request=request)]
-        # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
-        asked = None if compose.sequences == "all" else compose.sequences << attempt
-        return [partial(draft, request=replace(request, sequences=asked), part=part) for part in parts]
+        # Sequences are used in the order of the tasks, so spare ones of the first parts would displace those of the last.
+        requested = None if compose.sequences == "all" else compose.sequences << attempt
+        return [partial(draft, request=replace(request, sequences=requested), part=part) for part in parts]
 
     def check(done: Artifact) -> None:
         if not any(part.drafts or part.starved for part in done.results(DraftResult)):
             raise CorpusError(
-                f"compose.method={method.name} finds no sequence of compose.target_tokens={compose.target_tokens:,}: the "
-                "documents that it puts together are too few or too short; add documents or lower it"
+                f"compose.method={method.name} gives no sequence of compose.target_tokens={compose.target_tokens:,}: the documents "
+                "that it concatenates are too few or too short; add documents or lower it"
             )
 
     def parts(amounts: Amounts) -> int:
         return _count_parts(recipe.documents.partition_size, amounts.all_neighbours)
 
-    # Bytes of a document, measured: what is read of its row; with ten keywords, which are hashes, flags and what draws one.
+    # Measured bytes a document: its row; with keywords, also ten hashes, flags and the arrays that sample one.
     document_bytes = 150 if Need.KEYWORDS in method.needs else 65
     estimate = Estimate(
         work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
@@ -138,7 +137,7 @@ def _draft_step(
         disk="drafted_chunks",
         bytes=21,  # id, role, group and score, and a share of the header
         tasks=parts,
-        # Beside that, lengths, and the neighbours as a graph and as what it is made from.
+        # Also the lengths of chunks, and the neighbours as read and as a graph.
         memory=lambda amounts: (
             document_bytes * amounts.kept_documents
             + (10 * amounts.chunks + 60 * amounts.all_neighbours) / parts(amounts)
@@ -150,7 +149,7 @@ def _draft_step(
 def _count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: tuple[Path, Engine], separator_tokens: int
 ) -> TaskResult:
-    """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
+    """Write `{out}.lengths.npy`, int32 (chunks,): the tokens of each chunk, including a separator after it if there is one."""
     table, encoder = read_chunks(chunks), kept_encoder(*tokenizer)
     encoder.expect(int((table["end"] - table["start"]).sum()))
     lengths = np.zeros(len(table["start"]), np.int32)
@@ -162,31 +161,31 @@ def _count_tokens(
 
 
 def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return whether a separator follows each of the CHUNKS: its text neither ends in a newline nor goes on in the next one."""
-    # (chunks − 1,): whether the next chunk goes on where each one ends.
+    """Return whether a separator follows each chunk: not after a newline, nor if the document continues in the next chunk."""
+    # (chunks − 1,): whether the document of each chunk continues in the next one.
     goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
     follows: NDArray[np.bool_] = table["separator"] & ~np.append(goes_on, False)
     return follows
 
 
 class Vectors:
-    """The unit vectors of n documents, in float16 files of one shard each, read block by block."""
+    """The unit vectors of n documents, float16 files of one shard each, read block by block."""
 
     def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
-        """The documents are those of the files' rows, one after the other, that `members` (n,), ascending, names."""
+        """Open the files; `members`, (n,) ascending, are the rows of the documents in the concatenation of all files."""
         self._shards, self._members = VectorShards(paths), members
 
     def nearest(self, document: int, k: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return at most `k` documents of `among`, shape (n,), and their cosines, nearest first, by exact search."""
+        """Return at most `k` of the documents marked in `among`, (n,), and their cosines, nearest first, by exact search."""
         query = self._rows(np.array([document]))[0]
         searched = np.flatnonzero(among)
-        found, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
+        nearest, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
         for first in range(0, len(searched), _HELD_VECTORS):
             block = searched[first : first + _HELD_VECTORS]
-            found, cosines = np.append(found, block), np.append(cosines, self._rows(block) @ query)
+            nearest, cosines = np.append(nearest, block), np.append(cosines, self._rows(block) @ query)
             best = np.argsort(-cosines, kind="stable")[:k]
-            found, cosines = found[best], cosines[best]
-        return found, cosines
+            nearest, cosines = nearest[best], cosines[best]
+        return nearest, cosines
 
     def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         return self._shards.take(self._shards.ids_at(self._members[documents])).astype(np.float32)
@@ -195,7 +194,7 @@ class Vectors:
 def _draft_documents(
     out: Path, *, method: str, options: Section, files: _Files, request: DraftRequest, part: Part | None = None
 ) -> DraftResult:
-    """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, as drawn."""
+    """Draft the sequences of a method, or of one part of the documents; write `{out}.{n:05d}.drafts.arrow`, in sampled order."""
     rows = np.load(files["documents"][0], mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
     members = np.arange(len(rows))
@@ -205,7 +204,7 @@ def _draft_documents(
     near, searched = _read_neighbours(files["neighbours"], rows, members) if "neighbours" in files else (None, 0)
     counts = rows["chunks"][members]
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    # (chunks of all members,), one document after the other, read a shard at a time; `firsts`: each shard's first document.
+    # (chunks of all members,), document after document, read a shard at a time; `firsts`: the first document of each shard.
     firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(files["lengths"]) + 1))
     of_shards = [np.empty(0, np.int32)]
     for path, low, high in zip(files["lengths"], *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
@@ -222,8 +221,8 @@ def _draft_documents(
         vectors=Vectors(files["document_vectors"], members) if "document_vectors" in files else None,
         keywords=read_keywords(files["keywords"]) if "keywords" in files else None,
     )
-    nothing = not len(members) or request.sequences == 0
-    drafted = Drafted() if nothing else document_method.draft(documents, options, request)
+    is_empty = not len(members) or request.sequences == 0
+    drafted = Drafted() if is_empty else document_method.draft(documents, options, request)
     for number, first in enumerate(range(0, max(1, len(drafted.drafts)), _ROWS_PER_FILE)):
         path = f"{out}.{number:05d}.drafts.arrow"
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
@@ -234,7 +233,7 @@ def _draft_documents(
         drafts=len(drafted.drafts),
         dropped={},
         limited=len(drafted.drafts) == request.sequences,
-        # More neighbours make more and smaller partitions, which would starve more of them.
+        # More neighbours would make more and smaller parts, which would run out of neighbours more often.
         starved=drafted.starved if part is None and searched < len(rows) - 1 else 0,
         near_duplicate_documents=drafted.near_duplicates,
         unshared_keywords=drafted.unshared_keywords,
@@ -243,14 +242,14 @@ def _draft_documents(
 
 
 def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]) -> tuple[Neighbours, int]:
-    """Return the neighbours, as positions, of queries that are members and that are themselves; and the most that any query had."""
+    """Return the neighbours among the members, as positions, of queries that are members; and the most that a query had."""
     shards = schemas.shard_of(rows["first_chunk"])
     first_of_shard = np.searchsorted(shards, np.arange(shards.max(initial=0) + 2))
-    place = np.full(len(rows), -1, np.int32)  # of each document among the members
-    place[members] = np.arange(len(members))
+    position_of = np.full(len(rows), -1, np.int32)  # the position of each document among the members
+    position_of[members] = np.arange(len(members))
 
     def places(ids: NDArray[np.int64]) -> Any:
-        return place[first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)]
+        return position_of[first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)]
 
     queries, counts, documents, cosines = ([np.empty(0, kind)] for kind in (np.int64, np.int64, np.int64, np.float32))
     searched = 0
@@ -260,13 +259,13 @@ def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray
                 batch = reader.get_batch(number)
                 offsets = batch.column("neighbour_ids").offsets.to_numpy()
                 query = places(batch.column("chunk_id").to_numpy())
-                near = places(batch.column("neighbour_ids").values.to_numpy())
+                neighbours = places(batch.column("neighbour_ids").values.to_numpy())
                 of_query = np.repeat(np.arange(len(query)), np.diff(offsets))
-                stays = (near >= 0) & (query[of_query] >= 0)
+                is_kept = (neighbours >= 0) & (query[of_query] >= 0)
                 queries.append(query[query >= 0])
-                counts.append(np.bincount(of_query[stays], minlength=len(query))[query >= 0])
-                documents.append(near[stays])
-                cosines.append(batch.column("scores").values.to_numpy()[stays])
+                counts.append(np.bincount(of_query[is_kept], minlength=len(query))[query >= 0])
+                documents.append(neighbours[is_kept])
+                cosines.append(batch.column("scores").values.to_numpy()[is_kept])
                 searched = max(searched, int(np.diff(offsets).max(initial=0)))
     return Neighbours(
         queries=np.concatenate(queries),
@@ -277,11 +276,11 @@ def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray
 
 
 def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> Json:
-    """Return a DRAFTS row, of the META_DOCUMENTS `rows` of its documents: the chunks of each, or of its next part, in turn."""
+    """Return a DRAFTS row; `rows` are the META_DOCUMENTS rows of the draft's documents, or of its parts in order."""
     _, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
-    groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up
+    groups = np.argsort(np.argsort(first_time))[groups]  # numbered in the order of first appearance
     sizes = rows["chunks"] if draft.chunks is None else draft.chunks
-    # `before` (parts,): how many chunks of its document stand before each part.
+    # `before`, (parts,): the number of chunks of the document before each part.
     by_group = np.argsort(groups, kind="stable")
     starts = np.cumsum(sizes[by_group]) - sizes[by_group]
     firsts = np.flatnonzero(np.diff(groups[by_group], prepend=-1))
@@ -303,14 +302,14 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> J
 
 
 class _ClustersResult(TaskResult):
-    """In how many parts documents are drafted, and how many clusters make these up."""
+    """The number of parts, and of the clusters that make them up."""
 
     parts: int
     clusters: int
 
 
 class Part(NamedTuple):
-    """One of several parts: its number, how many there are, the centres of all clusters and the documents' clusters by shard."""
+    """A part of the documents: its number, the number of parts, the centres of all clusters, and the clusters by shard."""
 
     number: int
     parts: int
@@ -318,11 +317,11 @@ class Part(NamedTuple):
     clusters: Sequence[Path]
 
     def choose(self, rows: NDArray[Any], sequences: int | None) -> tuple[NDArray[np.int64], int | None]:
-        """Return the positions of the part's documents among META_DOCUMENTS `rows`, and its share of `sequences` by characters."""
+        """Return the positions of the part's documents among `rows`, and its share, by characters, of the `sequences`."""
         cluster_of = np.concatenate([np.empty(0, np.uint16), *map(np.load, self.clusters)])  # (documents,)
         part_of = _parts_of_clusters(np.load(self.centres), np.bincount(cluster_of), parts=self.parts)[cluster_of]
         chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
-        # (parts + 1,): the share of all characters that the parts before each hold.
+        # (parts + 1,): the share of all characters before each part.
         ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
         share = None
         if sequences is not None:
@@ -331,19 +330,19 @@ class Part(NamedTuple):
 
 
 def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
-    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`."""
-    # The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
+    """Return the part of each cluster, shape (clusters,): neighbouring clusters share a part, and parts have similar sizes."""
+    # Order the clusters greedily, each followed by the nearest unused one, and cut the order into parts of equal `counts`.
     counts = np.pad(counts, (0, len(centres_CD) - len(counts)))
     cosines_CC = centres_CD.astype(np.float64) @ centres_CD.T
-    row, here = [], 0
+    order, current = [], 0
     for _ in range(len(centres_CD)):
-        row.append(here)
-        cosines_CC[:, here] = -np.inf
-        here = int(cosines_CC[here].argmax())
-    # (clusters,): how many documents stand in the row before the middle of each of its clusters.
-    middles = np.cumsum(counts[row]) - counts[row] / 2
-    part_of = np.empty(len(row), np.int64)
-    part_of[row] = np.minimum(parts * middles // max(1, counts.sum()), parts - 1)
+        order.append(current)
+        cosines_CC[:, current] = -np.inf
+        current = int(cosines_CC[current].argmax())
+    # (clusters,): the number of documents before the middle of each cluster, in this order.
+    middles = np.cumsum(counts[order]) - counts[order] / 2
+    part_of = np.empty(len(order), np.int64)
+    part_of[order] = np.minimum(parts * middles // max(1, counts.sum()), parts - 1)
     return part_of
 
 
@@ -351,11 +350,11 @@ def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int
     """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
-    count = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
-    sample = min(total, _SAMPLED_OF_A_CLUSTER * count)
+    clusters = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
+    sample = min(total, _SAMPLED_OF_A_CLUSTER * clusters)
     sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(np.float32)
-    np.save(f"{out}.centres.npy", train_centres(sample_SD, count=count, iterations=_ITERATIONS, seed=seed))
-    return _ClustersResult(parts=parts, clusters=count)
+    np.save(f"{out}.centres.npy", train_centres(sample_SD, count=clusters, iterations=_ITERATIONS, seed=seed))
+    return _ClustersResult(parts=parts, clusters=clusters)
 
 
 def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
@@ -370,12 +369,13 @@ def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
 
 
 def _count_parts(partition_size: int, neighbours: float) -> int:
-    """Return in how many parts documents are drafted that have so many neighbours together."""
+    """Return the number of parts for documents with `neighbours` neighbours in total."""
+
     return max(1, math.ceil(neighbours / partition_size))
 
 
 def parts_of(done: Artifacts) -> list[Part]:
-    """Return the parts that a finished run's documents were put into; none where they are drafted together."""
+    """Return the parts of a finished run's documents; none if all documents were drafted together."""
     if "partition" not in done or not done["partition"].manifest["parts"]:
         return []
     trained = done["clusters"].result(_ClustersResult)
@@ -384,7 +384,7 @@ def parts_of(done: Artifacts) -> list[Part]:
 
 
 def describe_partition(done: Artifacts) -> str:
-    """Return how the documents of a finished run were partitioned, as summaries and cards say it; "" if they were not."""
+    """Return a sentence on the partition of a finished run, for summaries and cards; "" if there is none."""
     sizes = [part.documents for part in done["draft"].results(DraftResult) if part.documents is not None]
     if not sizes:
         return ""
@@ -395,7 +395,7 @@ def describe_partition(done: Artifacts) -> str:
 
 
 def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount, *, size: int, seed: int) -> list[Step]:
-    """Return the steps that put the documents into parts; without tasks where one part holds all."""
+    """Return the steps that partition the documents; they have no tasks if one part holds all."""
 
     def train(done: Artifacts) -> list[Task]:
         parts = _count_parts(size, done["documents"].result(DrawResult).drawn * count_neighbours(neighbours, done))
@@ -403,7 +403,7 @@ def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount,
         return [partial(_train_clusters, vectors=vectors, parts=parts, seed=seed)] if parts > 1 else []
 
     def assign(done: Artifacts) -> list[Task]:
-        centres = done["clusters"].files(".centres.npy")  # none where one part holds all
+        centres = done["clusters"].files(".centres.npy")  # empty if one part holds all documents
         vectors = done["document_vectors"].files(".document_vectors.npy") if centres else []
         return [partial(_assign_clusters, vectors=path, centres=centres[0]) for path in vectors]
 

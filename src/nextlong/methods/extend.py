@@ -1,18 +1,19 @@
-"""Extend: draft the negatives of meta-documents, counted in characters and with some to spare.
+"""Draft extended documents: choose the negatives of meta-documents, counted in characters, with some to spare.
 
 In:  META_DOCUMENTS and CANDIDATES; E, the measured characters per token; to filter near-duplicates, SHINGLES and WEIGHTS.
-Out: DRAFTS, in the order of the sample: each meta-chunk followed by a prefix of its candidates.
+Out: DRAFTS, in sampled order: each meta-chunk followed by a prefix of its candidates (paper §3.1.2).
 
-A draft does not decide which candidate goes where; it has some to spare. Composing walks each prefix in order and skips what an
-earlier meta-chunk has used, so that the negatives of a sequence are exactly the nearest that were still free.
+A draft does not decide where a candidate is placed. Composing walks each prefix in order and skips candidates that an
+earlier meta-chunk has used, so the negatives of a sequence are exactly the nearest unused ones.
 
-The tokens of meta-documents are counted, because a document that does not fit T is not drafted. For candidates characters
-suffice, so that of other documents only the chunks that drafts refer to are ever tokenized.
+The tokens of meta-documents are counted, because a document that does not fit T is dropped. Candidates are counted in
+characters, so only the chunks that drafts refer to are ever tokenized.
 
-Near-duplicates teach nothing: they are false negatives, or the same negative again. Candidates that repeat the meta-document
-are removed. Of two candidates that repeat each other, both stay: which of them composing places, if any, is known only in
-tokens. Composing never places both, so the draft counts the second one as empty. Only the candidates that a draft is
-likely to reach are compared: slightly more than it would take of unfiltered lists, and twice that of each list that runs short.
+Near-duplicates teach nothing: they are false negatives, or the same negative again. Candidates that repeat the
+meta-document are removed. Of two candidates that repeat each other both are kept, because only composing, which counts
+tokens, knows which one is placed, if any. It never places both, so the draft counts the second one as empty. Only
+candidates that a draft probably reaches are compared: slightly more than it would take of unfiltered lists, and twice as
+many of a list that runs short.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.encode import Engine, kept_encoder
 from nextlong.text import Json
 
-_EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates remembered by a task, and of one meta-document
-_DROPPED_EXAMPLES = 100  # documents that became no draft
-_EXAMINED = 1.125  # times the prefix that a draft of unfiltered lists takes …
-_EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
+_EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates recorded by a task, and for one meta-document
+_DROPPED_EXAMPLES = 100  # documents without a draft, recorded by a task
+_EXAMINED = 1.125  # candidates compared, as a multiple of the prefix that a draft of unfiltered lists takes …
+_EXAMINED_MORE = 8  # … plus these, so that short prefixes have some to spare as well
 
 _Ids = NDArray[np.int64]
 _Paths = Sequence[Path]
@@ -72,19 +73,19 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     neighbours = {"neighbours": candidates_of(compose, mine, max_chars=max_chars)}
     index_name = recipe.search.index
     shortlisting: list[Step] = []
-    if mine.shortlist is not None:  # which excludes what needs the vectors of chunks that are not on it
+    if mine.shortlist is not None:  # only shortlisted chunks have vectors, which excludes some options
         why = ""
         if compose.sequences == "all":
-            why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
+            why = "embeds every chunk with compose.sequences=all, which extends every document; set compose.sequences to a number"
         elif index_name not in (AUTO, EXACT):
             why = f"leaves most vectors empty, which search.index={index_name} would cluster badly; set search.index=exact"
         elif NEGATIVES[compose.negatives].origin == "corpus":
-            why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
+            why = f"does not embed the random chunks of compose.negatives={compose.negatives}; use other negatives"
         if why:
             raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
         shortlisting = shortlist_steps(compose, mine, ingest, chunk, meta_documents, seed=seed)
     embed = embed_step(recipe.encoder, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
-    # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
+    # With a shortlist most vectors are zero and an index would have poor clusters, so the search is exact.
     index = [] if shortlisting else index_steps(recipe.search, embed, meta_documents, neighbours, seed=seed)
     mining = mine_steps(recipe.search, "mine", embed, meta_documents, shortlisting or index, neighbours)
     near_duplicate_steps = []
@@ -93,12 +94,12 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
         near_duplicate_steps = [shingled, shingling.weights_step(ingest, chunk, shingled, seed=seed)]
     inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
     draft = _draft_step(recipe, inputs, attempt=attempt)
-    # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
+    # Near-duplicates come before vectors: their weights are a single task, which then runs beside those that embed.
     return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
 def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step:
-    """CANDIDATES → DRAFTS of extended documents; with shingles and their weights among the inputs, without near-duplicates."""
+    """Return the step from CANDIDATES to DRAFTS; it filters near-duplicates if shingles and weights are among the inputs."""
     compose, mine, choice = recipe.compose, recipe.mine, NEGATIVES[recipe.compose.negatives]
     enough = sequence_limit(compose, attempt)
     is_reordered = choice.origin == "retrieved" and choice.order != "nearest"
@@ -112,18 +113,18 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents, text = done["meta_documents"].file(".meta_documents.npy"), corpus(done)
-        retrieved, measure = done["mine"].files(".candidates.arrow"), None
+        retrieved, filters = done["mine"].files(".candidates.arrow"), None
         if "weights" in done:
-            measure = shingling.shingle_store(done), done["weights"].file(".weights.npy")
+            filters = shingling.shingle_store(done), done["weights"].file(".weights.npy")
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        # So many documents are drafted that `enough` are most likely shorter than T.
+        # Draft so many documents that `enough` of them are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
         drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
-        how = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
+        rules = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
         tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
         engine = recipe.tokenizer.engine
         draft = partial(
-            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), measure=measure, how=how
+            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), filters=filters, rules=rules
         )
         return [
             partial(draft, rows=(meta_documents, first, min(last, drafted)), candidates=candidates)
@@ -134,13 +135,13 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
     def count_tasks(amounts: Amounts) -> float:
         return blocks(amounts.drafts, amounts.queries)
 
-    size = 21  # bytes: id, role, group and score, and a share of the header
+    size = 21  # bytes: id, role, group, score, and a share of the header
     estimate = Estimate(work="drafted_chunks", seconds=8e-5, disk="drafted_chunks", bytes=size, tasks=count_tasks)
     return Step("draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate)
 
 
 class _Drafting(NamedTuple):
-    """What the drafts of a run have in common."""
+    """The settings that all drafts of a run share."""
 
     compose: Compose
     mine: Mine
@@ -151,37 +152,37 @@ class _Drafting(NamedTuple):
 
 
 def _surely_enough(chars: _Ids, *, enough: int | None, sure_chars: float) -> int:
-    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
+    """Return the number of documents, with these numbers of characters, of which `enough` are most likely shorter than T."""
     sure = np.flatnonzero(chars <= sure_chars)
     return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
 class _Candidates(NamedTuple):
-    """The candidates of one meta-document; one array a meta-chunk, in the order in which drafts take them."""
+    """The candidates of a meta-document: one array for each meta-chunk, in the order in which drafts take them."""
 
     ids: list[NDArray[np.int64]]
     scores: list[NDArray[np.float32]]
     chars: list[NDArray[np.int64]]
 
     def emptied(self, masks: Sequence[NDArray[np.bool_]]) -> _Candidates:
-        """Return the same with 0 characters for those, a mask for each meta-chunk, which will not serve."""
+        """Return the candidates with 0 characters where `masks`, one for each meta-chunk, mark those that will not be used."""
         return self._replace(chars=[np.where(mask, 0, chars) for mask, chars in zip(masks, self.chars, strict=True)])
 
     def picked(self, picks: Sequence[NDArray[Any]]) -> _Candidates:
-        """Return those that `picks`, places or a mask for each meta-chunk, choose."""
+        """Return the candidates that `picks`, places or a mask for each meta-chunk, select."""
         columns: list[list[NDArray[Any]]] = [self.ids, self.scores, self.chars]
         return _Candidates(*([own[pick] for own, pick in zip(column, picks, strict=True)] for column in columns))
 
 
 class _Filtered(NamedTuple):
-    """What is left of the candidates of one meta-document, and the prefixes drafted of it."""
+    """The filtered candidates of a meta-document, and the prefixes that its draft takes."""
 
     candidates: _Candidates
     prefixes: list[int]
     pairs: _Ids  # (n, 2) chunks in the prefixes that repeat each other
-    near_duplicates: int = 0  # distinct chunks that were passed over
-    by_passage: int = 0  # … of these, because of a shared 100-word passage alone
-    # Some of these, each with the candidate that it repeats; None: the meta-document.
+    near_duplicates: int = 0  # distinct chunks filtered out
+    by_passage: int = 0  # … only because of a shared 100-word passage
+    # Examples of filtered chunks, each with the candidate that it repeats (None: the meta-document).
     examples: tuple[tuple[int, int | None], ...] = ()
 
 
@@ -193,43 +194,43 @@ def _draft_block(
     text: CorpusFiles,
     vectors: _Paths,
     tokenizer: tuple[Path, Engine],
-    measure: tuple[ShingleStore, Path] | None,
-    how: _Drafting,
+    filters: tuple[ShingleStore, Path] | None,
+    rules: _Drafting,
 ) -> DraftResult:
-    """Draft those of some `rows` of META_DOCUMENTS, [first, last), that fit; writes `{out}.drafts.arrow`.
+    """Draft the documents of `rows` [first, last) of META_DOCUMENTS that fit T; write `{out}.drafts.arrow`.
 
-    `measure`: SHINGLES and WEIGHTS to filter near-duplicates by.
+    `filters`: SHINGLES and WEIGHTS, to filter near-duplicates.
     """
-    # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
+    # The n meta-documents of the block in sampled order; `own_texts`, (n,), has the chunk texts of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
     texts = text.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
     tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
     own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
-    fits = own_tokens < how.target_tokens  # (n,); documents that do not fit are compared with nothing
-    those = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
-    compared = shingling.documents_of(those) if measure else []
+    fits = own_tokens < rules.target_tokens  # (n,); documents that do not fit are not compared with candidates
+    fitting_texts = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
+    compared = shingling.documents_of(fitting_texts) if filters else []
     near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
-        # CANDIDATES has a row for each meta-chunk, in the order of `metas`: also those of documents that do not fit are read.
+        # CANDIDATES has a row for each meta-chunk, in the order of `metas`, including documents that do not fit.
         for place, retrieved in enumerate(_read_candidates(candidates, metas["chunks"], text.chunks)):
             if not fits[place]:
                 continue
             meta = metas[place]
-            # T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant. `fit="exact"` drafts at
-            # the E of the meta-document where that is above the corpus's: its negatives are in its own language and style, so
-            # where it takes fewer tokens than the mean, so do they.
+            # T in characters is T·E. `fit="paper"` uses the corpus's E, as the paper does. `fit="exact"` uses the E of the
+            # meta-document if that is larger: its negatives are in its own language and style, so they have as few tokens
+            # per character.
             chars = int(meta["chars"])
-            own_chars_per_token = chars / max(1, int(own_tokens[place])) if how.compose.fit == "exact" else 0.0
-            target_chars = how.target_tokens * max(how.chars_per_token, own_chars_per_token)
-            ordered = _ordered_candidates(meta, retrieved, how, target_chars, text.chunks, vectors)
-            prefixes_of = partial(_draft_prefixes, how=how, target_chars=target_chars, document_chars=chars)
-            if measure is None or how.mine.near_duplicates is None:
+            own_chars_per_token = chars / max(1, int(own_tokens[place])) if rules.compose.fit == "exact" else 0.0
+            target_chars = rules.target_tokens * max(rules.chars_per_token, own_chars_per_token)
+            ordered = _ordered_candidates(meta, retrieved, rules, target_chars, text.chunks, vectors)
+            prefixes_of = partial(_draft_prefixes, rules=rules, target_chars=target_chars, document_chars=chars)
+            if filters is None or rules.mine.near_duplicates is None:
                 drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                rule = measure[0], opened(measure[1]), how.mine.near_duplicates
+                rule = filters[0], opened(filters[1]), rules.mine.near_duplicates
                 drafted = _filter_near_duplicates(ordered, prefixes_of, compared[place], *rule)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
@@ -242,26 +243,29 @@ def _draft_block(
         drafts=int(fits.sum()),
         dropped={DropReason.TOO_LONG: int((~fits).sum())},
         dropped_examples={DropReason.TOO_LONG: too_long},
-        near_duplicates=None if measure is None else near_duplicates,
-        repeated_passages=None if measure is None else by_passage,
+        near_duplicates=None if filters is None else near_duplicates,
+        repeated_passages=None if filters is None else by_passage,
         near_duplicate_examples=tuple(examples[:_EXAMPLES]),
     )
 
 
-def _draft_prefixes(candidates: _Candidates, how: _Drafting, *, target_chars: float, document_chars: int) -> list[int]:
-    """Return how long a prefix of each meta-chunk's candidates the draft takes: a document of S characters in p meta-chunks.
+def _draft_prefixes(
+    candidates: _Candidates, rules: _Drafting, *, target_chars: float, document_chars: int
+) -> list[int]:
+    """Return the length of the prefix of each meta-chunk's candidates that the draft takes.
 
-    `fit="paper"`: as long as it holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q = T·E·w (paper
-    §3.1.2), rounded up, at least 1. `"exact"`: as long as it holds (Q − S) / p characters besides what earlier meta-chunks will
-    presumably use, which is their first (T·E − S) / p. A candidate of 0 characters will not serve.
+    For a document of S characters in p meta-chunks, under `fit="paper"`: so long that it holds k = (Q − S) / (p·s) negatives
+    that no earlier meta-chunk has taken, with Q = T·E·w (paper §3.1.2), rounded up, at least 1. Under `"exact"`: so long that
+    it holds (Q − S) / p characters beyond those that earlier meta-chunks will probably use, their first (T·E − S) / p.
+    Candidates of 0 characters are not counted.
     """
-    needed, drafted = target_chars - document_chars, target_chars * how.compose.draft_factor - document_chars
-    meta_chunks, is_paper = len(candidates.ids), how.compose.fit == "paper"
+    needed, drafted = target_chars - document_chars, target_chars * rules.compose.draft_factor - document_chars
+    meta_chunks, is_paper = len(candidates.ids), rules.compose.fit == "paper"
     if is_paper:
-        enough = used = max(1, math.ceil(drafted / (meta_chunks * how.max_chars)))
+        enough = used = max(1, math.ceil(drafted / (meta_chunks * rules.max_chars)))
     else:
         enough, used = math.ceil(drafted / meta_chunks), math.ceil(needed / meta_chunks)
-    # A chunk is a number in [0, d) among the d distinct candidates, so that those taken are a mask (d,).
+    # Number the d distinct candidates, so that the set of taken chunks is a mask, (d,).
     distinct, numbers = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     firsts = np.cumsum([len(ids) for ids in candidates.ids])[:-1]
     is_taken = np.zeros(len(distinct), np.bool_)
@@ -275,19 +279,19 @@ def _draft_prefixes(candidates: _Candidates, how: _Drafting, *, target_chars: fl
 
 
 def _ordered_candidates(
-    meta: NDArray[Any], retrieved: _Candidates, how: _Drafting, target_chars: float, chunks: _Paths, vectors: _Paths
+    meta: NDArray[Any], retrieved: _Candidates, rules: _Drafting, target_chars: float, chunks: _Paths, vectors: _Paths
 ) -> _Candidates:
-    """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `mine.max_similarity`."""
-    compose, mine, negatives = how.compose, how.mine, NEGATIVES[how.compose.negatives]
-    rng = rng_for(how.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
+    """Return the candidates of each meta-chunk in the order of `compose.negatives`, none above `mine.max_similarity`."""
+    compose, mine, negatives = rules.compose, rules.mine, NEGATIVES[rules.compose.negatives]
+    rng = rng_for(rules.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    if negatives.repeat_meta_chunk:  # each is its own negative, often enough
+    if negatives.repeat_meta_chunk:  # repeat each meta-chunk as its own negative, as often as the draft needs
         sizes = lookup.chunk_chars(own_chunks, chunks)
         chars = target_chars * compose.draft_factor / len(own_chunks)
         times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
         own, lengths = ([np.full(*pair) for pair in zip(times, values, strict=True)] for values in (own_chunks, sizes))
         return _Candidates(own, [np.ones(count, np.float32) for count in times], lengths)
-    if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with true cosines
+    if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with their cosines
         shards = VectorShards(vectors)
         total = sum(shards.rows)
         drawn = _Candidates([], [], [])
@@ -354,16 +358,16 @@ def _filter_near_duplicates(
     weights: Weights,
     threshold: float,
 ) -> _Filtered:
-    """Return the candidates of a meta-document without its near-duplicates, which share `threshold` of their words."""
-    # `chunks` (c,): the distinct candidate ids, ascending. A chunk is a number in [0, c) from here on, so that sets of chunks
-    # are masks (c,). `numbers`: for each meta-chunk the numbers of its candidates, in the order in which they serve.
+    """Filter near-duplicates, which share `threshold` of their words, out of the candidates of a meta-document."""
+    # `chunks`, (c,): the distinct candidate ids, ascending. Below, a chunk is its number in [0, c), so that sets of chunks
+    # are masks, (c,). `numbers`: for each meta-chunk the numbers of its candidates, in order.
     chunks, inverse = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     numbers = np.split(inverse, np.cumsum([len(ids) for ids in candidates.ids])[:-1])
     drafted = draft(candidates)
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
-        # `walked` (w,): the distinct numbers to compare, in the order in which composing presumably walks, group by group: first
-        # what a draft of unfiltered lists takes, then the others. Places in it are what `copies` speaks of.
+        # `walked`, (w,): the distinct numbers to compare, in the order in which composing probably walks, group by group:
+        # first the prefixes of a draft of unfiltered lists, then the others. `copies` refers to places in this array.
         every = np.concatenate(
             [own[:length] for own, length in zip(numbers, drafted, strict=True)]
             + [own[length:most] for own, length, most in zip(numbers, drafted, examined, strict=True)]
@@ -386,7 +390,7 @@ def _filter_near_duplicates(
     pairs = chunks[walked[copies.pairs[is_reached[walked][copies.pairs].all(axis=1)]]]
     is_passed_over = is_repeat & is_reached
     for own, mask, length in zip(numbers, keep, prefixes, strict=True):
-        # Candidates that would be in the prefix but repeat the meta-document.
+        # Candidates that would be in the prefix if they did not repeat the meta-document.
         reach = np.flatnonzero(mask)[length - 1] if length else len(own)
         is_passed_over[own[:reach][~mask[:reach]]] = True
     passed_over = chunks[is_passed_over]
@@ -401,7 +405,7 @@ def _filter_near_duplicates(
 
 
 def _repeats(pairs: _Ids) -> _Ids:
-    """Return, ascending, which candidates repeat one before them that repeats none itself; `pairs` (n, 2) of places, a < b."""
+    """Return, ascending, the candidates that repeat an earlier one that is no repeat itself; `pairs`, (n, 2), a < b."""
     earlier, later = pairs[np.argsort(pairs[:, 1], kind="stable")].T
     is_repeat = np.zeros(int(later.max(initial=-1)) + 1, np.bool_)
     firsts = np.flatnonzero(np.diff(later, prepend=-1))

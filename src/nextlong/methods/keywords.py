@@ -1,16 +1,18 @@
-"""Keywords: the key phrases of documents in any script, by RAKE on queries that a document answers.
+"""Extract keywords from documents in any script: RAKE on queries that the document answers.
 
-In:  documents, a shard at a time; a doc2query model, or the extractive stand-in: a document's most central sentences.
-Out: for each document that has chunks the keywords that may stand for it, best first, as hashes: 8 bytes each instead of some 26.
+In:  documents, a shard at a time; a doc2query model, or the extractive stand-in, a document's most central sentences.
+Out: for each document that has chunks, its keywords, best first, as 8-byte hashes (the strings take about 26 bytes).
 
-RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents", 2010): a phrase is a run of words
-between stop words and punctuation; a word scores degree / frequency, its degree the sum of the lengths of the phrases that
-it is in; a phrase scores the sum of its words. A phrase of two words that are nowhere else scores 4, a lone word 1. Numbers
-stay in a phrase but score nothing, else every year would be a keyword. Without the paper's joining of phrases over inner stop
-words. Ours, because rake-nltk, python-rake, multi-rake and rake-spacy are not maintained, and RAKEkeywords 0.3.1 knows ASCII only.
+RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents", 2010): a phrase is a run of
+words between stop words and punctuation. A word scores degree / frequency, where its degree is the total length of the
+phrases that contain it; a phrase scores the sum of its words. A phrase of two words that occur only there scores 4, a
+single word 1. Numbers are kept in phrases but score nothing, or every year would be a keyword. The paper's joining of
+phrases across stop words is omitted. RAKE is our own because rake-nltk, python-rake, multi-rake and rake-spacy are not
+maintained, and RAKEkeywords 0.3.1 handles only ASCII.
 
-Words of scripts without blanks come from ICU's dictionaries (icu4py, an extra): 1.6 million characters a second. BudouX gives
-phrases and lacks three of the six scripts; jieba's last release is of 2020. Stop words of 57 languages come from stopwordsiso.
+Words in scripts without spaces come from ICU's dictionaries (icu4py, an extra), 1.6 million characters a second. BudouX
+gives phrases and lacks three of the six scripts; jieba's last release is from 2020. Stop words of 57 languages are those of
+stopwordsiso.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _KEYWORDS = pa.schema([("keywords", pa.list_(pa.uint64()))])
 
 
 class KeywordsResult(TaskResult):
-    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
+    """The documents of a shard of `source`, those that have a keyword, and the origin of their queries."""
 
     documents: int
     with_keywords: int
@@ -55,27 +57,27 @@ class KeywordsResult(TaskResult):
 
 
 class Keywords(Section):
-    """How keywords are read from documents: keys of the section of each method that needs them."""
+    """How keywords are extracted: keys in the section of each method that needs keywords."""
 
     queries: Annotated[Named, MayBePath()] = Field(
         "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
     )
-    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
-    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
+    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="minimum RAKE score of a keyword")
+    min_keyword_chars: Positive = Field(6, description="minimum length; shorter keywords are uninformative")
 
 
 def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> Step:
-    """Documents → the keywords of their queries."""
+    """Return the step from documents to the keywords of their queries."""
     if not isinstance(options, Keywords):
         base = "nextlong.methods.keywords.Keywords"
         raise METHODS.broken(
-            method, f"needs keywords, but its Options do not derive from {base}, whose keys say how they are read"
+            method, f"needs keywords, but its Options do not derive from {base}, whose keys configure the extraction"
         )
 
     files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
     tasks = each_shard(partial(_extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))
-    is_model = options.queries != "extractive"  # which takes a GPU for itself
+    is_model = options.queries != "extractive"  # a model uses a GPU if there is one
     model = Path(options.queries).expanduser()
     if is_model and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -85,8 +87,8 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
 
 
 def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
-    """Write `{out}.keywords.arrow`: for each document of a shard with chunks, hashes of the keywords that may stand for it."""
-    wanted = np.unique(read_chunks(chunks)["doc_row"])
+    """Write `{out}.keywords.arrow`: the hashes of the keywords of each document of a shard that has chunks."""
+    doc_rows = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else _doc2query(options.queries)
     first = with_keywords = 0
     source = ""
@@ -97,21 +99,21 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
     ):
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
-            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
-            source = batch.column("source")[0].as_py()  # a shard's documents are of one
-            texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
+            low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
+            source = batch.column("source")[0].as_py()  # all documents of a shard have the same source
+            texts = batch.column("text").take(pa.array(doc_rows[low:high] - first)).to_pylist()
             first += batch.num_rows
             queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
             keywords = [_candidate_keywords(of_text, options) for of_text in queries]
             with_keywords += sum(map(bool, keywords))
             hashes = [[xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in of_text] for of_text in keywords]
             writer.write_batch(pa.record_batch([pa.array(hashes, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
-    made = _EXTRACTIVE if model is None else options.queries
-    return KeywordsResult(documents=len(wanted), with_keywords=with_keywords, queries=made, source=source)
+    origin = _EXTRACTIVE if model is None else options.queries
+    return KeywordsResult(documents=len(doc_rows), with_keywords=with_keywords, queries=origin, source=source)
 
 
 def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
-    """Return the keywords of all documents, list<uint64> (n,), mapped: those of 240 million documents take 19 GB."""
+    """Return the keywords of all documents, list<uint64> (n,), memory-mapped: for 240 million documents they take 19 GB."""
     batches = []
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -119,9 +121,9 @@ def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
     return pa.chunked_array(batches, _KEYWORDS.field(0).type)
 
 
-_EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
+_EXTRACTIVE: Final = "extractive stand-in"  # its name in reports, because these are not queries of a model
 
-# The paper's two, and what doc2query models and prose say as often and as emptily.
+# The paper's two examples, and other frequent but empty phrases of doc2query models and prose.
 _UNINFORMATIVE: Final = frozenset(
     [
         "following sentence", "best way", "following statement", "following question", "following example",
@@ -131,26 +133,26 @@ _UNINFORMATIVE: Final = frozenset(
     ]
 )  # fmt: skip
 
-# A stop inside a word (3.14, example.org) ends nothing. Matching sentences is five times as fast as splitting at ends.
+# A full stop within a word (3.14, example.org) ends no sentence. Matching sentences is five times as fast as splitting.
 _ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese
 _SENTENCES: Final = re.compile(rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*")
-_READ_CHARS: Final = 8192  # of a document; queries are about its subject, which shows early
-_QUERY_CHARS: Final = 300  # longer sentences are cut: a query is short
-_MAX_SEGMENTS: Final = 8  # of a document that a model makes a query of …
-_QUERY_TOKENS: Final = 64  # … at most of so many tokens
-_TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
+_READ_CHARS: Final = 8192  # of a document; its subject shows early
+_QUERY_CHARS: Final = 300  # longer sentences are truncated, because a query is short
+_MAX_SEGMENTS: Final = 8  # segments of a document for which a model predicts a query …
+_QUERY_TOKENS: Final = 64  # … of at most this many tokens
+_LANGUAGE_CHARS: Final = 2000  # of a text, from which its language is detected
 
 
 def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
-    """Return the first line and the most central sentences of a text, in reading order, with blanks between words (`_spaced`).
+    """Return the first line and the most central sentences of a text in reading order, with spaces between words.
 
-    Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
-    left out, over the root of their number. Deterministic; no model.
+    The centrality of a sentence is the sum of the counts, in the text, of its distinct words other than stop words, divided by
+    the square root of their number. Deterministic, without a model.
     """
-    read = _spaced(text[:_READ_CHARS])
-    stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
+    head = _spaced(text[:_READ_CHARS])
+    stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(head))
     sentences = list(dict.fromkeys(filter(None, stripped)))
-    stop_words = _stop_words_of(_find_words(read[:_TOLD_BY_CHARS].lower()))
+    stop_words = _stop_words_of(_find_words(head[:_LANGUAGE_CHARS].lower()))
     words = [set(filter(_is_word, _find_words(sentence.lower()))) - stop_words for sentence in sentences]
     counts = Counter(word for sentence_words in words for word in sentence_words)
     central = [sum(counts[word] for word in distinct) / math.sqrt(len(distinct) or 1) for distinct in words]
@@ -159,10 +161,10 @@ def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
 
 
 def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
-    """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
+    """Return the keywords of a document's queries, best first: RAKE phrases without uninformative ones."""
 
     def is_candidate(phrase: str, score: float) -> bool:
-        size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))  # an ideograph says as much as three letters
+        size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))  # an ideograph is as informative as three letters
         is_enough = size >= options.min_keyword_chars and score >= options.min_keyword_score
         return is_enough and phrase not in _UNINFORMATIVE
 
@@ -170,17 +172,17 @@ def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
 
 
 class _Doc2Query:
-    """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded by transformers."""
+    """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded with transformers."""
 
     def __init__(
         self, name: str, *, segment_tokens: int = 320, batch_size: int = 32, device: str | None = None
     ) -> None:
-        """Load the model by its name on the hub or the path of its folder; raises EncoderError where that fails."""
+        """Load the model by its Hub name or its folder. Raises EncoderError if this fails."""
         self._segment_tokens, self._batch_size = segment_tokens, batch_size
         try:
             torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
         except ImportError as error:
-            cure = "pip install 'nextlong[quest]', or take quest.queries: extractive, which needs no model"
+            cure = "pip install 'nextlong[quest]', or set quest.queries: extractive, which needs no model"
             raise EncoderError(f"quest.queries={name}: {error}; {cure}") from None
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
@@ -188,19 +190,18 @@ class _Doc2Query:
         except (ImportError, OSError, ValueError) as error:
             cure = "pip install 'nextlong[quest]'"
             if not isinstance(error, ImportError):
-                cure = "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), "
-                cure += "such as doc2query/msmarco-t5-base-v1"
+                cure = "give the folder of a T5 and its tokenizer, or a Hub name, such as doc2query/msmarco-t5-base-v1"
             raise EncoderError(f"quest.queries={name} cannot be loaded: {first_sentence(error)}; {cure}") from None
         device = device or (f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu")
         try:
             self._torch, self._model = torch, model.to(device).eval()
         except (RuntimeError, AssertionError) as error:
-            why = f"does not run on device={device!r}: {first_sentence(error)}; name another"
+            why = f"does not run on device={device!r}: {first_sentence(error)}; use another model"
             raise EncoderError(f"quest.queries={name} {why}") from None
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the queries of each text, one a segment of `segment_tokens` tokens, for its first `_MAX_SEGMENTS`."""
-        # Greedy decoding: the authors of docTTTTTquery sample (top-k 10), but then a run could not be repeated.
+        """Return the queries of each text, one for each of its first `_MAX_SEGMENTS` segments of `segment_tokens` tokens."""
+        # Decoding is greedy, because a run must be repeatable; the authors of docTTTTTquery sample (top-k 10).
         owners: list[int] = []
         segments: list[list[int]] = []
         size = self._segment_tokens - 1
@@ -210,28 +211,28 @@ class _Doc2Query:
             owners += [number] * len(starts)
             segments += [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
         predicted = [""] * len(segments)
-        # Batches hold segments of like length, so that they hold little padding.
+        # Batches hold segments of similar length, so that they contain little padding.
         longest_first = sorted(range(len(segments)), key=lambda place: (-len(segments[place]), segments[place]))
         for start in range(0, len(segments), self._batch_size):
             places = longest_first[start : start + self._batch_size]
             batch = self._tokenizer.pad({"input_ids": [segments[place] for place in places]}, return_tensors="pt")
-            given = {name: batch[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
+            inputs = {name: batch[name].to(self._model.device) for name in ("input_ids", "attention_mask")}
             with self._torch.inference_mode():
-                outputs = self._model.generate(**given, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1)
+                outputs = self._model.generate(**inputs, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1)
             decoded = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
             for place, query in zip(places, decoded, strict=True):
                 predicted[place] = query.strip()
-        queries_of: list[dict[str, None]] = [{} for _ in texts]  # each once
+        queries_of: list[dict[str, None]] = [{} for _ in texts]  # dictionaries as ordered sets
         for owner, query in zip(owners, predicted, strict=True):
             queries_of[owner].setdefault(query)
         return [[*filter(None, of_text)] for of_text in queries_of]
 
 
-_doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # which a worker loads once for all its shards
+_doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # a worker loads the model once for all its shards
 
 
 def _key_phrases(text: str) -> list[tuple[str, float]]:
-    """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order."""
+    """Return each distinct phrase, in lower case, and its score, descending; ties in alphabetical order."""
     words = _find_words(text.lower())
     stop_words = _stop_words_of(words)
     phrases: list[tuple[str, ...]] = []
@@ -258,16 +259,16 @@ _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
-_IS_LATIN: Final = re.compile("[\0-\u02ff\u2000-\u206f]*").fullmatch  # words hold no marks apart from their letters
+_IS_LATIN: Final = re.compile("[\0-\u02ff\u2000-\u206f]*").fullmatch  # words have no combining marks
 _LATIN_TOKENS: Final = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]|\n")
 _IDEOGRAPH: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_LEAST_UNSPACED: Final = 0.1  # of a text's characters; below, names and quotations in another language
-_LANGUAGE_WORDS: Final = 200  # tell the language of a text
-_SURELY_ENGLISH: Final = 0.2  # of the words; no list of another language needs to be looked into
-_FEW_STOP_WORDS: Final = 2  # of them tell no language: titles, formulas, names
-_MARGIN: Final = 1.5
+_LEAST_UNSPACED: Final = 0.1  # share of a text's characters; less are names and quotations in another language
+_LANGUAGE_WORDS: Final = 200  # words from which the language is detected
+_SURELY_ENGLISH: Final = 0.2  # share of English stop words from which other languages need not be checked
+_FEW_STOP_WORDS: Final = 2  # so few tell nothing about the language: titles, formulas, names
+_MARGIN: Final = 1.5  # by which another language must have more stop words than English
 _ENGLISH: Final = "en"
-# The commonest function words of languages for which stopwordsiso has none.
+# The most common function words of languages that stopwordsiso lacks.
 _OTHER_STOP_WORDS: Final = {
     "km": "និង ជា របស់ នៅ ក្នុង ដែល បាន មាន ពី ទៅ នេះ នោះ ដោយ ឬ ក៏ នឹង ត្រូវ ដើម្បី ជាមួយ លើ មួយ ដល់ គឺ ការ មិន",
     "lo": "ແລະ ທີ່ ຂອງ ໃນ ເປັນ ມີ ໄດ້ ຈາກ ຢູ່ ຢູ່ໃນ ນີ້ ນັ້ນ ຫຼື ໃຫ້ ກັບ ແມ່ນ ການ ຄວາມ ຈະ ບໍ່ ໂດຍ ເພື່ອ",
@@ -276,7 +277,7 @@ _OTHER_STOP_WORDS: Final = {
 
 
 def _spaced(text: str) -> str:
-    """Return a text with blanks between words, if it has none, as in Thai. Raises RecipeError without icu4py."""
+    """Return the text with spaces between words if its script has none, as Thai. Raises RecipeError without icu4py."""
     runs = _UNSPACED_RUN.findall(text)
     if sum(map(len, runs)) <= _LEAST_UNSPACED * len(text):
         return text
@@ -284,20 +285,20 @@ def _spaced(text: str) -> str:
         from icu4py.breakers import WordBreaker
     except ImportError:
         raise RecipeError(
-            f"compose.method=quest reads keywords from words, and the text {runs[0][:20]!r} … is written without blanks between "
-            "them; pip install 'nextlong[languages]'"
+            f"compose.method=quest extracts keywords from words, and the text {runs[0][:20]!r} … has no spaces between words; "
+            "pip install 'nextlong[languages]'"
         ) from None
     return _UNSPACED_RUN.sub(lambda run: f" {' '.join(WordBreaker(run[0], 'und'))} ", text)
 
 
 def _find_words(text: str) -> list[str]:
-    """Return the words of a text whose words are apart, its punctuation marks and its newlines, in order."""
+    """Return the words, punctuation marks and newlines of a text with spaces between words, in order."""
     return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
 
 
 @functools.cache
 def _tokens() -> re.Pattern[str]:
-    """Words begin with a letter, a digit or an underscore; vowel signs and other marks, which `\\w` leaves out, continue them."""
+    """Return the pattern of tokens; vowel signs and other marks, which `\\w` does not match, continue a word."""
     codes = range(0x300, sys.maxunicode >> 3)
     inside = "".join(chr(code) for code in codes if unicodedata.category(chr(code)).startswith("M"))
     word = rf"\w[\w{inside}]*"
@@ -305,12 +306,12 @@ def _tokens() -> re.Pattern[str]:
 
 
 def _is_word(token: str) -> bool:
-    """Say whether a token of `_find_words` is a word."""
+    """Return whether a token of `_find_words` is a word."""
     return token[0].isalnum() or token[0] == "_"
 
 
 def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
-    """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
+    """Return the stop words of the text's language, that of most of its stop words; of English if there are few."""
     words = [word for word in tokens if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS]
     if sum(word in _stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
         return _stop_words(_ENGLISH)
@@ -321,7 +322,7 @@ def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
 
 @functools.cache
 def _languages_of() -> dict[str, list[str]]:
-    """Return the languages of which each word is a stop word."""
+    """Return the languages in which each word is a stop word."""
     import stopwordsiso
 
     languages: dict[str, list[str]] = {}
@@ -333,7 +334,7 @@ def _languages_of() -> dict[str, list[str]]:
 
 @functools.cache
 def _stop_words(language: str) -> frozenset[str]:
-    """Return the stop words of a language; of English scikit-learn's 318, with contractions."""
+    """Return the stop words of a language; for English scikit-learn's 318, and contractions."""
     import stopwordsiso
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 

@@ -1,8 +1,8 @@
-"""KNN: a document followed by the documents most similar to it, nearest first.
+"""KNN: a document followed by its nearest neighbours, nearest first.
 
-The published behaviour (the baseline of arXiv 2310.10638, 2405.19846 and 2501.12766) looks at each seed
-alone, so a popular document comes back in many sequences: `reuse="across-sequences"`. `"never"` gives every document to
-the first seed in draw order that reaches it, at the price of ever less similar neighbours for those that come later.
+The published baseline (of arXiv 2310.10638, 2405.19846 and 2501.12766) drafts each seed document independently, so popular
+documents are in many sequences: `reuse="across-sequences"`. With `"never"`, a document is used only by the first seed, in
+sampled order, that reaches it, so the neighbours of later seeds are less and less similar.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from nextlong.recipe import Section
 
 
 class Knn(Section):
-    """Options of `compose.method: knn`: a document followed by its nearest."""
+    """Options of `compose.method: knn`: a document followed by its nearest neighbours."""
 
     reuse: Literal["across-sequences", "never"] = Field(
-        "across-sequences", description="may a document stand in several sequences (as published)"
+        "across-sequences", description="whether a document may be in several sequences (as published)"
     )
 
 
@@ -29,14 +29,14 @@ class _KnnMethod(DocumentMethod[Knn]):
     name = "knn"
     Options = Knn
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
-    searches = "sampled documents"  # those that start a sequence
-    scores = "the first of the sequence"
+    searches = "sampled documents"  # the seeds
+    scores = "the first document of the sequence"
 
     def repeats_documents(self, options: Knn) -> bool:
         return options.reuse == "across-sequences"
 
     def draft(self, documents: CorpusArrays, options: Knn, request: DraftRequest) -> Drafted:
-        """Return a sequence for each seed, in draw order, whose free neighbours reach T; other seeds take no document."""
+        """Return a sequence for each seed, in sampled order, whose unused neighbours reach T; other seeds use no documents."""
         near, tokens = documents.neighbours, documents.tokens
         assert near is not None
         free = np.ones(len(tokens), np.bool_)
@@ -47,7 +47,7 @@ class _KnnMethod(DocumentMethod[Knn]):
                 break
             if not free[seed]:
                 continue
-            # The seed and those of its nearest that are free, nearest first; `count` of them reach the target.
+            # The seed and its unused neighbours, nearest first; the first `count` of them reach the target.
             nearest = near.documents[first:last]
             sequence = np.concatenate([[seed], nearest[free[nearest]]])
             count = int(np.searchsorted(np.cumsum(tokens[sequence]), request.target_tokens)) + 1

@@ -1,6 +1,6 @@
-"""NExtLong: a document's chunks, and between them the chunks of other documents most similar to them (arXiv 2501.12766).
+"""NExtLong: the chunks of a document, separated by the most similar chunks of other documents (arXiv 2501.12766).
 
-`extend.py` drafts; this file says what the rest of the code must know to read a recipe.
+This module holds what other code needs to read a recipe; `extend.py` drafts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nextlong.schemas import Layout
 
 
 class _Nextlong(Method[Section]):
-    """Negative Document Extension. Its options are the sections `mine` and `compose` of the recipe."""
+    """Negative Document Extension; its options are the sections `mine` and `compose` of the recipe."""
 
     name = "nextlong"
     layout = Layout.EXTENDED
@@ -21,7 +21,7 @@ class _Nextlong(Method[Section]):
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps from the chunks to the drafts."""
-        from nextlong.methods.extend import extension_steps  # what searches is not loaded to read a recipe
+        from nextlong.methods.extend import extension_steps  # not imported just to read a recipe
 
         return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 

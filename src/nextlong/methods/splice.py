@@ -1,12 +1,12 @@
-"""SPLiCe: a breadth-first tree of the documents most similar to one another (arXiv 2312.17296).
+"""SPLiCe: a breadth-first tree of similar documents (arXiv 2312.17296).
 
-The paper's Algorithm 1: draw a root; while the example is short and the queue is not empty, take a document from the queue,
-append the k documents most similar to it that are not used yet, and queue them; order, concatenate, trim to L. k = 1
-makes a path of similar documents, a larger one a shallow and wide tree; the paper's default is k = 1 in the order in
-which documents were found (`identity`), beside which it tries the reverse and a random order.
+The paper's Algorithm 1: sample a root; while the example is short and the queue is not empty, take a document from the
+queue, append the k most similar unused documents, and queue them; then order, concatenate and trim to L. k = 1 gives a
+path of similar documents, a larger k a shallow and wide tree. The paper's default is k = 1 in the order in which documents
+were found (`identity`); it also tries the reverse and a random order.
 
-Ours: documents are found by this run's vectors, `_SEARCHED` for each; where fewer than k of these are still free, all free
-documents are searched again, so that a tree ends only when it is full. No document stands in two of them.
+Ours: similar documents are found with the vectors of this run, `_SEARCHED` for each document; if fewer than k of them are
+unused, all unused documents are searched again, so that a tree ends only when it is full. No document is in two trees.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from nextlong.recipe import Section
 from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
-_SEARCHED = 32  # neighbours of a document, or four times k: later trees find the nearest used
+_SEARCHED = 32  # neighbours of a document, or 4 k if that is more, because earlier trees use up the nearest
 
 
 class Splice(Section):
     """Options of `compose.method: splice`: a tree of similar documents."""
 
-    neighbours: Positive = Field(1, description="k: documents appended for each (the paper's default; it tries 1 to 3)")
-    order: Literal["identity", "reverse", "random"] = Field(
-        "identity", description="of the documents of a tree: as found | reverse | random"
-    )
+    neighbours: Positive = Field(1, description="k: documents appended to each (the paper's default; it tries 1 to 3)")
+    order: Literal["identity", "reverse", "random"] = Field("identity", description="as found | reverse | random")
 
 
 class _SpliceMethod(DocumentMethod[Splice]):
@@ -42,15 +40,15 @@ class _SpliceMethod(DocumentMethod[Splice]):
         "2312.17296",
     )
     Options = Splice
-    version = 2  # searches again
+    version = 2  # searches again when neighbours are used up
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS, Need.DOCUMENT_VECTORS})
-    scores = "the document that they were found for"
+    scores = "their parent in the tree"
 
     def neighbours(self, options: Splice) -> int:
         return max(_SEARCHED, 4 * options.neighbours)
 
     def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:
-        """Return trees until nothing is left that fills a sequence; what is left at the end is left out."""
+        """Return trees until the remaining documents fill no sequence; these are not used."""
         assert documents.neighbours is not None
         assert documents.vectors is not None
         near, near_cosines = documents.neighbours.table()
@@ -65,10 +63,10 @@ class _SpliceMethod(DocumentMethod[Splice]):
             free[root] = False
             left -= 1
             tree, scores, filled = [root], [np.nan], int(tokens[root])
-            parents = iter(tree)  # breadth first: a list is read while it grows
+            parents = iter(tree)  # breadth first: the list grows while it is iterated
             while filled < enough and left:
                 parent = next(parents)
-                # The k nearest that are free: of those listed for the document first, then by a search of all that are left.
+                # The k nearest unused documents: first among the listed neighbours, then by a search of all unused documents.
                 listed = near[parent][near[parent] >= 0]
                 places = np.flatnonzero(free[listed])[:k]
                 children, cosines = listed[places], near_cosines[parent][places]

@@ -1,7 +1,7 @@
-"""Standard: documents in random order, one after the other, until a sequence is full.
+"""Standard: concatenate documents in random order until a sequence is full.
 
-The baseline of every paper on long sequences: nothing in a sequence belongs together, and no document is in two. The shuffle
-sorts keyed hashes of the documents' contents, so that another sharding or file order gives the same sequences.
+This is the standard baseline: the documents of a sequence are unrelated, and no document is in two sequences. Documents
+are shuffled by keyed hashes of their contents, so another sharding or file order gives the same sequences.
 """
 
 from __future__ import annotations

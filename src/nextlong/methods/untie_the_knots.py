@@ -1,12 +1,12 @@
 """Untie the Knots: the parts of documents shuffled across their window (UtK, arXiv 2409.04774).
 
-The paper packs documents into windows as ever, cuts each document into parts, and shuffles the parts of a window, so that
-a model must find, far back, what a part goes on from. As its authors' released code does it: the parts of each document
-take random places among those of all and keep their order (`preserve_partial_order`), and the last part of the window's
-last document, which the window's end cuts, stays last.
+The paper packs documents into windows as usual, splits each document into parts, and shuffles the parts of a window, so
+that a model must attend far back to find how a part continues. As in the authors' released code, the parts of each document
+take random places but keep their order (`preserve_partial_order`), and the last part of the last document of a window,
+which the end of the window truncates, stays last.
 
-Ours (docs/methods.md): a part begins where a chunk does, and there are neither knot tokens nor the backtracing task. The paper
-leaves some windows as they are (it shuffles 30 % or 80 % of them): set `share`, or mix with a run of `standard`.
+Ours (docs/methods.md): parts begin at chunk borders, and there are neither knot tokens nor the backtracing task. The paper
+leaves some windows unshuffled (it shuffles 30 % or 80 %): set `share`, or mix with a `standard` run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from nextlong.schemas import Layout
 
 
 class UntieTheKnots(Section):
-    """Options of `compose.method: untie_the_knots`: documents cut into parts, shuffled across the sequence."""
+    """Options of `compose.method: untie_the_knots`: parts of documents, shuffled across the sequence."""
 
-    parts: Annotated[int, Field(ge=2)] = Field(3, description="of each document, cut at chunks; fewer if it has fewer")
-    cuts: Literal["random", "even"] = Field("random", description="where: at random chunks, or in parts of equal size")
+    parts: Annotated[int, Field(ge=2)] = Field(3, description="parts of a document, split at chunks; fewer if needed")
+    cuts: Literal["random", "even"] = Field("random", description="split at random chunks, or into parts of equal size")
     share: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0,
-        description="of the sequences whose parts are shuffled (paper: 0.3 or 0.8); the others are left as standard's",
+        description="share of the sequences that are shuffled (paper: 0.3 or 0.8); the others equal those of standard",
     )
 
 
@@ -52,7 +52,7 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
         for window in windows:
             rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
             chunks = np.diff(documents.chunk_offsets)[window]  # (documents of the window,)
-            # Of the window's last document as many chunks as it takes to reach T.
+            # Only as many chunks of the window's last document as it takes to reach T.
             first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
             left = request.target_tokens - int(documents.tokens[window[:-1]].sum())
             filled = np.cumsum(documents.chunk_tokens[first:stop])
@@ -67,9 +67,10 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
 def _interleaved(
     chunks: list[int], options: UntieTheKnots, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut documents of so many chunks, and return which document each part is of, and its size, shape (parts,) both.
+    """Split documents of so many chunks; return the document and the number of chunks of each part, shape (parts,) each.
 
-    Each document's are in order, the last of the last document is last; every such interleaving is equally likely.
+    The parts of a document are in order, and the last part of the last document is last; all such interleavings are equally
+    likely.
     """
     sizes = []
     for count in chunks:
@@ -81,10 +82,10 @@ def _interleaved(
         sizes.append(np.diff(np.concatenate([[0], cuts, [count]])))
     labels = np.repeat(np.arange(len(sizes)), [len(of_document) for of_document in sizes])
     labels[:-1] = rng.permutation(labels[:-1])
-    # The n-th time that a document comes up it is its n-th part.
-    taken = np.empty(len(labels), np.int64)
-    taken[np.argsort(labels, kind="stable")] = np.concatenate(sizes)
-    return labels, taken
+    # The n-th occurrence of a document is its n-th part.
+    chunks_of_part = np.empty(len(labels), np.int64)
+    chunks_of_part[np.argsort(labels, kind="stable")] = np.concatenate(sizes)
+    return labels, chunks_of_part
 
 
 METHOD = _UntieTheKnotsMethod()

@@ -1,1 +1,1 @@
-"""Picture: a sequence drawn, alone or on a page: what the report, the viewer and notebooks share."""
+"""Picture: drawings of a sequence and charts, shared by the report, the viewer and notebooks."""

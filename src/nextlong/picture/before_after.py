@@ -1,7 +1,7 @@
 """Before and after: one sequence as a picture of its own, SVG or PNG; or one document in the sequences of several methods.
 
-In:  the spans of a sequence, or of one sequence per method. Out: the document with its chunks, as it was, above the sequence
-in which they stand; widths are token counts, to one scale. In SVG, pointing at a chunk shows its source.
+In:  the spans of a sequence, or of one sequence per method. Out: the original document with its chunks above the sequence that
+contains them; widths are token counts on one scale. In SVG, hovering over a chunk shows its source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DOTS_PER_INCH, _INCH = 200, 100  # of a PNG; units of the picture in an inch
 
 
 class _Box(NamedTuple):
-    """A filled rectangle, and what it says when pointed at."""
+    """A filled rectangle and its tooltip."""
 
     x: float
     y: float
@@ -98,7 +98,7 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = pieces.scale(pieces.scored(spans))
     source = meta_chunks[0].source_id if meta_chunks else name
-    many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
+    many = f"{len(meta_chunks):,} chunks, each next to the one that it depends on"
     chunks = "1 chunk" if len(meta_chunks) == 1 else many
     yield _Line(MARGIN, 30, f"Before: {pieces.short(source, _LONGEST_NAME)}", size=17, is_heading=True)
     yield _Line(MARGIN, 54, f"one document of {sum(chunk.length for chunk in meta_chunks):,} tokens, {chunks}")
@@ -115,7 +115,7 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
 def _after(spans: Pieces, lead: int) -> str:
     others, apart = pieces.others_and_distance(spans, lead)
     if not apart:
-        return f"the document as it was, beside {others:,} others"
+        return f"the unchanged document next to {counted(others, 'other document')}"
     between = f"{others:,} others"
     if negatives := sum(span.role == "negative" for span in spans):
         between = f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
@@ -125,14 +125,14 @@ def _after(spans: Pieces, lead: int) -> str:
 def _strip(
     spans: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
 ) -> Iterator[_Box]:
-    """Yield spans side by side: from `start`, or where they stand in their sequence."""
+    """Yield spans side by side: from `start` on, or at their places in the sequence."""
     order: dict[int, int] = {}
     for span in spans:
         fill = LIGHT[colour(span, order.setdefault(span.doc_id, len(order)), lead, shades)]
         cosine = f", cosine {span.score:.3f}" if pieces.scored([span]) else ""
         title = f"{span.role}: {span.source_id or span.role}, {span.length:,} tokens{cosine}"
         x = MARGIN + (span.token_start if start is None else start) * unit
-        # Boxes stand apart by a hairline, and the thinnest stay visible.
+        # A hairline separates the boxes, and the thinnest remain visible.
         width = span.length * unit
         yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
         start = None if start is None else start + span.length
@@ -147,10 +147,10 @@ def _legend(spans: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_
         for number in range(SHADES):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
         what = {"negative": "hard negatives", "document": "similar documents"}
-        told = " and ".join(words for role, words in what.items() if role in roles)
-        yield _Line(x + 8 + 10 * SHADES, y + 12, f"{told}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
+        named = " and ".join(words for role, words in what.items() if role in roles)
+        yield _Line(x + 8 + 10 * SHADES, y + 12, f"{named}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
         x += 560
-    # Documents without a cosine are grey, in two shades by turns; beside a lead document of meta-chunks there are none.
+    # Documents without a cosine alternate between two greys; a sequence of meta-chunks and negatives has none.
     is_plain = any(span.role == "document" and span.score != span.score for span in spans)
     if is_plain and len({span.doc_id for span in spans if span.doc_id >= 0}) > 1:
         for number in range(2):
@@ -186,8 +186,8 @@ def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
     try:
         matplotlib, figures, patches, paths = map(importlib.import_module, parts)
     except ImportError:
-        cure = "say: pip install 'nextlong[png]'"
-        raise NextlongError(f"matplotlib, which draws PNG, is not installed (SVG needs nothing); {cure}") from None
+        cure = "pip install 'nextlong[png]', or draw SVG"
+        raise NextlongError(f"drawing PNG needs matplotlib, which is not installed; {cure}") from None
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
         figure = figures.Figure(figsize=(WIDTH / _INCH, _HEIGHT / _INCH), dpi=_DOTS_PER_INCH, facecolor="white")

@@ -1,7 +1,7 @@
 """Charts: bars, lines and maps as SVG that needs no script and prints; `page.js` adds values on hover and legend toggles.
 
-In:  series of numbers with a name and a colour of the palette. Out: markup of a chart with its legend, "" where there is
-nothing to draw. Why no charting library: docs/decisions/0021-charts.md.
+In:  series of numbers with a name and a colour of the palette. Out: markup of a chart with its legend, "" if there is nothing
+to draw. Why no charting library is used: docs/decisions/0021-charts.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RADIUS = 3.2
 
 
 class Point(NamedTuple):
-    """A point of a line or a map, and what it says when pointed at."""
+    """A point of a line or a map, and its tooltip."""
 
     x: float
     y: float
@@ -60,7 +60,7 @@ def bars(
     form: str = "{:,.0f}",
     stacked: bool = False,
 ) -> Markup:
-    """Return lying bars: a group for each name with a bar of each series, or one stacked bar; `unit` follows a value."""
+    """Return horizontal bars: for each name a group with a bar of each series, or one stacked bar; `unit` follows a value."""
     totals = [sum(of_name) for of_name in zip(*(one.values for one in series), strict=True)]
     most = max(totals if stacked else [value for one in series for value in one.values], default=0)
     if most <= 0:
@@ -168,7 +168,7 @@ def _drawn(
 
 
 def _nice(least: float, most: float, steps: int) -> list[float]:
-    """Return about so many round numbers that reach from `least` to `most`."""
+    """Return about `steps` round numbers that cover the range from `least` to `most`."""
     span = (most - least) or abs(most) or 1
     rough = span / steps
     unit = 10.0 ** math.floor(math.log10(rough))

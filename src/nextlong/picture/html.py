@@ -1,7 +1,7 @@
 """HTML: pages from Jinja templates that escape every text where it enters.
 
-In:  texts of any origin. Out: pages and parts of pages. Templates lie beside the code that fills them and are named from
-the package's root (`picture/strip.html`).
+In:  texts of any origin. Out: pages and parts of pages. Templates are in the folder of the code that fills them and are named
+from the package's root (`picture/strip.html`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nextlong.picture.pieces import clean
 
 
 def _with_code(text: str) -> Markup:
-    """Return text with what stands between backticks as code."""
+    """Return text whose parts between backticks are marked up as code."""
     forms = (Markup("{}"), Markup("<code>{}</code>"))
     return Markup("").join(forms[place % 2].format(clean(part)) for place, part in enumerate(text.split("`")))
 
@@ -51,7 +51,7 @@ def macro(template: str, name: str) -> Callable[..., Markup]:
 
 
 def as_json(data: object) -> Markup:
-    """Return JSON for a script element: it ends no element and opens no comment."""
+    """Return JSON for a script element, escaped so that it cannot end the element or open a comment."""
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
@@ -77,5 +77,5 @@ def script() -> str:
 
 
 def asset(package: str, name: str) -> str:
-    """Return a text file that lies beside a package's code."""
+    """Return a text file of a package's folder."""
     return resources.files(package).joinpath(name).read_text("utf-8")

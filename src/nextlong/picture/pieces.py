@@ -1,4 +1,4 @@
-"""Pieces: the spans of a sequence as a picture shows them, which text to hold beside which, and the words that both share.
+"""Pieces: the spans of a sequence as a picture shows them, the text that each is compared to, and their common words.
 
 In:  spans; texts, and how many texts of a sample of the corpus hold each word (their document frequency). Out: the document that
 a sequence is about, the range of its cosines, partners of chunks; rare words, which make one text a distractor for the other.
@@ -23,18 +23,18 @@ _FORBIDDEN = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return text without control characters, lone surrogates and marks that turn its direction, which no page can hold."""
+    """Return text without control characters, lone surrogates and direction marks, which a page must not contain."""
     return _FORBIDDEN.sub("\ufffd", text)
 
 
 def short(text: str, most: int) -> str:
-    """Return text on one line, cut to at most so many characters."""
+    """Return text on one line, cut to at most `most` characters."""
     line = " ".join(clean(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 Pieces = Sequence[Span]
-_SEPARATOR_TOKENS = 16  # what may stand between two chunks that still stand side by side
+_SEPARATOR_TOKENS = 16  # at most between two chunks that count as neighbors
 CHUNK_ROLES = ("meta", "negative", "document")
 # A letter of a script that is written without spaces counts as a word, as in `page.js`, which finds the words again.
 _SOLO: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -53,7 +53,7 @@ def lead_document(pieces: Pieces) -> int:
 
 
 def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
-    """Return the pieces of a document as they stood in it, each chunk once: where it stands last."""
+    """Return the pieces of a document in its own order, each chunk once: its last occurrence."""
     of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
     return [piece for _, piece in sorted(of_document.items())]
 
@@ -69,8 +69,8 @@ def scale(cosines: Sequence[float]) -> tuple[float, float]:
 
 
 def partners(pieces: Pieces) -> list[int]:
-    """Return which piece's text to hold beside each: the meta-chunk of a negative, the next meta-chunk of a meta-chunk,
-    what stands right before a document; -1 for none.
+    """Return the place of the piece that each is compared to: a negative's meta-chunk, a meta-chunk's next one, the piece
+    before a document; -1 for none.
     """
     of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
     meta_pieces = sorted(of_group.values(), key=lambda place: pieces[place].group)
@@ -105,22 +105,22 @@ def example(pieces: Pieces) -> int:
 
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
-    """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
+    """Return the pairs of pieces that were neighbors in a document and no longer are."""
     chunks = chunks_of(pieces, doc_id)
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]
 
 
 def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
-    """Return how many other documents a sequence about document `lead` has text of, and how far apart neighbours are at most.
+    """Return the number of other documents in a sequence about document `lead`, and the largest distance of former neighbors.
 
-    That is in tokens, 0 where the chunks of the document still stand side by side.
+    The distance is in tokens, 0 if the chunks of the document are still next to each other.
     """
     others = {piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead}
     return len(others), max((abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)), default=0)
 
 
 def caption(pieces: Pieces, *, lead: int) -> str:
-    """Return what a sequence is made of, in a sentence or two."""
+    """Return the composition of a sequence in a sentence or two."""
     count = sum(piece.doc_id == lead for piece in pieces)
     tokens, (others, apart) = pieces[-1].token_end, others_and_distance(pieces, lead)
     held = f"{counted(count, 'chunk')} of the document and text of {counted(others, 'other document')}"

@@ -17,7 +17,7 @@ from nextlong.picture.palette import SHADES, colour
 from nextlong.picture.pieces import Pieces, caption, example, neighbours_before, partners, scored
 from nextlong.text import Json
 
-_FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
+_FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one if there are no arcs
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
 
 
@@ -56,11 +56,11 @@ def explorer(
     texts: Json | None = None,
     opens: Literal["at once", "when chosen"] = "at once",
 ) -> dict[str, Markup | str]:
-    """Return a sequence about document `lead`: its caption, its legend, and its strip with a slider and the place for texts.
+    """Return a sequence about document `lead`: its caption, its legend, and its strip with a slider and room for texts.
 
-    `name` tells it from others on the page. `texts`: those of its pieces and the words that each shares with its partner's
-    ("texts", "words"), or the address that returns them ("url"). `opens`: whether it shows texts "at once", those of the
-    `example` of its pieces, or only "when chosen".
+    `name` identifies it on the page. `texts` are those of its pieces and the words that each shares with its partner's ("texts",
+    "words"), or the address that returns them ("url"). `opens`: whether texts are shown "at once" (those of the `example` of its
+    pieces) or only "when chosen".
     """
     tokens = pieces[-1].token_end  # spans tile their sequence
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)

@@ -1,1 +1,1 @@
-"""Inputs: the user's files → records, on any file system; what a run remembers of them."""
+"""Reading: the user's files → records, in any supported format, on any file system."""

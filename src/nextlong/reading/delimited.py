@@ -1,6 +1,6 @@
-"""Delimited text: CSV and TSV files → records; the first row names the columns, and quoted fields follow RFC 4180.
+"""Delimited text: CSV and TSV files → records; the first row names the columns, and quoting follows RFC 4180.
 
-A malformed row is one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
+A malformed row is one reject. An unclosed quote stops the run, because it would include the rest of the file in one field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
 from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind
 
-_MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
+_MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is treated as an unclosed quote
 _HEAD_BYTES: Final = 512
 _BYTE_ORDER_MARKS: Final = {  # UTF-32's begins with UTF-16's
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -34,14 +34,14 @@ class _Delimited(InputFormat):
         self._delimiter = delimiter
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
+        """Yield the record or reject of each row, with the line on which it begins; empty fields except the text are None."""
         file, source = request.part.file, request.source
         rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
         _, header = next(rows, (1, None))
         if header is None:
             return
         if isinstance(header, str):
-            problem = f"the row that should name the columns cannot be read ({header})"
+            problem = f"the header row is invalid ({header})"
             raise CorpusError(f"{file.path}:1: {problem}; correct the row")
         names = [name.strip() for name in header]
         if names.count(source.text) != 1 and len(names) == 1:
@@ -66,7 +66,7 @@ class _Delimited(InputFormat):
                 yield request.record(row[text_index], own_id, line, tuple(row[index] or None for index in indexes))
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
-        """Yield the first rows. Raises CorpusError if another delimiter separates the names of the columns."""
+        """Yield the first rows. Raises CorpusError if the file uses another delimiter."""
         rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
         header = next(rows, [])
         if len(header) == 1:
@@ -76,12 +76,12 @@ class _Delimited(InputFormat):
     def _rows(
         self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
     ) -> Iterator[tuple[int, list[str] | str]]:
-        """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
+        """Yield (first line, fields or error) of each row; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and
-        UTF-32, which editors and spreadsheets call Unicode text.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError for an unclosed quote, and for UTF-16 and UTF-32,
+        which editors and spreadsheets call Unicode text.
         """
-        # Of the whole process; Python's default is 131,072 characters.
+        # A setting of the whole process; Python's default is 131,072 characters.
         csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))
         binary = io.BufferedReader(stream)
         head = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES]
@@ -89,12 +89,12 @@ class _Delimited(InputFormat):
         first_row, _, _ = head.partition(b"\n")
         if encoding is None and (nul := first_row.find(b"\0")) >= 0:
             if first_row.count(b"\0") < len(first_row) // 3:
-                problem = f"byte {nul + 1} is NUL, which CSV and TSV files cannot hold"
+                problem = f"byte {nul + 1} is NUL, which is not allowed in CSV and TSV files"
                 raise CorpusError(f"{file.path}:1: {problem}; correct or replace the file")
             encoding = "UTF-16LE" if nul % 2 else "UTF-16BE"
         if encoding is not None:
             raise CorpusError(
-                f"{file.path} is {encoding}, but CSV and TSV files are read as UTF-8; convert it: iconv -f {encoding} -t UTF-8 "
+                f"{file.path} is {encoding}, but CSV and TSV files must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 "
                 f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
             )
         text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
@@ -109,8 +109,8 @@ class _Delimited(InputFormat):
                 reason = str(error)
                 if "unexpected end" in reason or "field limit" in reason:
                     raise CorpusError(
-                        f"{file.path}:{line}: a quote in the row that begins here is not closed (read up to line "
-                        f"{rows.line_num:,}); close it, or write a quote inside a quoted field twice"
+                        f"{file.path}:{line}: the row that begins here has an unclosed quote (read up to line "
+                        f"{rows.line_num:,}); close it, and double quotes inside a quoted field"
                     ) from None
                 yield line, reason
                 continue
@@ -122,7 +122,7 @@ class _Delimited(InputFormat):
         if other is not None:
             fix = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
             raise CorpusError(
-                f"{file.path}: its first row has {other!r} instead of {self._delimiter!r} between the names of the columns; "
+                f"{file.path}: the delimiter is {other!r} instead of {self._delimiter!r}; "
                 f"{fix or 'rewrite it with commas, as in RFC 4180'}"
             )
 

@@ -1,6 +1,7 @@
-"""Files on any file system: what identifies an input file, the part of it that a task reads, how it is found and opened.
+"""Files: identify, open and read input files on any file system.
 
-Calls to a remote file system are tried several times, because fsspec's implementations retry only some of their errors.
+In:  paths and URLs. Out: `InputFile` with a version that changes with the content, the `FilePart` that a task reads, and Arrow
+streams. Calls to remote file systems are retried, because fsspec's implementations retry only some of their errors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nextlong.errors import CorpusError, NextlongError
 _BLOCK_BYTES: Final = 64 << 10
 COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
-# Content marks first: a listing and a look at one file agree on them, but may give times in different precision.
+# Content hashes first: the listing and the info of one file agree on them, but may report times in different precision.
 _VERSION_KEYS: Final = (
     "ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created",
 )  # fmt: skip
@@ -34,8 +35,8 @@ _PACKAGES: Final = {
     "s3": "nextlong[s3]", "s3a": "nextlong[s3]", "gs": "nextlong[gcs]", "gcs": "nextlong[gcs]", "hf": "huggingface_hub",
     "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs",
 }  # fmt: skip
-_TRIES: Final = 6
-_PAUSE_S: Final = 0.5  # before the second try, twice as long before each further one: 15 s in all
+_ATTEMPTS: Final = 6
+_PAUSE_S: Final = 0.5  # before the second attempt, doubled before each further one: 15 s in total
 _FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 _T = TypeVar("_T")
@@ -47,9 +48,9 @@ class InputFile:
 
     path: str  # a full URL or an absolute local path
     bytes: int
-    version: str  # changes with the file, if only with its modification time
-    name: str  # the path below the source's folder, the same on every machine
-    known_as: str | None = None  # the version under which a run directory has read the same bytes before, if another
+    version: str  # changes with the file, at least with its modification time
+    name: str  # the path relative to the source's folder, the same on every machine
+    known_as: str | None = None  # the version under which a run directory read the same bytes before, if different
 
     @property
     def identity(self) -> str:
@@ -57,26 +58,27 @@ class InputFile:
         return self.version if self.known_as is None else self.known_as
 
 
-SourceFiles = Sequence[Sequence[InputFile]]  # of each source
+SourceFiles = Sequence[Sequence[InputFile]]  # by source
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """What a task reads of a file: all of it, the JSON lines that begin in bytes [start, stop), or the Parquet `row_groups`.
+    """The part of a file that a task reads: all of it, the JSON lines that begin in bytes [start, stop), or Parquet
+    `row_groups`.
 
-    Bytes of a file of several zstd frames are those of whole frames. Bytes of any other compressed file (`skips`) are
-    decompressed ones: a reader skips what is above, counting lines.
+    For a file of several zstd frames, bytes are those of whole frames. For any other compressed file (`skips`) they are
+    decompressed bytes: a reader skips those before the part, counting lines.
     """
 
     file: InputFile
     start: int = 0
     stop: int | None = None
-    lines_before: int = 0  # lines or rows above the part
+    lines_before: int = 0  # lines or rows before the part
     row_groups: tuple[int, int] | None = None
-    inside_bytes: int | None = None  # of whole zstd frames, decompressed …
-    begins_line: bool = True  # … and whether a line begins with the first of them
+    inside_bytes: int | None = None  # decompressed size of whole zstd frames
+    begins_line: bool = True  # whether a line begins with their first byte
     skips: bool = False
-    share: float = 1.0  # of the bytes on disk, of row groups and of decompressed bytes
+    share: float = 1.0  # fraction of the bytes on disk, for row groups and `skips`
 
     @property
     def begins_file(self) -> bool:
@@ -92,19 +94,19 @@ class FilePart:
 
 
 def compression_of(name: str) -> str:
-    """Return gzip, zstd or ""."""
+    """Return the compression of a file name: "gzip", "zstd" or ""."""
     return COMPRESSIONS.get(posixpath.splitext(name.lower())[1], "")
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Return `size:mark` of a file from what its file system reports; the mark is an ETag, a hash or a time."""
+    """Return `size:mark` from the info of a file system; the mark is an ETag, a hash or a time."""
     mark = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), "")
-    # A listing may report seconds where a look at one file reports a date.
+    # A listing may report seconds where the info of one file reports a date.
     return f"{info['size']}:{mark.timestamp() if isinstance(mark, datetime) else mark}"
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Raise CorpusError if a file is not what it was when it was listed."""
+    """Raise CorpusError if a file has changed since it was listed."""
     fs, path = fsspec.core.url_to_fs(file.path)
     fs.invalidate_cache()
     try:
@@ -112,12 +114,12 @@ def check_unchanged(file: InputFile) -> None:
     except OSError as error:
         version = f"gone: {error}"
     if version != file.version:
-        raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
+        raise CorpusError(f"{file.path} changed while it was read (from {file.version} to {version}); run again")
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
-    """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame."""
-    # Never memory-mapped: truncating a mapped file kills the process.
+    """Open a file as an Arrow stream, decompressed according to its suffix; `start` is the position of a zstd frame."""
+    # Not memory-mapped, because truncating a mapped file kills the process.
     fs, path = fsspec.core.url_to_fs(file.path)
     raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
     if not (compression := compression_of(file.name)):
@@ -127,13 +129,13 @@ def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
 
 
 def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
-    """Return the decompressed content of the first `head_bytes` on disk, and how many bytes on disk these were."""
+    """Return the decompressed content of the first `head_bytes` on disk, and the number of bytes read."""
     with open_binary(file.path) as stream:
         raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)
     content, decompressed = bytearray(), pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name))
-    with suppress(OSError):  # a compressed file that is cut off always ends in an error
+    with suppress(OSError):  # a truncated compressed file always ends in an error
         while block := decompressed.read(_BLOCK_BYTES):
             content += block
     return bytes(content), len(raw)
@@ -143,7 +145,7 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
 
 
 def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a local path or URL, and the path within it. Nothing is contacted.
+    """Return the file system of a local path or URL, and the path within it, without contacting a server.
 
     Raises `error`, whose message begins with `where` (e.g. `ingest.sources[0].path='s3://…'`), if a package is missing or
     fsspec does not know the protocol.
@@ -165,13 +167,13 @@ def protocols(fs: AbstractFileSystem) -> frozenset[str]:
 
 
 def is_local(fs: AbstractFileSystem) -> bool:
-    """Return whether a file system is the one of this machine."""
+    """Return whether a file system is that of this machine."""
     return "file" in protocols(fs)
 
 
 def retried(call: Callable[..., _T], *arguments: Any, fs: AbstractFileSystem) -> _T:
-    """Return the result of a call to a file system; retry OSErrors of a remote one, and raise the last of them."""
-    for attempt in range(0 if is_local(fs) else _TRIES - 1):
+    """Call a function of a file system; on a remote one, retry OSErrors and raise the last of them."""
+    for attempt in range(0 if is_local(fs) else _ATTEMPTS - 1):
         try:
             return call(*arguments)
         except _FINAL:
@@ -189,7 +191,7 @@ def open_binary(path: str) -> Any:
 
 
 class _RetriedFile(io.RawIOBase):
-    """A file on an fsspec file system; a failed read opens it again at the same position."""
+    """A file on an fsspec file system; after a failed read it is reopened at the same position."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs, self._path, self._position = fs, path, 0

@@ -1,8 +1,8 @@
-"""Filter: a source's condition on its columns, an SQL expression that DuckDB evaluates.
+"""Filter: evaluate a source's SQL condition on its columns, with DuckDB.
 
-In:  `filter: language = 'en' AND score > 0.5`, and records with the values of the columns that it names.
-Out: the same records, and `FilteredOut` for those for which it is false or NULL. The answer must depend on nothing but the row:
-DuckDB reads no file; subqueries, random numbers and the present time are refused.
+In:  `filter: language = 'en' AND score > 0.5`, and records with the values of its columns.
+Out: the matching records, and `FilteredOut` for those for which the condition is false or NULL. The result must depend only on
+the row, so DuckDB has no file access, and subqueries, random numbers and the current time are rejected.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
 _ROW: Final = "nextlong row"
-_ACROSS_ROWS: Final = (  # how DuckDB's errors begin; further on they repeat the condition
+_ACROSS_ROWS: Final = (  # prefixes of DuckDB's errors; the rest repeats the condition
     "Binder Error: WHERE clause cannot contain aggregates",
     "Binder Error: UNNEST ",
     "Binder Error: GROUPING ",
-    "Binder Error: Window functions ",  # without OVER; with it they are refused by their class
+    "Binder Error: Window functions ",  # without OVER; those with it are rejected by their class
 )
 _REFUSED: Final = {
     "SUBQUERY": "a subquery", "STAR": "*", "POSITIONAL_REFERENCE": "#", "PARAMETER": "a parameter", "LAMBDA": "a lambda",
     "WINDOW": "a window",
 }  # fmt: skip
-# Without parentheses DuckDB's parser takes these for columns.
+# DuckDB's parser takes these for columns if they have no parentheses.
 _TIME_KEYWORDS: Final = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
-# Functions and their number of arguments that DuckDB declares CONSISTENT, though they read the clock or DuckDB's own version.
+# Functions, with their number of arguments, that DuckDB wrongly declares CONSISTENT: they read the clock or DuckDB's version.
 _FALSELY_CONSISTENT: Final = {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
 
-_Path = tuple[str, ...]  # of a column, or of a field of a struct
+_Path = tuple[str, ...]  # of a column or a struct field
 
 
 class _RowFilter:
-    """A parsed condition; `columns` are those that it names, dotted where it reaches into a struct."""
+    """A parsed condition; `columns` are the columns it uses, dotted for struct fields."""
 
     def __init__(self, expression: str, *, key: str) -> None:
-        """Parse a condition; `key` is the recipe's, for errors. Raises RecipeError if it cannot serve as one."""
+        """Parse a condition; `key` is its recipe key, for errors. Raises RecipeError if it is invalid."""
         try:
             import duckdb
         except ImportError:
@@ -61,25 +61,25 @@ class _RowFilter:
         # Top-level column → the index of each of its values in a record, and its path below the column.
         self._fields: dict[str, list[tuple[int, _Path]]] = {}
         for index, path in enumerate(paths):
-            # A struct that is named as a whole brings its fields along.
+            # A struct that is used as a whole includes its fields.
             if not any(path[:depth] in paths for depth in range(1, len(path))):
                 self._fields.setdefault(path[0], []).append((index, path[1:]))
-        # What needs several rows, or makes several of one, DuckDB reports on an empty table.
+        # DuckDB reports conditions that need or produce several rows on an empty table, too.
         nothing = (None,) * len(paths)
         columns = {name: pa.array([_nested(nothing, fields)])[:0] for name, fields in self._fields.items()}
         try:
             self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
             raise RecipeError(f"{self._key}: {first_sentence(error)}; see the functions of DuckDB") from None
-        except duckdb.Error as error:  # also errors about types, which nobody knows yet
+        except duckdb.Error as error:  # includes type errors, which are ignored here because types are not known yet
             if first_sentence(error).startswith(_ACROSS_ROWS):
                 raise RecipeError(
-                    f"{self._key} contains what needs several rows, or makes several of one ({first_sentence(error)}); a condition "
+                    f"{self._key} needs or produces several rows ({first_sentence(error)}); a condition "
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
     def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[FilteredItem]:
-        """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
+        """Yield the items in order, without the values of the condition's columns, which begin at index `first_value`."""
         held: list[Record | Reject] = []
         chars = 0
         for item in items:
@@ -97,15 +97,15 @@ class _RowFilter:
 
         records = [item for item in items if isinstance(item, Record)]
         values = [record.values[first_value:] for record in records]
-        # A column of several types would be compared as JSON, and a row decided by the rows that happen to be read with it.
-        # So rows of the same types are evaluated together; whole and other numbers count as one type.
+        # A column of mixed types would be compared as JSON, so a row's result would depend on the other rows of its batch.
+        # Therefore rows of the same types are evaluated together; integers and floats count as one type.
         columns_of = zip(*values, strict=True)
         types = [[float if type(value) is int else type(value) for value in column] for column in columns_of]
         mixed = [column for column in types if len({*column} - {type(None)}) > 1]
         alike: dict[tuple[type, ...], list[int]] = {}
         for row in range(len(values)):
             alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
-        matching: set[int] = set()  # the indexes of the records for which the condition is true
+        matching: set[int] = set()  # indexes of the records for which the condition is true
         try:
             for rows in alike.values():
                 taken = [values[row] for row in rows]
@@ -133,14 +133,14 @@ class _RowFilter:
             self._connection.unregister("record")
 
     def _parse(self) -> list[_Path]:
-        """Return the columns that the condition names. Raises RecipeError for what a condition may not hold."""
+        """Return the columns in the condition. Raises RecipeError for syntax that a condition may not contain."""
         parsed = self._syntax_tree(f"SELECT 1 WHERE ({self._expression}\n)")
         if parsed["error"]:
             problem = f"is not an SQL condition: {parsed['error_message']}"
             raise RecipeError(f"{self._key} {problem}; see the WHERE clause of DuckDB")
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
-            raise RecipeError(f"{self._key} is more than one condition; join conditions with AND and OR")
+            raise RecipeError(f"{self._key} is more than one condition; join them with AND or OR")
         paths: dict[_Path, None] = {}
         for node in _expressions(nodes[0]["where_clause"]):
             if (kind := node["class"]) in _REFUSED:
@@ -148,23 +148,25 @@ class _RowFilter:
                 raise RecipeError(f"{self._key} {problem}")
             if name := self._varying(node):
                 raise RecipeError(
-                    f"{self._key}: {name} changes with every call, so the same files would give other documents; replace it "
-                    "by a constant"
+                    f"{self._key}: {name} changes with every call, so the same files would give different documents; replace it "
+                    "with a constant"
                 )
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
-            problem = "names no column, so it is the same for every document"
-            raise RecipeError(f"{self._key} {problem}; name one, such as language = 'en'")
+            problem = "uses no column, so it is the same for every document"
+            raise RecipeError(f"{self._key} {problem}; use one, such as language = 'en'")
         known: dict[str, str] = {}
         for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
             if (other := known.setdefault(name.lower(), name)) != name:
-                cure = "write it as your files do, or rename one of two columns"
-                raise RecipeError(f"{self._key} names {other!r} and {name!r}, which are one column in SQL; {cure}")
+                raise RecipeError(
+                    f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; spell it as in your files, "
+                    "or rename one of two columns"
+                )
         return list(paths)
 
     def _varying(self, node: Mapping[str, Any]) -> str:
-        """Return the function of an expression whose value depends on time, chance or the connection; "" if there is none."""
+        """Return a function in an expression that depends on time, chance or the connection; "" if there is none."""
         if node["class"] == "COLUMN_REF":
             name = str(node["column_names"][0]).lower()
             return name if len(node["column_names"]) == 1 and name in _TIME_KEYWORDS else ""
@@ -179,7 +181,7 @@ class _RowFilter:
             if stability not in (None, "CONSISTENT"):
                 return f"{name}()"
             used = _expressions(self._syntax_tree(f"SELECT {definition}").get("statements") if definition else None)
-            # A macro of the same name as a function calls that function.
+            # A macro with the name of a function calls that function.
             if any(inner.get("function_name") != name and self._varying(inner) for inner in used):
                 return f"{name}()"
         return ""
@@ -191,18 +193,18 @@ class _RowFilter:
 
 @lru_cache(maxsize=64)
 def filter_of(source: Source) -> _RowFilter | None:
-    """Return a source's condition, None if it has none. Raises RecipeError."""
+    """Return the parsed filter of a source, None if it has none. Raises RecipeError."""
     return None if source.filter is None else _RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
 
 
 def named_columns(source: Source) -> tuple[str, ...]:
-    """Return the columns that a source's `metadata` and `filter` name, in this order."""
+    """Return the columns in a source's `metadata` and `filter`, in this order."""
     row_filter = filter_of(source)
     return (*source.metadata, *(row_filter.columns if row_filter else ()))
 
 
 def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[FilteredItem]:
-    """Return the items of a file that were read with `named_columns`, after the source's filter."""
+    """Apply the source's filter to items that were read with `named_columns`."""
     row_filter = filter_of(source)
     return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)
 
@@ -220,7 +222,7 @@ def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
-    """Return the value of a column, or a struct of the fields that are named."""
+    """Return the value of a column, or a struct of the fields in use."""
     if not fields[0][1]:
         return row[fields[0][0]]
     struct: dict[str, Any] = {}
@@ -233,7 +235,7 @@ def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """Return values as an array of their common type, numbers as float64; values without a common type as JSON."""
+    """Return values as an array of their common type, mixed numbers as float64, other mixed types as JSON."""
     is_number = {type(value) for value in values} - {type(None)} == {int, float}
     try:
         return pa.array(values, pa.float64() if is_number else None)

@@ -1,8 +1,8 @@
-"""Formats: which input format a file has, and its content as a stream of records.
+"""Formats: find the input format of a file, and stream its records.
 
 In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
-Out: in file order a `Record`, a `Reject` for a line or row that holds no document, or `FilteredOut`. A file that cannot be read
-to its end stops the run: half a file must never pass for a whole one.
+Out: `Record`, `Reject` or `FilteredOut` for each document, in file order. A file that cannot be read to its end stops the run,
+so that half a file is never mistaken for a whole one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from nextlong.reading.records import FilteredItem, InputFormat, ReadRequest, exp
 from nextlong.recipe import Source
 from nextlong.text import Json
 
-_HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
-_HEAD_BYTES: Final = 256 << 10  # of a file whose text is estimated …
-_HEAD_FILES: Final = 4  # … of so many of a source
+_HEAD_RECORDS: Final = 20  # read to find the columns of a file
+_HEAD_BYTES: Final = 256 << 10  # read of a file to estimate its text
+_HEAD_FILES: Final = 4  # files per source that are estimated from
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
 
 
 @cache
 def input_formats() -> dict[str, InputFormat]:
-    """Return every input format by its name in recipes. Raises PluginError for a broken one."""
+    """Return all input formats by name. Raises PluginError for a broken one."""
     return INPUT_FORMATS.declarations(InputFormat)
 
 
@@ -43,20 +43,20 @@ def _by_suffix() -> dict[str, InputFormat]:
         for suffix in one.suffixes:
             if (other := by_suffix.setdefault(suffix, one)) is not one:
                 raise PluginError(
-                    f"the input formats {other.name!r} and {one.name!r} both read files that end in {suffix}; uninstall the "
-                    "package that brings one of them, or have it use another suffix"
+                    f"the input formats {other.name!r} and {one.name!r} both read the suffix {suffix}; uninstall the "
+                    "package that provides one of them, or let it use another suffix"
                 )
     return by_suffix
 
 
 def known_suffixes() -> str:
-    """Return every suffix that is read, as messages list them."""
+    """Return the supported suffixes, for messages."""
     compressible = ", ".join(name.lstrip(".") for name, one in _by_suffix().items() if one.compression == "around")
     return f"{', '.join(_by_suffix())} (.gz or .zst after any of {compressible})"
 
 
 def format_by_name(name: str) -> InputFormat | None:
-    """Return the format of a file name by its suffix, if any."""
+    """Return the format of a file by its suffix, if there is one."""
     stem, suffix = posixpath.splitext(name.lower())
     if suffix not in COMPRESSIONS:
         return _by_suffix().get(suffix)
@@ -65,17 +65,17 @@ def format_by_name(name: str) -> InputFormat | None:
 
 
 def format_of(name: str, source: Source) -> InputFormat:
-    """Return the format that the recipe, or its name, gives a file; listing keeps files of known formats only."""
+    """Return the format of a listed file, from the recipe or from its suffix."""
     known = format_by_name(name) if source.format == "auto" else input_formats()[source.format]
     assert known is not None, name
     return known
 
 
 def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> Iterator[FilteredItem]:
-    """Stream the records, rejects and filtered documents of a file in its order; memory holds one line, or one batch.
+    """Stream the records, rejects and filtered documents of a file in order; memory holds one line or one batch.
 
-    Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.
-    Raises CorpusError if the file lacks a column, cannot be read to its end, or changed since it was listed.
+    Lines too long for a document of `max_document_chars` characters become rejects and are never held as a whole.
+    Raises CorpusError if the file lacks a column, cannot be read to its end, or has changed since it was listed.
     """
     with explained(part.file):
         with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
@@ -85,9 +85,9 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
 
 
 def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip") -> Json:
-    """Return the columns of the first records with their values other than null, nested ones also under dotted names.
+    """Return the columns of the first records with their values except nulls; nested columns also under dotted names.
 
-    A file that cannot be read has none, as a run reports what is wrong; or it raises one of `UNREADABLE`.
+    For an unreadable file, return none, because a run reports the error, or raise one of `UNREADABLE`.
     """
     columns: Json = {}
     try:
@@ -107,20 +107,20 @@ def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip",
 def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
     """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few (Parquet: the footers).
 
-    A function of the files alone, because the size of the shards follows from it. The end of a compressed head is lost:
-    measured, the estimate is 4 to 28 % too low with the default, 3 % with 4 MB.
+    The estimate depends only on the files, because it determines the size of shards. The end of a compressed head is lost: the
+    measured estimate is 4 to 28 % too low with the default, and 3 % with 4 MB.
     """
     groups: dict[tuple[str, str], list[InputFile]] = {}
     for file in files:
         groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
     estimate = 0
     for group in groups.values():
-        text_bytes = raw_bytes = 0  # of a few files spread over the group
+        text_bytes = raw_bytes = 0  # of a few files, spread over the group
         for file in group[:: max(1, len(group) // _HEAD_FILES)][:_HEAD_FILES]:
             try:
                 text, raw = _measured(file, source, head_bytes)
             except (OSError, StopIteration, ValueError, pa.ArrowException):
-                continue  # reading it later reports what is wrong
+                continue  # reading it later reports the error
             text_bytes += text
             raw_bytes += raw
         share = text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
@@ -128,6 +128,6 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     return estimate
 
 
-@lru_cache(maxsize=1024)  # a run asks several times before it begins; errors are not cached
+@lru_cache(maxsize=1024)  # a run needs it several times at its start; errors are not cached
 def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
     return format_of(file.name, source).text_bytes(file, source, head_bytes)

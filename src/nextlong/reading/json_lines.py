@@ -1,4 +1,4 @@
-"""JSON lines: one object per line → records; a line that cannot be read is one reject."""
+"""JSON lines: one object per line → records; an invalid line is one reject."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, Sample, conversation_text
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
 from nextlong.text import Json, counted
 
 _MAX_HEAD_BYTES: Final = 10_000_000
 _BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
-# Bounds the length of a line: JSON may escape a character as twice six bytes, and other columns need room.
+# Limits the length of a line: JSON may escape a character as two times six bytes, and other columns need space.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
 _ABSENT: Final = object()  # the value of a missing key; JSON can hold None
@@ -32,9 +32,9 @@ class _JsonLines(InputFormat):
     is_lines = is_splittable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
+        """Yield the record or reject of each line; a line too long for a document is never held in memory as a whole."""
         part, source = request.part, request.source
-        file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
+        file, is_first_part = part.file, not part.start  # a later part may contain rejects only
         with_column, without_column, keys = 0, 0, list[str]()
         max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         for number, line in _lines(stream, part, max_line_bytes):
@@ -64,7 +64,7 @@ class _JsonLines(InputFormat):
             request.refuse_column(source.text, keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
-        """Yield the objects of the first lines. Raises CorpusError for one JSON array, ValueError if no line is an object."""
+        """Yield the objects of the first lines. Raises CorpusError for a JSON array, ValueError if no line is an object."""
         problem, lines, has_objects = "", 0, False
         for number, line in _lines(stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES):
             lines += 1
@@ -77,9 +77,11 @@ class _JsonLines(InputFormat):
             else:
                 problem = problem or f"line {number}: {Reject(file.name, number, *value).reason}"
         if lines and not has_objects:
-            raise ValueError(f"{problem}; {counted(lines, 'line')} read, none of them a JSON object")
+            raise ValueError(f"{problem}; none of the first {counted(lines, 'line')} is a JSON object")
 
-    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
         file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
         stop = min(file.bytes, start + read_bytes)
@@ -91,10 +93,10 @@ FORMAT: Final = _JsonLines()
 
 
 def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the 1-based number and content of each line of a part, blank lines skipped; of a too long line only its head."""
+    """Yield the 1-based number and content of each non-blank line of a part; of an overlong line, only its head."""
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:
-        # The last line that begins above the part ends inside it, and counts as a line above.
+        # The last line that begins before the part ends inside it, and counts as a line before the part.
         number, left = number + 1, part.start - 1
         while left and (block := stream.read(min(left, _BUFFER_BYTES))):
             number, left = number + block.count(b"\n"), left - len(block)
@@ -106,7 +108,7 @@ def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterat
     elif part.start:
         offset = (part.start - 1 if part.skips else reader.seek(part.start - 1)) + _skip_line(reader)
         if not part.skips:
-            number += offset > part.start  # the rest of a line that begins in the previous part
+            number += offset > part.start  # skipped the rest of a line that begins in the previous part
     while (stop is None or offset < stop) and (line := reader.readline(max_line_bytes + 1)):
         number += 1
         offset += len(line)
@@ -130,7 +132,7 @@ def _skip_line(reader: io.BufferedReader) -> int:
 
 
 def _lookup(record: Json, column: str, *, default: Any = None) -> Any:
-    """Return record[column], or the field that a dotted name reaches."""
+    """Return record[column], or the nested field of a dotted name."""
     if column in record:
         return record[column]
     value: Any = record
@@ -142,12 +144,12 @@ def _lookup(record: Json, column: str, *, default: Any = None) -> Any:
 
 
 def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
-    """Return the object of a line, or kind and detail of what is wrong with it."""
+    """Return the object of a line, or kind and detail of the error."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         try:
-            # Python's parser also takes what people write outside the text: NaN as a score, half a surrogate pair in a title.
+            # Python's parser also accepts common deviations outside the text: NaN as a score, half a surrogate pair in a title.
             value = json.loads(line.decode("utf-8"))
             if isinstance(value, dict) and isinstance(text := _lookup(value, text_column), str):
                 text.encode("utf-8")
@@ -156,8 +158,8 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
         except UnicodeEncodeError:
             return RejectKind.LONE_SURROGATE, ""
         except (ValueError, RecursionError):
-            # The parser's own "line 1" would contradict the line of the file, which every reject carries.
-            # After the newline of a cut line, it counts columns from 1 again.
+            # The parser's own "line 1" would contradict the line number of the reject. At the end of a truncated line it counts
+            # columns from 1 again.
             column = min(error.pos, len(error.doc.rstrip("\r\n"))) + 1
             return RejectKind.BROKEN_JSON, f"{error.msg} at column {column}"
     return value if isinstance(value, dict) else (RejectKind.NOT_AN_OBJECT, "")

@@ -1,9 +1,9 @@
-"""Listing: the files of the recipe's sources, and which of them a run directory has read before.
+"""Listing: find the files of the recipe's sources, and recognize files that a run directory has read before.
 
 In:  a path, folder or glob on any fsspec file system, and `inputs.json` of the run directory.
-Out: files sorted by path, under the identity by which the directory knows them. A modification time says little (a file may be
-copied or restored), so a local file of equal size is recognised by the hash of its bytes, a remote one by its version. Links
-are followed, hidden files are skipped, and of a `datasets` folder only the data is taken.
+Out: files sorted by path, with the identity under which the run directory knows them. Modification times are not reliable
+(files are copied and restored), so a local file of equal size is recognized by its hash, a remote one by its version. Links are
+followed, hidden files are skipped, and only the data of a `datasets` folder is listed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from nextlong.reading.formats import format_by_name, format_of, input_formats, k
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
-# Written by `datasets` and the hub beside data.
+# Files that `datasets` and the hub write next to data.
 _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
 _ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
-_RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of files in a run directory
+_RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # in a run directory
 _FILE_KINDS: Final = {
     stat.S_IFLNK: "a broken link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
 
-_Listing = dict[str, Any]  # path → what its file system reports of it
+_Listing = dict[str, Any]  # path → info from the file system
 _INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
 
@@ -50,8 +50,8 @@ _HASHING_THREADS = 8  # hashing waits for the disk
 def list_files(source: Source, *, where: str) -> list[InputFile]:
     """Return the files of a source, sorted by path, each with a version that changes with its content.
 
-    Raises CorpusError, naming `where` (the recipe key, e.g. `ingest.sources[0].path`), if there is none or the file system
-    cannot be reached.
+    Raises CorpusError, which names `where` (the recipe key, e.g. `ingest.sources[0].path`), if there is none or the file system
+    cannot be accessed.
     """
     place = f"{where}={source.path!r}"
     fs, root = reach(source.path, where=place, error=CorpusError)
@@ -59,17 +59,17 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
         base, matched, kind = retried(_match, fs, root, fs=fs)
     except (CorpusError, MemoryError):
         raise
-    except Exception as error:  # each file system has errors of its own, many of them no OSError
+    except Exception as error:  # each file system has its own errors, many of which are not OSErrors
         raise CorpusError(f"{place} cannot be listed: {error}; check the path and your credentials") from None
     if not matched:
-        looked = "" if root == source.path else f" (looked for {root})"
-        nothing = {
-            "glob": "matches no file; check the pattern (** crosses folders)",
+        resolved = "" if root == source.path else f" (resolved to {root})"
+        problems = {
+            "glob": "matches no file; check the pattern (** matches nested folders)",
             "folder": f"is an empty folder; put files there ({known_suffixes()})",
-            "file": f"does not exist{looked}; correct the path",
+            "file": f"does not exist{resolved}; correct the path",
         }
-        raise CorpusError(f"{place} {nothing[kind]}")
-    # A format in the recipe covers every file that is named or matched, and in a folder those of its suffixes.
+        raise CorpusError(f"{place} {problems[kind]}")
+    # A format in the recipe applies to every named or matched file, but in a folder only to files with its suffixes.
     named = None if source.format == "auto" else input_formats()[source.format]
     formats = {path: format_by_name(path) if named is None or kind == "folder" else named for path in matched}
     kept = [path for path in matched if formats[path] is not None and (named is None or formats[path] is named)]
@@ -78,33 +78,34 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
         if (named is None or kind == "glob") and any(format_of(path, source).has_columns for path in kept):
             kept = [path for path in kept if posixpath.basename(path).lower() not in _ABOUT_FILES]
     if not kept:
-        wanted = "known format" if named is None else f"format {source.format!r}"
+        expected = "supported format" if named is None else f"format {source.format!r}"
         raise CorpusError(
-            f"{place} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; known are {known_suffixes()}; "
-            f"for other names set ingest.sources[].format in the recipe, one of {', '.join(input_formats())} (source code: text)"
+            f"{place} has no file of a {expected}, only files such as {posixpath.basename(min(matched))!r}; "
+            f"supported: {known_suffixes()}; for other suffixes set ingest.sources[].format to one of "
+            f"{', '.join(input_formats())} (source code: text)"
         )
     files = []
     full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}
     for full_path, path in sorted(full_paths.items()):
         info, mode = matched[path], matched[path].get("mode")
-        # A pipe, socket or device gives its bytes only once, or never ends.
+        # A pipe, socket or device can be read only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
             fix = "repair or remove it" if stat.S_ISLNK(mode) else "write its output to a file first"
-            what = _FILE_KINDS.get(stat.S_IFMT(mode), "something else")
-            raise CorpusError(f"{place}: {path} is not a regular file but {what}; {fix}")
+            kind_of_file = _FILE_KINDS.get(stat.S_IFMT(mode), "a special file")
+            raise CorpusError(f"{place}: {path} is not a regular file but {kind_of_file}; {fix}")
         files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), posixpath.relpath(path, base)))
     return files
 
 
 def kind_of_name(name: str) -> Literal["documents", "about documents", "unknown"]:
-    """Say what a file of this name may hold; those that describe other files are README, licence and what `datasets` writes."""
+    """Classify a file by its name; README, license and files that `datasets` writes are about documents."""
     if format_by_name(name) is None:
         return "about documents" if name in _SIDE_FILES else "unknown"
     return "about documents" if name[0] == "." or name.lower() in _ABOUT_FILES | _SIDE_FILES else "documents"
 
 
 def reaches(source: Source, folder: Path) -> bool:
-    """Return whether a source's folder or glob includes what will be in a local folder, whether that exists yet or not."""
+    """Return whether a source's folder or glob includes the files of a local folder, which may not exist yet."""
     fs, root = reach(source.path, where="ingest.sources", error=CorpusError)
     if not is_local(fs):
         return False
@@ -120,11 +121,11 @@ def reaches(source: Source, folder: Path) -> bool:
 
 
 def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
-    """Return the folder that names are relative to, path → info of all files, and what the path is: file, folder or glob."""
-    # A look at the literal path first, because a real file may be called data[1].jsonl.
+    """Return the folder that names are relative to, path → info of all files, and the kind of path: file, folder or glob."""
+    # Try the literal path first, because a file may be called data[1].jsonl.
     try:
         kind = "directory" if fs.isdir(root) else (info := fs.info(root))["type"]
-    except FileNotFoundError:  # fsspec's `exists` would take any error for that
+    except FileNotFoundError:  # fsspec's `exists` would return False for any error
         kind = ""
     if kind == "directory":
         return root, _below(fs, root), "folder"
@@ -143,7 +144,7 @@ def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
 
 
 def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
-    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way."""
+    """Return path → info of all visible files below a folder; `above` are the folders of links on the way."""
     files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
@@ -155,7 +156,7 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         target, through = Path(path).resolve(), (*above, Path(path).parent.resolve())
         if not any(passed.is_relative_to(target) for passed in through):  # else the link leads back
             files |= _below(fs, path, through)
-    # Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
+    # A folder of `Dataset.save_to_disk` may also contain caches of later maps: list only its data.
     for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
         saved = posixpath.dirname(state_path)
         try:
@@ -166,8 +167,8 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         indices = [state.get(key) for key in ("_indices_files", "_indices_data_files")]
         if f"{saved}/indices.arrow" in files or any(indices):
             raise CorpusError(
-                f"{saved} is a datasets folder with an index over its rows (indices.arrow), so its files are not the rows "
-                "that were selected; save it again: dataset.flatten_indices().save_to_disk(...)"
+                f"{saved} is a datasets folder with selected rows (indices.arrow), which its files do not reflect; "
+                "save it again: dataset.flatten_indices().save_to_disk(...)"
             )
         if absent := sorted(data - files.keys()):
             raise CorpusError(f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again")
@@ -176,14 +177,14 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
 
 
 def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
-    """Return what a listing says of a path; of a link what it leads to, if there is anything."""
+    """Return the listed info of a path, or for a link the info of its target if that exists."""
     try:
         return fs.info(path) if listed.get("islink") else listed
     except FileNotFoundError:
         return listed
 
 
-# what a run directory has read
+# the input files of a run directory
 
 
 def input_files(ingest: Ingest) -> list[list[InputFile]]:
@@ -192,7 +193,7 @@ def input_files(ingest: Ingest) -> list[list[InputFile]]:
 
 
 def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
-    """Raise RunError if a source includes the run directory: the next run would read what this one wrote."""
+    """Raise RunError if a source includes the run directory: the next run would read the files of this one."""
     for place, source in enumerate(sources):
         if reaches(source, Path(run_dir).expanduser()):
             raise RunError(
@@ -209,11 +210,11 @@ def recognise_inputs(
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[list[InputFile]]:
-    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone."""
+    """Return the files with their known identities. Raises RunError if a file that was read before has changed or is missing."""
     every_path = (file.path for file in itertools.chain.from_iterable(files))
     if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    # By source path and name: several sources may read files of one path, each of another format.
+    # By source path and name, because several sources may read the same path in different formats.
     known = {(path, name): entry for path, of in _read_known(run_dir).items() for name, entry in of.items()}
     named = [(source.path, file) for source, of in zip(sources, files, strict=True) for file in of]
     touched = [
@@ -237,7 +238,7 @@ def recognise_inputs(
     recognised = [[now[source.path, file.name] for file in of] for source, of in zip(sources, files, strict=True)]
     if changed_inputs == "accept":
         return recognised
-    changes, gone = [], []
+    changes, missing = [], []
     for (path, name), entry in known.items():
         if (path, name) in now and now[path, name].known_as is None:
             file = now[path, name]
@@ -251,8 +252,8 @@ def recognise_inputs(
             changes.append(f"{file.path} {how}")
         elif (path, name) not in now and any(path == source.path for source in sources):
             shown = path if posixpath.basename(path) == name else f"{name} of {path}"
-            gone.append(f"{shown} is gone, or no longer named")
-    if changes := [*changes, *gone]:
+            missing.append(f"{shown} is missing or no longer part of the source")
+    if changes := [*changes, *missing]:
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         cure = "restore the files, choose another run_dir, or add --accept-changed-inputs to read them again here"
         raise RunError(f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; {cure}")
@@ -260,21 +261,21 @@ def recognise_inputs(
 
 
 def check_documents(sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
-    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents."""
-    # A file that was moved or is named by another path has its name and size still.
+    """Raise RunError if earlier runs in a directory read none of these files: `RUN` would open other documents than before."""
+    # A file that was moved or is given by another path still has the same name and size.
     known = _read_known(run_dir)
     entries = (entry for path in known.values() for entry in path.items())
     read = {(posixpath.basename(name), _size(entry["version"])) for name, entry in entries}
     ours = {(posixpath.basename(file.path), _size(file.version)) for source_files in files for file in source_files}
     if read.isdisjoint(ours) and known.keys().isdisjoint(source.path for source in sources):
         raise RunError(
-            f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} holds runs of other documents ({min(known)!r}); "
-            "choose another run_dir, or keep both here under a name (--name NAME)"
+            f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} has runs of other documents ({min(known)!r}); "
+            "choose another run_dir, or name the new variant (--name NAME)"
         )
 
 
 def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
-    """Record the files of a finished ingest in the run directory; entries of other sources stay."""
+    """Record the files of a finished ingest in the run directory, keeping the entries of other sources."""
     # In the order of the files.
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
@@ -287,7 +288,7 @@ def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFile
 
 
 def hash_of(file: InputFile) -> str | None:
-    """Return the hash of a local file's bytes, None for a remote one. Raises CorpusError if it changes meanwhile."""
+    """Return the hash of a local file, None for a remote one. Raises CorpusError if the file changes meanwhile."""
     fs, path = fsspec.core.url_to_fs(file.path)
     if not is_local(fs):
         return None
@@ -300,7 +301,7 @@ def hash_of(file: InputFile) -> str | None:
 
 
 def _read_known(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what `remember` wrote: source path → file name → identity, version, xxh3."""
+    """Return the recorded files: source path → file name → identity, version, xxh3."""
     path = folder / _INPUTS_FILE
     return store.read_json(path) if path.exists() else {}
 

@@ -1,7 +1,7 @@
-"""Files without columns of their own: web archives (WARC, WET), HTML pages and plain text → records.
+"""Pages: web archives (WARC, WET), HTML pages and plain text → records.
 
 FastWARC reads archives and Resiliparse extracts the main content of a page (`nextlong[web]`), 15 times as fast as trafilatura.
-Pages of an archive are responses with status 200 that hold HTML, and the texts of a WET file; pages without text are skipped.
+The records of an archive are HTML responses with status 200 and the texts of a WET file; pages without text are skipped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.records import InputFormat, Items, ReadRequest, Record, Reject, RejectKind, library
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
-_MARKUP: Final = 20  # bytes of a page per character of its text, at most
+_MARKUP: Final = 20  # maximum bytes of a page per character of its text
 
 
 class _Pages(InputFormat):
-    """What archives and single pages share; `columns` are those that a page can give."""
+    """The base of archives and single pages; `columns` are the available metadata."""
 
     columns: tuple[str, ...]
     extractor = library("resiliparse")
@@ -34,7 +34,7 @@ class _Pages(InputFormat):
         return super().head(stream, file)
 
     def _check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
-        """Return the file. Raises CorpusError if packages are missing, or the source names a column that pages do not have."""
+        """Return the file. Raises CorpusError for missing packages and for columns that pages do not have."""
         self.head(stream, request.part.file)
         _, *named = request.required()
         for name, key in [*named, (request.source.id, "id")] if request.source.names_ids else named:
@@ -49,7 +49,7 @@ class _Html(_Pages):
     columns = ("title", "language")
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the one page of a file, or why it is no document."""
+        """Yield the page of a file, or why it is rejected."""
         file = self._check(stream, request)
         limit = _MARKUP * request.max_document_chars
         if len(raw := stream.read(limit + 1)) > limit:
@@ -66,7 +66,7 @@ class _Warc(_Pages):
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the pages of an archive; `line` counts its records, whether pages or not."""
+        """Yield the pages of an archive; `line` counts all of its records."""
         file = self._check(stream, request)
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
@@ -97,13 +97,13 @@ class _Warc(_Pages):
                 yield request.record(text, own_id, number, tuple(values.get(name) for name in request.columns))
         if archive.error is not None:
             raise archive.error
-        # Every record ends in two newlines; FastWARC accepts any end.
+        # Every record ends in two newlines; FastWARC does not check that.
         if archive.last and not archive.last.replace(b"\r", b"").endswith(b"\n\n"):
-            raise OSError("its last record is cut short")
+            raise OSError("its last record is incomplete")
 
 
 class _WarcStream:
-    """A stream for FastWARC, which needs `tell` and panics where a read fails: instead it gets the end of the file."""
+    """A stream for FastWARC, which requires `tell` and crashes if a read fails: it gets an end of file instead."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream, self._position, self.last = stream, 0, b""
@@ -128,7 +128,7 @@ class _PlainText(InputFormat):
     has_columns = False
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the file as one document, or why it is none."""
+        """Yield the file as one document, or why it is rejected."""
         file = request.part.file
         if request.columns:
             raise CorpusError(
@@ -157,7 +157,7 @@ def _page(raw: bytes, charset: str | None, file: InputFile) -> tuple[str, dict[s
     try:
         tree = HTMLTree.parse(bytes_to_str(raw, charset or detect_encoding(raw) or "utf-8"))
     except ValueError as error:
-        raise CorpusError(f"{file.path} cannot be read as HTML: {error}; re-download it") from None
+        raise CorpusError(f"{file.path} cannot be parsed as HTML: {error}; download it again") from None
     text = extract_plain_text(tree, main_content=True)
     return text, {"title": tree.title or None, "language": _language(text)}
 

@@ -1,4 +1,8 @@
-"""Records: one document as the user's file gives it, or the reason why a line or row holds none; the base of all input formats."""
+"""Records: one document as read from a file, or the reason why a line or row is rejected; the base class of input formats.
+
+In:  an open file and a `ReadRequest`. Out: `Record` and `Reject` objects in file order. An input format is one subclass of
+`InputFormat`; the rest of the package never depends on a particular format.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,22 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
 
-# The two layouts of chat data: OpenAI and TRL, ShareGPT.
+# Keys of role and content in the two layouts of chat data: OpenAI and TRL, ShareGPT.
 TURN_KEYS: Final = (("role", "content"), ("from", "value"))
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant", "model": "assistant"}
 
 
 class Record(NamedTuple):
-    """One document; `line` is the 1-based line or row of its file."""
+    """One document; `line` is its 1-based line or row in the file."""
 
     text: str
     source_id: str
     line: int
-    values: tuple[Any, ...] = ()  # of the columns that `metadata` and `filter` name, None where the record has none
+    values: tuple[Any, ...] = ()  # of the columns in `metadata` and `filter`; None for a missing value
 
 
 class RejectKind(StrEnum):
-    """Why a line or row holds no document, as statistics and messages name it."""
+    """Why a line or row was rejected, as in statistics and messages."""
 
     BROKEN_JSON = "broken JSON"
     BROKEN_ROW = "broken row"
@@ -48,7 +52,7 @@ class RejectKind(StrEnum):
 
 
 class Reject(NamedTuple):
-    """One line or row that holds no document."""
+    """A rejected line or row."""
 
     file: str
     line: int
@@ -57,12 +61,12 @@ class Reject(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The kind with the detail of this line."""
+        """The kind, with details of this line."""
         return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
 
 
 class FilteredOut(NamedTuple):
-    """A document that the source's `filter` removed; `head` is the beginning of its text."""
+    """A document removed by the source's `filter`; `head` is the beginning of its text."""
 
     line: int
     source_id: str
@@ -70,35 +74,33 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
-Sample = tuple[Items, float]  # and its share of the file
 FilteredItem = Record | Reject | FilteredOut
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What to read of a file: a part of it, with `columns` beside the text and the id that the source names."""
+    """What to read: a part of a file, and the values of `columns` besides the text and the id."""
 
     part: FilePart
     source: Source
     columns: Sequence[str]
-    max_document_chars: int  # of longer texts less may be read, or nothing
+    max_document_chars: int  # longer texts may be read in part or not at all
 
     def required(self) -> list[tuple[str, str]]:
-        """Return the columns that a record must have, each with the key of the source that names it; the text is first."""
+        """Return the required columns, text first, each with the recipe key that names it."""
         return [(self.source.text, "text"), *((name, "metadata or filter") for name in self.columns)]
 
     def record(self, text: str, own_id: Any, line: int, values: tuple[Any, ...] = ()) -> Record:
-        """Return the record of a line or row, under the user's own id as a string, else file:line."""
+        """Return the record of a line or row, with the user's own id as a string, or file:line."""
         if own_id is None or own_id == "" or isinstance(own_id, dict | list):
             return Record(text, f"{self.part.file.name}:{line}", line, values)
         return Record(text, str(own_id).encode("utf-8", "replace").decode(), line, values)
 
     def refuse_column(self, column: str, known: Sequence[str], *, key: str = "text") -> NoReturn:
-        """Raise CorpusError for a column that the file lacks, or has twice; `key` is the key of the source that names it."""
+        """Raise CorpusError for a column that the file lacks or has twice; `key` is the recipe key that names it."""
         path = self.part.file.path
         if (count := known.count(column)) > 1:
-            is_unclear = f"so it is not clear which is meant by {key}; rename one"
-            raise CorpusError(f"{path} has {count} columns {column!r}, {is_unclear}")
+            raise CorpusError(f"{path} has {count} columns {column!r}, so {key} is ambiguous; rename one of them")
         near = difflib.get_close_matches(column, known, n=1)
         what, choice = f"that {key} names", "one of these"
         if key == "text":
@@ -110,26 +112,26 @@ class ReadRequest:
 class InputFormat(ABC):
     """A format of input files. To add one, assign an instance of a subclass to FORMAT in a module of this folder."""
 
-    name: str  # in the recipe's `format`
+    name: str  # as in the recipe's `format`
     suffixes: tuple[str, ...]
-    compression: Literal["around", "inside"] = "around"  # whether .gz or .zst may follow the suffix
+    compression: Literal["around", "inside"] = "around"  # around: .gz or .zst may follow the suffix
     has_columns = True
-    is_lines = False  # each line is a record that can be read without the lines above
-    # Several tasks can share a local file, by lines or by `split`; `read_at` reads from any position of an uncompressed one.
+    is_lines = False  # whether each line is a record that can be read without the lines above
+    # Whether several tasks can share a local file (by lines, or by `split`), and `read_at` can start at any position of it.
     is_splittable = False
-    extractor: str | None = None  # name and version of the library that extracts the text, "" if it is not installed
+    extractor: str | None = None  # name and version of the library that extracts text; "" if it is not installed
 
     @abstractmethod
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield each record or reject of an open file, in file order."""
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
-        """Yield the first records as they are."""
+        """Yield the first records unchanged."""
         return iter(())
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
-        # What follows its last newline, a line that is cut, is assumed to be like the lines before it.
+        """Estimate from the head of a file: return (bytes of text, bytes on disk that contain them)."""
+        # The incomplete line at the end is assumed to be like the lines before it.
         head, raw_bytes = read_head(file, head_bytes)
         whole = head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
         text_bytes = 0
@@ -139,23 +141,25 @@ class InputFormat(ABC):
         return len(head) * text_bytes // len(whole) if text_bytes else len(head), raw_bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
-        """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
+        """Return the parts of a splittable file, of about `part_bytes` each."""
         raise NotImplementedError  # called only where `is_splittable`
 
-    def read_at(self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int) -> Sample:
-        """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
+        """Read about `read_bytes` on disk from a position in [0, 1); return the records and their fraction of the file."""
         raise NotImplementedError  # called only where `is_splittable`
 
 
 def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
-    """Return kind and detail of what keeps a text from being a document; None if it is one."""
+    """Return why a text is rejected, as kind and detail; None if it is accepted."""
     if len(text) > max_document_chars:
         return RejectKind.TOO_LONG, f"{len(text):,} characters"
     return (RejectKind.EMPTY, "") if not text or text.isspace() else None
 
 
 def library(package: str) -> str:
-    """Return name and version of what reads or filters text, because another one may decide otherwise; "" if not installed."""
+    """Return name and version of a library whose results depend on its version; "" if it is not installed."""
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -168,19 +172,19 @@ def explained(file: InputFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        problem = "has vanished since it was listed; put it back, or run again without it"
+        problem = "was deleted after it was listed; restore it, or run again without it"
         raise CorpusError(f"{file.path} {problem}") from None
     except PermissionError as error:
         raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
-        cure = "re-download it, or rename it if its content is of another format than its name says"
-        raise CorpusError(f"{file.path} ends early or is damaged ({reason}); {cure}") from None
+        cure = "download it again, or rename it if its content has another format than its suffix"
+        raise CorpusError(f"{file.path} is truncated or damaged ({reason}); {cure}") from None
 
 
 def conversation_text(value: Any) -> str | None:
-    """Return a list of turns as one text, `role: content` per turn with a blank line between; None if it is no such list.
+    """Format a list of turns as one text, `role: content` per turn, separated by blank lines; None if it is not such a list.
 
     Turns without text, such as tool calls, are skipped. The content of a turn may be a list of parts, whose texts are joined.
     """

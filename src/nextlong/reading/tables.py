@@ -1,4 +1,8 @@
-"""Tables: the rows of Parquet and Arrow files → records; tasks share a large Parquet file by its row groups."""
+"""Tables: the rows of Parquet and Arrow files → records.
+
+Columns are converted to Python objects a few rows at a time, so that memory does not depend on the size of a row group. Several
+tasks share a large Parquet file by its row groups.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ from nextlong.reading.records import TURN_KEYS, InputFormat, Items, ReadRequest,
 from nextlong.recipe import Source
 
 _HEAD_ROWS: Final = 20
-_SLICE_ROWS: Final = 64  # converted to Python strings at a time: few, because each may hold megabytes
+_SLICE_ROWS: Final = 64  # converted to Python strings at a time: few, because each may have megabytes
 _BATCH_TEXT_BYTES: Final = 4 << 20
 _BUFFER_BYTES: Final = 1 << 20
 _SAMPLE_ROWS: Final = 256  # read at a time from a position
 
 _STRING_KINDS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_Path = tuple[str, ...]  # of a column, or of a field of a struct; () if there is none
+_Path = tuple[str, ...]  # of a column or a struct field; () if there is none
 
 
 class _Parquet(InputFormat):
@@ -34,7 +38,7 @@ class _Parquet(InputFormat):
     is_splittable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
+        """Yield the record or reject of each row; memory holds one batch of rows, for row groups of any size."""
         parquet, part = _open_parquet(stream), request.part
         paths = _resolve_columns(parquet.schema_arrow, request)
         row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(parquet.metadata.num_rows, 1)
@@ -54,12 +58,12 @@ class _Parquet(InputFormat):
             return _text_column_bytes(pq.read_metadata(stream), source.text), file.bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
-        """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
+        """Return parts of consecutive row groups of about `part_bytes`; the whole file if its footer cannot be read."""
         try:
             with closing(open_file(file)) as stream:
                 footer = pq.read_metadata(stream)
         except (OSError, pa.ArrowException):
-            return [FilePart(file)]  # reading it reports what is wrong
+            return [FilePart(file)]  # reading it reports the error
         parts, first, rows, held_bytes, rows_before = [], 0, 0, 0, 0
         for number, group in enumerate(map(footer.row_group, range(footer.num_row_groups))):
             held_bytes += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
@@ -81,7 +85,7 @@ class _Parquet(InputFormat):
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
         rows = parquet.metadata.row_group(group).num_rows
-        # The same share of each row group, so that none counts for more.
+        # The same fraction of each row group, so that all have the same weight.
         max_rows, batches, taken = max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))), [], 0
         size, columns = max(1, min(_SAMPLE_ROWS, max_rows)), _dotted(paths)
         for batch in parquet.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
@@ -138,7 +142,7 @@ def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None)
 
 
 def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    count = getattr(reader, "num_record_batches", None)  # a stream does not know it
+    count = getattr(reader, "num_record_batches", None)  # None for a stream
     return iter(reader) if count is None else map(reader.get_batch, range(count))
 
 
@@ -165,7 +169,7 @@ def _read_batches(batches: Iterable[pa.RecordBatch], request: ReadRequest, paths
 
 
 def _texts(column: pa.Array) -> list[Any]:
-    """Return the text of each row; None where it is null, bytes if they are not UTF-8, a list that is no conversation."""
+    """Return the text of each row: None if it is null, bytes if it is not UTF-8, a list if it is not a conversation."""
     if _is_conversation(column.type):
         return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
     try:
@@ -181,7 +185,7 @@ def _texts(column: pa.Array) -> list[Any]:
 
 
 def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
-    """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
+    """Return the paths of the text, the id (() if it is missing or not a scalar) and the other columns."""
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
     paths = []
@@ -193,7 +197,7 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
         value_type = kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
         if key == "text" and not any(is_kind(value_type) for is_kind in _STRING_KINDS) and not _is_conversation(kind):
             raise CorpusError(
-                f"{request.part.file.path}: column {name!r} holds {kind}, not strings or conversations; name another as text"
+                f"{request.part.file.path}: column {name!r} holds {kind}, not strings or conversations; set text to another column"
             )
     id_path, id_type = _resolve(schema, request.source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
@@ -201,7 +205,7 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
 
 
 def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]:
-    """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if there is none, or two."""
+    """Return path and type of a column, or of the struct field with a dotted name; ((), None) if missing or duplicate."""
     path = (column,) if column in schema.names else tuple(column.split("."))
     kind: pa.DataType = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     for part in path[1:]:
@@ -226,7 +230,7 @@ def _dotted(paths: Iterable[_Path]) -> list[str]:
 
 
 def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
-    """Return the uncompressed bytes of one column, or of all within a nested one, from the footer; 0 if there is none."""
+    """Return the uncompressed bytes of a column and its nested columns, from the footer; 0 if it is missing."""
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     indexes = [index for index, path in enumerate(paths) if f"{path}.".startswith(f"{column}.")]
     groups = map(metadata.row_group, range(metadata.num_row_groups))

@@ -1,4 +1,4 @@
-"""Recipe: what the user asks for, as frozen models; YAML in, unknown keys refused."""
+"""Recipe: the settings of a run as frozen models; YAML in, unknown keys are errors."""
 
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import Ingest, Section, Source, Tokenizer

@@ -1,7 +1,8 @@
-"""Recipe keys: the sections of a recipe, one frozen model each.
+"""Recipe keys: the sections of a recipe, one frozen pydantic model each.
 
-Each number of the paper (arXiv 2501.12766) is a key here, with the paper's value as default or in a preset under
-`recipes/`. Defaults and meanings stand in the field descriptions, from which `nextlong init` writes its comments.
+In:  plain data, as YAML gives it. Out: validated, immutable sections. Each parameter of the paper (arXiv 2501.12766) is a key,
+with the paper's value as its default or in a preset under `recipes/`. The field descriptions are the documentation:
+`nextlong init` writes them as comments, and the reference page of the docs is generated from them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pydantic_core import PydanticCustomError
 from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
 
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
-_WRITTEN = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
+_LENGTH = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 
 
 def read_length(text: str) -> int | None:
-    """Return the length that 8192, 8k, 64K or 1M stands for; None if the text is none."""
-    match = _WRITTEN.fullmatch(text.strip())
+    """Return the number that a length such as 8192, 8k, 64K or 1M means; None if the text is not a length."""
+    match = _LENGTH.fullmatch(text.strip())
     return int(match[1]) * _UNITS[match[2].lower()] if match else None
 
 
@@ -32,30 +33,30 @@ def _in_full(value: Any) -> Any:
         return value
     length = read_length(value)
     if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
-        raise ValueError("a length is a whole number: 131072, or in short 128k (k is 1,024) or 1M (M is 1,048,576)")
+        raise ValueError("a length is a whole number, such as 131072, 128k (k is 1,024) or 1M (M is 1,048,576)")
     return value if length is None else length
 
 
-# An int of a recipe that may be written as 128k.
+# An integer that a recipe may write as 128k.
 Length = Annotated[int, BeforeValidator(_in_full)]
 PositiveLength = Annotated[Length, Field(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeChoice:
-    """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and in what order."""
+    """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and their order."""
 
     origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"
     order: Literal["nearest", "random", "farthest"] = "nearest"
 
     @property
     def are_nearest(self) -> bool:
-        """Whether the nearest candidates serve first."""
+        """Whether the nearest candidates are used first."""
         return self.origin == "retrieved" and self.order == "nearest"
 
     @property
     def repeat_meta_chunk(self) -> bool:
-        """Whether the meta-chunk serves as its own negative, so that repeats are the point."""
+        """Whether the meta-chunk is its own negative, so that repetition is intended."""
         return self.origin == "meta-chunk"
 
 
@@ -73,7 +74,7 @@ Named = Annotated[str, Field(min_length=1)]
 
 
 def as_list(value: Any) -> Any:
-    """Return a lone text as a list of it: `formats: jsonl`."""
+    """Wrap a single string in a list, so that `formats: jsonl` is allowed."""
     return [value] if isinstance(value, str) else value
 
 
@@ -84,22 +85,21 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _Names = Annotated[tuple[Named, ...], AfterValidator(_each_once)]
-# Fit for a file's name, and for RUN@name.
-VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 
 
 class MayBePath:
-    """Marks a key that names a model or a file, perhaps of this machine; a data set card gives its last name only."""
+    """Mark a key that may hold a local path; a data card shows only its last part."""
 
 
 class MayBePrivate:
-    """Marks a key that names a place which is nobody else's business; a data set card says it only if it is the default."""
+    """Mark a key that may hold private information; a data card shows its value only if it is the default."""
 
 
 class Operational:
-    """Marks a key that says how or where to work, never what is made: another value of it makes nothing anew.
+    """Mark a key that changes how or where a run works, never its data: changing it invalidates no cached step.
 
-    Only `tokenizer.engine` has the steps that encode done again, with the same ids: it is changed where one gave wrong ones.
+    The one exception is `tokenizer.engine`: changing it reruns the steps that tokenize, because it is a workaround for an
+    engine that produced wrong ids.
     """
 
 
@@ -107,7 +107,7 @@ class Section(BaseModel, frozen=True, extra="forbid", validate_default=True, all
     """A section of a recipe."""
 
     def identity(self) -> dict[str, JsonValue]:
-        """Return what the section makes, as plain data: its keys but the operational ones, those of its sections too."""
+        """Return the section as plain data without operational keys, also in nested sections; fingerprints are made of it."""
         fields = type(self).model_fields.items()
         operational = {name for name, field in fields if any(isinstance(mark, Operational) for mark in field.metadata)}
         plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational)
@@ -116,10 +116,10 @@ class Section(BaseModel, frozen=True, extra="forbid", validate_default=True, all
 
 
 def options_class(registry: Registry, name: str) -> type[Section]:
-    """Return the model of an extension's section of the recipe. Raises PluginError if it cannot serve as one."""
+    """Return the model of an extension's recipe section. Raises PluginError if the extension declares no valid one."""
     options = getattr(registry.load(name, object), "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
-        cure = "which must be a class made from nextlong's Section"
+        cure = "which must be a subclass of nextlong.recipe.Section"
         raise registry.broken(name, f"has {options!r} for its Options, {cure}")
     if required := [key for key, field in options.model_fields.items() if field.is_required()]:
         raise registry.broken(name, f"has no default for its option {required[0]!r}")
@@ -127,7 +127,7 @@ def options_class(registry: Registry, name: str) -> type[Section]:
 
 
 def _key(default: Any, meaning: str) -> Any:
-    """Return the field of a key, which `nextlong init` explains by its meaning."""
+    """Return the field of a key with its description."""
     return Field(default, description=meaning)
 
 
@@ -135,46 +135,47 @@ _ID: Final = "id"
 
 
 class Source(Section):
-    """Where documents come from: one path or glob, one name."""
+    """One source of documents: a path, folder, glob or URL, under one name."""
 
     path: Named = Field(
-        description="files, a glob or a folder; any fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
-        "Arrow/HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt/.md"
+        description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
+        "Arrow or HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt, .md"
     )
-    name: str = _key("", "the name of the source in every report; by default the path")
-    text: str = _key("text", "the column that holds the text; a.b reads a nested field")
+    name: str = _key("", "name of the source in reports and metadata; default: the path")
+    text: str = _key("text", "column with the text; a.b reads a nested field")
     id: Named = _key(
         _ID,
-        "the column of your own ids; a document without one is named file:line; a column other than `id` must exist",
+        "column with document ids; documents without an id are named file:line; a column other than `id` must exist",
     )
     format: str = _key(
-        "auto", "auto: by the file name; else jsonl, parquet, arrow, csv, tsv, warc, html, text or another package's"
+        "auto", "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format"
     )
     filter: Named | None = _key(
         None,
-        "an SQL condition on other columns: only matching documents are used, e.g. language = 'en' AND score > 0.5",
+        "SQL condition on the columns; only matching documents are used, e.g. language = 'en' AND score > 0.5",
     )
     metadata: Annotated[_Names, BeforeValidator(as_list)] = _key(
-        (), "columns to carry along as metadata of each document, into the spans of every export"
+        (), "columns to keep as metadata of each document; exported with every span"
     )
-    license: str = _key("", "of the texts, as SPDX spells it; stated on the data set card")
+    license: str = _key("", "SPDX license identifier of the texts; written to the data card")
     weight: Annotated[float, Field(gt=0)] | None = _key(
         None,
-        "relative share of characters among the weighted sources; nothing is repeated, the scarcest sets the scale",
+        "relative share of characters among the weighted sources; no document is repeated, so the scarcest source "
+        "limits the others",
     )
-    max_documents: Positive | None = _key(None, "keep at most this many documents, drawn by keyed hash")
-    max_chars: Positive | None = _key(None, "keep at most this many characters, drawn by keyed hash")
+    max_documents: Positive | None = _key(None, "maximum number of documents, sampled by keyed hash")
+    max_chars: Positive | None = _key(None, "maximum number of characters, sampled by keyed hash")
 
     @field_validator("format")
     @classmethod
     def _known(cls, name: str) -> str:
         if name != "auto" and name not in (known := INPUT_FORMATS.declarations(object)):
-            raise ValueError(f"is not an input format; choose auto or one of {', '.join(known)}")
+            raise ValueError(f"unknown input format; choose auto or one of {', '.join(known)}")
         return name
 
     @property
     def names_ids(self) -> bool:
-        """Whether the recipe names a column of ids that is not the default, and so has to be there."""
+        """Whether the recipe names an id column other than the default; such a column must exist."""
         return self.id != _ID
 
     @property
@@ -186,24 +187,24 @@ class Source(Section):
 class Ingest(Section):
     """files → documents."""
 
-    sources: tuple[Source, ...] = Field(description="at least one")
+    sources: tuple[Source, ...] = Field(description="one or more sources of documents")
     max_reject_share: Annotated[float, Field(ge=0, le=1)] = _key(
-        0.01, "stop when more than this share of the records cannot be read"
+        0.01, "stop if more than this fraction of the records is invalid"
     )
-    max_document_chars: Positive = _key(10_000_000, "longer documents are rejected")
+    max_document_chars: Positive = _key(10_000_000, "reject documents with more characters")
     dedup: Literal["exact", "normalized", "minhash"] = _key(
         "exact",
-        "remove duplicate documents: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
+        "duplicate documents to remove: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
         "needs nextlong[dedup])",
     )
     dedup_threshold: Annotated[float, Field(gt=0, le=1)] = _key(
-        0.8, "minhash: share of the five-word runs of two documents that makes them nearly equal"
+        0.8, "minhash: Jaccard similarity of five-word shingles above which two documents are near-duplicates"
     )
     exclude: Named | None = _key(
-        None, "JSON Lines of documents to exclude: source and id, or a whole source; nextlong view writes one"
+        None, "JSON Lines file of documents to exclude, by source and id, or whole sources; nextlong view writes one"
     )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = _key(
-        "auto", "MB of text in a shard; auto: total / 32, between 1 and 128"
+        "auto", "text per shard in MB; auto: total / 32, between 1 and 128"
     )
 
     @model_validator(mode="after")
@@ -217,39 +218,34 @@ class Ingest(Section):
 
 
 class Ray(Section):
-    """The cluster of executor=ray; the run directory lies under the same path on all its nodes."""
+    """The cluster for executor: ray; all nodes must see the run directory under the same path."""
 
     address: Named | None = _key(
-        None, "of a running cluster: host:port, auto or ray://…; null starts one on this machine"
+        None, "address of a running cluster: host:port, auto or ray://…; null: start one on this machine"
     )
-    retries: Annotated[int, Field(ge=0)] = _key(3, "how often a task whose worker or node was lost is run again")
+    retries: Annotated[int, Field(ge=0)] = _key(3, "how often to retry a task whose worker or node was lost")
 
 
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: PositiveLength = _key(2048, "granularity s of the paper, in characters; at least 16")
+    max_chars: Annotated[Length, Field(ge=16)] = _key(
+        2048, "maximum chunk size in characters (the paper's granularity s)"
+    )
     length: Literal["slice", "paper"] = _key(
-        "slice", "what counts against max_chars: the slice, or (paper) its paragraphs without the newlines between"
+        "slice", "slice: max_chars counts every character; paper: it does not count newlines between paragraphs"
     )
     oversize: Literal["split", "keep"] = _key(
-        "split", "a paragraph over max_chars: cut at sentence ends, then words; or (paper) kept whole"
+        "split",
+        "paragraphs over max_chars: split at sentence ends, then words; keep: leave them whole, as in the paper",
     )
-
-    @field_validator("max_chars")
-    @classmethod
-    def _some_words(cls, value: int) -> int:
-        if value < 16:
-            why = "holds no words that others could be similar to, and every pair of chunks is compared"
-            raise ValueError(f"a chunk of fewer than 16 characters {why}; raise it")
-        return value
 
 
 class Decontaminate(Section):
-    """evaluation texts → chunks that share a run of words with one are left out."""
+    """Remove chunks that share a word n-gram with evaluation texts."""
 
-    files: _Names = _key((), "evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
-    ngram: Positive = _key(13, "this many words in a row; shorter texts count as a whole")
+    files: _Names = _key((), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs")
+    ngram: Positive = _key(13, "length of the word n-grams; shorter texts are compared as a whole")
 
     @model_validator(mode="before")
     @classmethod
@@ -262,43 +258,48 @@ class Mine(Section):
 
     candidates: Positive | Auto = _key(
         "auto",
-        "nearest chunks kept for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
+        "candidates retrieved for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
     reorder_top: Positive = _key(
-        512, "how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
+        512, "number of nearest candidates that compose.negatives: random-retrieved and tail choose from"
     )
     near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = _key(
-        0.8, "no negative shares this much of its words with its meta-document or another negative; null: as they come"
+        0.8,
+        "filter out negatives that share this fraction of their words with their meta-document or another negative; "
+        "null: no filter",
     )
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = _key(
-        None, "no negative has a higher cosine to its meta-chunk"
+        None, "maximum cosine of a negative to its meta-chunk; null: no limit"
     )
 
     shortlist: Literal["bm25"] | None = _key(
-        None, "bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk"
+        None, "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk"
     )
     shortlist_chunks: Positive | Auto = _key(
-        "auto", "chunks that the shortlist has for each meta-document; auto: twice what its draft has"
+        "auto", "chunks in the shortlist of each meta-document; auto: one to two times those of its draft"
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:
-        """Return `near_duplicates`, None where repeating is the point."""
+        """Return `near_duplicates`; None for negatives that repeat the meta-chunk on purpose."""
         return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_duplicates
 
 
 class Tokenizer(Section):
-    """text → token ids; exactly one of `source` and `train`."""
+    """text → token ids; set exactly one of `source` and `train`."""
 
-    source: str | None = _key(None, "a tokenizer.json, a folder with one, or a hub name")
+    source: str | None = _key(None, "tokenizer.json file, a folder with one, or a name on the Hugging Face hub")
     train: Annotated[int, Field(ge=300)] | None = _key(
-        None, "train a byte-level BPE of this many entries on the corpus"
+        None, "vocabulary size of a byte-level BPE tokenizer to train on the corpus"
     )
-    revision: str = _key("main", "of a hub name")
-    bos: str | None = _key(None, "this special token before each sequence, counted in target_tokens")
-    eos: str | None = _key(None, "this special token after each sequence, counted in target_tokens")
-    chars_per_token: Annotated[float, Field(gt=0)] | Auto = _key("auto", "E of the paper; auto: measured on the corpus")
+    revision: str = _key("main", "revision of a tokenizer on the hub")
+    bos: str | None = _key(None, "special token before each sequence, counted in target_tokens")
+    eos: str | None = _key(None, "special token after each sequence, counted in target_tokens")
+    chars_per_token: Annotated[float, Field(gt=0)] | Auto = _key(
+        "auto", "characters per token (the paper's E); auto: measured on the corpus"
+    )
     engine: Annotated[Literal["auto", "reference"], Operational()] = _key(
-        "auto", "auto: fastokens, some forty times as fast, where its ids are those of the reference (tokenizers)"
+        "auto",
+        "auto: fastokens (about 40 times as fast) where its ids equal those of tokenizers; reference: tokenizers only",
     )
 
     @model_validator(mode="before")
@@ -309,44 +310,44 @@ class Tokenizer(Section):
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.source is None) == (self.train is None):
-            either = "give either source (a tokenizer.json or a hub name) or train (a vocabulary size)"
-            example = "--set tokenizer.train=null beside --set tokenizer.source=…"
-            raise ValueError(f"{either}, and null for the other ({example})")
+            either = "set either source (a tokenizer.json or a hub name) or train (a vocabulary size)"
+            example = "--set tokenizer.train=null --set tokenizer.source=…"
+            raise ValueError(f"{either}, and leave the other null ({example})")
         return self
 
 
 class Compose(Section):
     """candidates → sequences."""
 
-    method: str = _key("nextlong", f"which documents make one sequence: {' | '.join(METHODS.built_in)}")
-    sequences: Positive | Literal["all"] = _key(100, "how many; all: one from every eligible document")
+    method: str = _key("nextlong", f"how documents are combined into sequences: {' | '.join(METHODS.built_in)}")
+    sequences: Positive | Literal["all"] = _key(100, "number of sequences; all: one from every eligible document")
     target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = _key(
-        131_072, "T of the paper: the exact length of each sequence; 128k and 64K count 1,024s"
+        131_072, "exact length of each sequence in tokens (the paper's T); 128k means 131,072"
     )
     fit: Literal["exact", "paper"] = _key(
         "exact",
-        "exact: share the token budget, cut only a sequence's last negative; paper: k by formula, cut at T, drop "
-        "if shorter",
+        "exact: share the token budget among the gaps and cut only the last negative; paper: fixed number of negatives, "
+        "cut at T, shorter sequences dropped",
     )
     min_gap_tokens: Positive | Auto = _key(
         "auto",
-        "exact: tokens of negatives that stand between two meta-chunks at least; a document whose share of "
-        "target_tokens cannot hold them is dropped; auto: half a mean chunk",
+        "exact: minimum tokens of negatives between two meta-chunks; a document for which they do not fit into "
+        "target_tokens is dropped; auto: half a mean chunk",
     )
     position: Literal["head", "tail", "random"] = _key(
-        "head", "where a meta-chunk stands among its negatives: head | tail | random"
+        "head", "position of a meta-chunk in its group of negatives: head | tail | random"
     )
     negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = _key(
         "top",
-        "which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
+        "which candidates are used: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
-    max_uses: Positive | None = _key(None, "a chunk is a negative in at most this many sequences of the data set")
+    max_uses: Positive | None = _key(None, "maximum number of sequences in which a chunk is a negative")
     draft_factor: Annotated[float, Field(ge=1)] = _key(
-        1.5, "w of the paper: text drafted, as a multiple of what T needs"
+        1.5, "text to draft, as a multiple of the text that fills T (the paper's w)"
     )
-    min_meta_chunks: Positive = _key(2, "documents with fewer chunks are not extended (paper: 1)")
-    separator: str = _key("\n", "the separator between a chunk that does not end in a newline and the next")
-    seed: int | None = _key(None, "for the draw of meta-documents and random positions; default: the recipe's seed")
+    min_meta_chunks: Positive = _key(2, "minimum chunks of a meta-document (paper: 1)")
+    separator: str = _key("\n", "inserted after a chunk that does not end in a newline")
+    seed: int | None = _key(None, "seed for sampling meta-documents and random positions; null: the recipe's seed")
 
     @field_validator("method")
     @classmethod
@@ -359,37 +360,37 @@ class Compose(Section):
 
 
 class Documents(Section):
-    """Vectors of whole documents, for methods that look for similar documents."""
+    """Vectors of whole documents, for methods that search for similar documents."""
 
-    vector: Literal["mean", "first"] = _key("mean", "of the chunks' vectors: their mean, or the first")
+    vector: Literal["mean", "first"] = _key("mean", "vector of a document: mean of its chunk vectors, or the first one")
     partition_size: Positive = _key(
         1 << 28,
-        "neighbours of all documents that one task holds at most, 60 bytes each; above it documents are drafted in "
-        "partitions of similar ones, and no sequence spans two",
+        "maximum number of neighbours (60 bytes each) in the memory of one task; above it, documents are drafted in "
+        "partitions of similar documents, and no sequence spans two partitions",
     )
 
 
-AUTO: Final = "auto"  # index: chosen by what either takes
-EXACT: Final = "exact"  # index: every query against every vector
+AUTO: Final = "auto"  # index: the faster of exact and approximate search
+EXACT: Final = "exact"  # index: compare every query with every vector
 
 
 class Search(Section):
-    """vectors → an index of them: how the nearest are found."""
+    """vectors → nearest neighbours: the index and its recall."""
 
     index: Named = _key(
         AUTO,
-        "exact; a FAISS factory string with inverted lists, as IVF,SQ8 or IVF4096,Flat; auto: by what either takes",
+        "exact, or a FAISS factory string with inverted lists such as IVF,SQ8 or IVF4096,Flat; auto: the faster one",
     )
     recall: Annotated[float, Field(gt=0, lt=1)] = _key(
-        0.95, "of an approximate index: this share of the exact nearest is found; measured, and held to by verify"
+        0.95, "minimum recall of an approximate index; measured on this corpus and checked by verify"
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = _key(
-        "auto", "of exact search; auto: a GPU where torch and one are there; never changes the data"
+        "auto", "device for exact search; auto: a GPU if torch finds one; never changes the data"
     )
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         kinds = INDEXES.declarations(object).values() if self.index not in (AUTO, EXACT) else ()
         if kinds and not any(re.fullmatch(kind.takes, self.index) for kind in kinds):
-            raise ValueError(f"index is {self.index!r}; it must be auto, {' or '.join(kind.usage for kind in kinds)}")
+            raise ValueError(f"index is {self.index!r}; use auto, {' or '.join(kind.usage for kind in kinds)}")
         return self

@@ -1,4 +1,9 @@
-"""Recipe: the whole of what the user asks for; `keys` has its sections, methods and encoders declare those of their options."""
+"""Recipe: everything that a user configures for a run, as one frozen model.
+
+In:  YAML, a preset or a dictionary, and overrides (`--set`). Out: a validated `Recipe`, or one RecipeError that lists every
+mistake. `keys` declares its sections; methods and encoders declare the sections of their own options, so a model class is
+built for the extensions that a recipe names.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,8 @@ from nextlong.recipe.keys import Named, Operational, Section, options_class
 from nextlong.recipe.text import as_yaml, check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
+# Valid in a file name and in RUN@name.
+_VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 _SectionT = TypeVar("_SectionT", bound=Section)
 
 
@@ -25,31 +32,31 @@ class Encoder(Section):
 
     model: str = Field(
         "lsa",
-        description="lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model>; or a plugin's",
+        description="lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model> | a plugin's",
     )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Encoder:
-        """Validate plain data, with the sections of the encoders that it names. Raises pydantic's ValidationError."""
+        """Validate plain data, including the option sections of encoders. Raises pydantic's ValidationError."""
         names, plain = _encoders_named(data)
         return encoder_with(names).model_validate(plain)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoder.from_dict, (self.model_dump(mode="json"),)  # the class was made for the encoders that it names
+        return Encoder.from_dict, (self.model_dump(mode="json"),)  # the class is built at run time
 
     @property
     def section(self) -> str:
-        """The name of the section that holds its options, and of its module or entry point."""
+        """The name of the encoder's option section, which is also the name of its module or entry point."""
         return _section_of(self.model)
 
     @property
     def name(self) -> str:
-        """What follows the colon: the model's name or path."""
+        """The name or path of the model, after the colon."""
         return self.model.partition(":")[2]
 
     @property
     def options(self) -> Section:
-        """The section that holds its options; where the recipe has none, the defaults."""
+        """The encoder's options; the defaults if the recipe has no section for them."""
         return getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
 
     def options_as(self, kind: type[_SectionT]) -> _SectionT:
@@ -61,7 +68,7 @@ class Encoder(Section):
     @classmethod
     def _known(cls, model: str) -> str:
         if model == cls.model_fields["model"].default:
-            return model  # unchecked: a worker may import the encoder's module first, which imports this one
+            return model  # not checked: a worker may import the encoder's module first, which imports this one
         section = _section_of(model)
         if section not in ENCODERS or (":" in _usage(section)) != bool(model.partition(":")[2]):
             *others, last = (repr(_usage(name)) for name in ENCODERS.names())
@@ -70,29 +77,29 @@ class Encoder(Section):
 
 
 def _encoders_named(data: Mapping[str, Any]) -> tuple[tuple[str, ...], Json]:
-    """Return `_extensions` of a section `encoder` as plain data."""
+    """Return `_extensions` of an `encoder` section given as plain data."""
     return _extensions(ENCODERS, Encoder, data, _section_of(str(data.get("model", Encoder().model))))
 
 
 def _extensions(
     registry: Registry, base: type[Section], data: Mapping[str, Any], chosen: str
 ) -> tuple[tuple[str, ...], Json]:
-    """Return which extensions have a section in `data`, the keys of `base`, and `data` without sections that say nothing.
+    """Return the extensions with a section in `data` (the keys of `base`), and `data` without sections of defaults only.
 
-    The chosen extension always has one, another only if it says something: so equal recipes are equal.
+    The chosen extension always has a section; any other only if it differs from its defaults. So equal recipes compare equal.
     """
     named = {key for key in (chosen, *data) if isinstance(key, str)} - (set(base.model_fields) - {chosen})
     names, plain = [], dict(data)
-    known = set(filter(registry.__contains__, named))
-    for name in (*filter(known.__contains__, registry.built_in), *sorted(known - {*registry.built_in})):
+    registered = set(filter(registry.__contains__, named))
+    for name in (*filter(registered.__contains__, registry.built_in), *sorted(registered - {*registry.built_in})):
         options = _options(registry, base, name)
         if not options.model_fields:
             continue
         try:
-            is_silent = name != chosen and options.model_validate(data[name]) == options()
+            is_default = name != chosen and options.model_validate(data[name]) == options()
         except ValidationError:
-            is_silent = False
-        if is_silent:
+            is_default = False
+        if is_default:
             del plain[name]
         else:
             names.append(name)
@@ -118,24 +125,24 @@ def _section_of(model: str) -> str:
 
 
 def _usage(section: str) -> str:
-    """Return what `encoder.model` says for an encoder, as its declaration has it: `openai:<model>`."""
+    """Return the form of `encoder.model` that an encoder declares, such as `openai:<model>`."""
     return str(getattr(ENCODERS.load(section, object), "usage", section))
 
 
 class Recipe(Section):
-    """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
+    """A complete recipe. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
-    run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder per step")
-    name: Annotated[keys.VariantName | None, Operational()] = Field(
-        None, description="of this variant of run_dir, opened as RUN@name; null: made from the settings that differ"
+    run_dir: Annotated[Named, Operational()] = Field(description="run directory, with one folder per step")
+    name: Annotated[_VariantName | None, Operational()] = Field(
+        None, description="name of this variant, opened as RUN@name; null: made from the settings that differ"
     )
-    seed: int = Field(0, description="of every random draw")
+    seed: int = Field(0, description="seed of all random choices")
     workers: Annotated[keys.Positive | keys.Auto, Operational()] = Field(
-        "auto", description="processes; auto: one per CPU core; never changes the data"
+        "auto", description="number of processes; auto: one per CPU core; never changes the data"
     )
     executor: Annotated[Literal["local", "serial", "ray"], Operational()] = Field(
         "local",
-        description="where tasks run: processes of this machine, this process, or a Ray cluster; never changes the data",
+        description="where tasks run: local processes, this process (serial), or a Ray cluster; never changes the data",
     )
     ray: Annotated[keys.Ray, Operational()] = keys.Ray()
     ingest: keys.Ingest
@@ -154,40 +161,41 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if "://" in self.run_dir:
-            why = "a run renames and maps files and locks its folder, which object stores cannot do"
-            cure = "give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            why = "a run renames, memory-maps and locks files, which object stores do not support"
+            cure = "use a folder (on a cluster, one that all nodes share) and publish with export.push"
             raise ValueError(f"run_dir={self.run_dir} is not a local folder: {why}; {cure}")
         special = [f"tokenizer.{key}" for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
         if (tokens := self.compose.target_tokens) <= len(special):
-            raise ValueError(f"compose.target_tokens={tokens} leaves no room beside {' and '.join(special)}; raise it")
-        wants_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
-        if wants_eos and self.tokenizer.eos is None:
-            why = "wants an EOS token at the end of every document, but tokenizer.eos is null"
-            cure = "name your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2), or by "
+            raise ValueError(
+                f"compose.target_tokens={tokens} leaves no room for text beside {' and '.join(special)}; raise it"
+            )
+        need_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
+        if need_eos and self.tokenizer.eos is None:
+            why = "requires an EOS token at the end of every document, but tokenizer.eos is null"
+            cure = "set it to your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2): "
             cure += "`nextlong run RECIPE --set tokenizer.eos=NAME`"
-            raise ValueError(f"export.formats: {' and '.join(wants_eos)} {why}; {cure}")
+            raise ValueError(f"export.formats: {' and '.join(need_eos)} {why}; {cure}")
         if self.export.pack is not None and self.export.pack < self.sequence_tokens:
-            why = f"tokens a row cannot hold a sequence, which has {self.sequence_tokens}"
-            cure = "raise it to at least that (a multiple leaves no gap)"
+            why = f"is less than the length of a sequence, {self.sequence_tokens} tokens"
+            cure = "raise it to at least that (a multiple of it fills rows without a gap)"
             raise ValueError(f"export.pack={self.export.pack} {why}; {cure}")
         if (share := self.export.validation) and self.compose.sequences == 1:
-            cure = "make more sequences"
-            raise ValueError(f"export.validation={share:g} but compose.sequences=1 cannot be split; {cure}")
+            raise ValueError(f"export.validation={share:g} cannot split compose.sequences=1; make more sequences")
         return self
 
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
-        """Read a YAML recipe, with what it builds on (`base`), and apply overrides such as `compose.target_tokens=128k`.
+        """Read a YAML recipe and its `base`, and apply overrides such as `compose.target_tokens=128k`.
 
-        A recipe with overrides remembers the file's own settings (`own`), of which it is a variant. Raises RecipeError naming
-        the file, the key, the value and the cure.
+        A recipe with overrides is a variant of the file's own settings, which it keeps as `own`. Raises RecipeError that names
+        the file, the key, the value and the fix.
         """
         data = read_file(Path(path), init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
         if overrides:
             try:
                 own: Recipe | None = cls.from_dict(data, origin=str(path))
-            except RecipeError:  # the file leaves a key to --set
+            except RecipeError:  # the file is incomplete without --set
                 own = None
             if own is None or own.identity() != recipe.identity():
                 recipe._own = own
@@ -196,12 +204,12 @@ class Recipe(Section):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
-        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
+        """Validate a dictionary after applying overrides; `origin` names it in errors. Raises RecipeError."""
         try:
             merged = merge(lay_over_base(data) if "base" in data else data, overrides)
             check_plain(merged, origin=origin)
         except RecursionError:
-            cure = "refers to itself, or is nested too deeply to be a recipe; write it out"
+            cure = "contains itself or is nested too deeply; write it without references"
             raise RecipeError(f"{origin} {cure}") from None
         compose, encoder = merged.get("compose"), merged.get("encoder")
         method = compose.get("method") if isinstance(compose, dict) else None
@@ -218,25 +226,25 @@ class Recipe(Section):
             raise RecipeError("\n".join(f"{origin}: {line}" for line in problems)) from None
 
     def dump(self) -> str:
-        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
+        """Return the resolved recipe with every key, as YAML that `load` reads back to an equal recipe."""
         return as_yaml(self.as_data())
 
     def as_data(self) -> Json:
-        """Return the resolved recipe as plain data that `from_dict` takes."""
+        """Return the resolved recipe as plain data, as `from_dict` takes it."""
         data = self.model_dump(mode="json")
         return {**{key: data[key] for key in data if key != "export"}, "export": data["export"]}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recipe.from_dict, (self.as_data(),)  # the class may have been made for the methods that it names
+        return Recipe.from_dict, (self.as_data(),)  # the class is built at run time
 
     @property
     def overridden(self) -> tuple[str, ...]:
-        """The keys of the overrides that make it a variant of the recipe's own settings; empty for these settings."""
+        """The overridden keys that make this recipe a variant of the file's own settings; empty for those settings."""
         return self._overridden
 
     @property
     def own(self) -> Recipe | None:
-        """The recipe's own settings, without overrides; None where they are no valid recipe by themselves."""
+        """The recipe without overrides; None if the file is not a valid recipe by itself."""
         return self._own if self._overridden else self
 
     @property
@@ -245,18 +253,18 @@ class Recipe(Section):
 
     @property
     def options(self) -> Section:
-        """The section of the recipe's method, which has no keys where the method has no options."""
+        """The options of the recipe's method; a section without keys for a method without options."""
         name = self.compose.method
         return getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
 
     @property
     def sequence_tokens(self) -> int:
-        """The length of a sequence: `compose.target_tokens`, and what its formats want more."""
+        """The length of a sequence: `compose.target_tokens` and the extra tokens of its formats."""
         return self.compose.target_tokens + self.export.extra_tokens
 
     @property
     def compose_seed(self) -> int:
-        """The seed of everything after the vectors."""
+        """The seed of all steps after the vectors."""
         return self.seed if self.compose.seed is None else self.compose.seed
 
 

@@ -1,4 +1,7 @@
-"""Template: a recipe as commented YAML, every key with its meaning, generated from the models so that it cannot go stale."""
+"""Template: write a recipe as commented YAML.
+
+In:  a recipe. Out: YAML with the description of each key, generated from the models so that it is always up to date.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from nextlong.recipe.recipe import Recipe, encoder_with
 from nextlong.text import Json
 
 _COMMENT_COLUMN = 44
-# What a first recipe shows, default or not.
+# The keys of a new recipe, even if they have their defaults.
 _SHOWN = frozenset((
     "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text", "ingest.dedup", "decontaminate.files",
     "encoder.model", "tokenizer.eos", "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
@@ -24,26 +27,26 @@ _SHOWN = frozenset((
 
 
 def commented(recipe: Recipe, *, heading: str) -> str:
-    """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe."""
-    said: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
-    # The options of every built-in encoder, and of every method before `export`.
-    said["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
-    export = said.pop("export")
+    """Return the recipe as YAML with every key and a comment for each; `Recipe.load` reads it back to an equal recipe."""
+    values: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    # Include the options of all built-in encoders and methods, the latter before `export`.
+    values["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
+    export = values.pop("export")
     of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
-    shown = {name: said.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
-    return _headed(heading, _lines(recipe, said | shown | {"export": export}, keys="all"))
+    shown = {name: values.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
+    return _headed(heading, _lines(recipe, values | shown | {"export": export}, keys="all"))
 
 
 def short(recipe: Recipe, *, heading: str) -> str:
-    """Return the keys of the recipe that nearly everybody changes, as commented YAML that reads back to an equal recipe.
+    """Return the most important keys of a recipe as commented YAML that reads back to an equal recipe.
 
-    A key that matters less stands there only if it has another value than the default.
+    Other keys are included only if they differ from their default.
     """
     return _headed(heading, _lines(recipe, dict(recipe), keys="important"))
 
 
 def commented_sections(recipe: BaseModel, *, heading: str, sources: Mapping[str, str]) -> str:
-    """Return a recipe of another kind in the same form; `sources`: of each dotted key, where its value is from."""
+    """Return another kind of recipe in the same form; `sources` maps dotted keys to the origin of their values."""
     return _headed(heading, _lines(recipe, dict(recipe), keys="all", sources=sources))
 
 
@@ -61,7 +64,7 @@ def _lines(
     has_comments: bool = True,
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the `values` of a model, by key, and of the sections in it; `above` is its own dotted key, with a dot."""
+    """Return the lines of a model's `values`, with nested sections; `above` is its dotted key with a final dot."""
     lines: list[str] = []
     indent = "  " * depth
     for key, value in values.items():
@@ -76,7 +79,7 @@ def _lines(
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             lines.append(_beside(f"{indent}{key}:", comment if keys == "all" else None))
             for number, item in enumerate(value):
-                has_own = keys == "all" or number == 0  # what its keys mean stands beside the first of a short list
+                has_own = keys == "all" or number == 0  # in a short recipe, only the first item has comments
                 first, *others = _lines(
                     item, dict(item), keys=keys, above=f"{dotted}.", depth=depth + 2, has_comments=has_own
                 )

@@ -1,6 +1,7 @@
-"""Recipe text: YAML files, their `base` and `--set` into plain data, and pydantic's complaints into the user's words.
+"""Recipe text: read YAML files, their `base` and `--set` overrides, and explain validation errors.
 
-Sections are merged key by key, lists and values replaced. A mistake is one line: where, which value, what to do.
+In:  files and `key=value` strings. Out: plain data; sections are merged key by key, lists and values are replaced. A mistake is
+one line: where, which value, and the fix.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from nextlong.text import Json, did_you_mean
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
 _SHOWN_CHARS = 80  # of a value in a message
-_MOST, _MOST_FRACTIONAL = 2**63 - 1, 1e12  # numbers of a recipe, whole and fractional: what files can count
+_MOST, _MOST_FRACTIONAL = 2**63 - 1, 1e12  # largest integer and float in a recipe
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake.
+    """A YAML loader that rejects duplicate keys, of which PyYAML's own loader keeps the last.
 
-    JSON is YAML but for one thing: a character beyond U+FFFF may stand there as two escapes, a surrogate pair. They are one.
+    It also joins surrogate pairs: JSON may escape a character above U+FFFF as two, the only case in which JSON is not YAML.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key is not a word", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key is not a string", problem_mark=key.start_mark)
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value!r}", problem_mark=key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -46,38 +47,38 @@ class _UniqueKeys(yaml.SafeLoader):
         try:
             return value.encode("utf-16", "surrogatepass").decode("utf-16") if isinstance(value, str) else value
         except UnicodeDecodeError:
-            return value  # half a pair: `check_plain` names the key that holds it
+            return value  # half a pair: `check_plain` reports its key
 
 
 def as_yaml(plain: Any) -> str:
     """Return plain data as YAML that reads back to the same."""
-    # PyYAML loses characters such as U+0085 where it may write them unescaped.
+    # PyYAML loses characters such as U+0085 if it writes them unescaped.
     printable = json.dumps(plain, ensure_ascii=False).isprintable()
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120))
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a recipe that comes with the package. Raises RecipeError, naming those there are."""
+    """Return the file of a preset. Raises RecipeError that lists the available presets."""
     inside = Path(__file__).parents[1]
     folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     if name not in known:
-        raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
+        raise RecipeError(f"unknown preset {name!r}; choose one of: {', '.join(known)}")
     return known[name]
 
 
 def read_file(path: Path, *, init: str, has_presets: bool = False) -> Json:
-    """Return the keys of a recipe file, laid over those of its base.
+    """Return the keys of a recipe file, merged over those of its base.
 
-    `init` is the command that writes such a file, {} for its name; `has_presets` says that a base may be a recipe of the package.
-    Raises RecipeError naming the file, the line and the cure.
+    `init` is the command that writes such a file, with {} for its name; `has_presets` allows a preset as the base.
+    Raises RecipeError that names the file, the line and the fix.
     """
     return _laid_over_base(_read_yaml(path, init=init), path.parent, (path,), init=init, has_presets=has_presets)
 
 
 def lay_over_base(data: Mapping[str, Any]) -> Json:
-    """Return the keys of a recipe that is no file, laid over those of its base; paths count from the working directory."""
+    """Return the keys of a recipe without a file, merged over those of its base; paths start from the working directory."""
     return _laid_over_base(_copied(data), Path(), (), init="nextlong init {}", has_presets=True)
 
 
@@ -86,7 +87,7 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         return data
     where = f"{above[-1]}: base" if above else "recipe: base"
     if not isinstance(name, str) or not name:
-        raise RecipeError(f"{where} is {name!r}; name one recipe file, or a preset such as paper-128k")
+        raise RecipeError(f"{where} is {name!r}; set it to one recipe file, or to a preset such as paper-128k")
     path, reason = folder / Path(name).expanduser(), ""
     if not path.exists() and has_presets and "/" not in name:
         try:
@@ -94,11 +95,11 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
         except RecipeError as error:
             reason = f", and {error}"
     if not path.exists():
-        cure = "a base counts from the folder of the recipe that names it"
+        cure = "its path is relative to the folder of the recipe"
         raise RecipeError(f"{where}={name}: {path} does not exist{reason}; {cure}")
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
-        raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
+        raise RecipeError(f"{where}={name} is circular: {chain}; remove base from one of them")
     base = _read_yaml(path, init=init)
     return _laid_over(_laid_over_base(base, path.parent, (*above, path), init=init, has_presets=has_presets), data)
 
@@ -120,17 +121,17 @@ def _read_yaml(path: Path, *, init: str) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except FileNotFoundError:
-        fix = did_you_mean(path) or f"; `{init.format(path)}` writes a commented recipe there"
+        fix = did_you_mean(path) or f"; `{init.format(path)}` writes a commented recipe"
         raise RecipeError(f"{path} does not exist{fix}") from None
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
+        raise RecipeError(f"{path} cannot be read: {error.strerror}; use a recipe file") from None
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe file") from None
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; use a recipe file") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
     except RecursionError:
-        raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
+        raise RecipeError(f"{path} is nested too deeply; correct it") from None
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
     if not isinstance(data, dict):
@@ -141,7 +142,7 @@ def _read_yaml(path: Path, *, init: str) -> Json:
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
-    """Return a deep copy of `data` with each `a.b[0].c=value` (or `a.b.0.c=value`) put in; values are YAML."""
+    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML."""
     merged: Json = _copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
@@ -158,7 +159,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
             below = node[place] if isinstance(node, list) else node.get(place)
             if not isinstance(below, dict | list):
                 full = _in_full(str(place), below)
-                node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
+                node[place] = full if isinstance(full, dict) else {}  # keys replace the value that they are set below
             node, place = node[place], key
             if isinstance(node, list):
                 if not key.isdigit() or int(key) >= len(node):
@@ -170,7 +171,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
 
 
 def check_plain(value: Any, *, origin: str, key: str = "") -> None:
-    """Raise RecipeError for a string that no file can hold (half a surrogate pair) or a number that counts nothing."""
+    """Raise RecipeError for text that cannot be encoded (half a surrogate pair) and for numbers that are too large."""
     if isinstance(value, Mapping):
         for inner, below in value.items():
             check_plain(str(inner), origin=origin, key=f"{key}.{inner}".removeprefix("."))
@@ -181,10 +182,10 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
     elif isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
         shown = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
-        raise RecipeError(f"{where} holds {shown}, half of a surrogate pair and no text; correct it")
+        raise RecipeError(f"{where} is {shown}, which has half of a surrogate pair and is not valid text; correct it")
     elif isinstance(value, float | int) and (_MOST, _MOST_FRACTIONAL)[isinstance(value, float)] < abs(value) < inf:
         shown = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
-        raise RecipeError(f"{origin}: {key} is {shown}, which is more than there can be of anything; correct it")
+        raise RecipeError(f"{origin}: {key} is {shown}, which is too large; correct it")
 
 
 def _copied(value: Any) -> Any:
@@ -194,23 +195,23 @@ def _copied(value: Any) -> Any:
 
 
 def _in_full(key: str, value: Any) -> Any:
-    """Return a section's value as its keys, where it is written in short: `tokenizer: gpt2`, `decontaminate: [a, b]`."""
+    """Expand the short form of a section to its keys: `tokenizer: gpt2`, `decontaminate: [a, b]`."""
     if key == "tokenizer" and isinstance(value, str):
         return {"source": value}
     return {"files": value} if key == "decontaminate" and isinstance(value, list) else value
 
 
 _Names = Callable[[], Sequence[str]]
-# pydantic's words for what YAML calls otherwise
+# pydantic's error types that need other words for YAML
 _PLAIN_WORDS = {
     "model_type": "must be a section of keys",
     "tuple_type": "must be a list",
-    "invalid_key": "is not a key; keys are words",
+    "invalid_key": "is not a key; keys are strings",
 }
 
 
 def explain(error: ValidationError, root: type[BaseModel], *, methods: _Names = lambda: ()) -> list[str]:
-    """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
+    """Return one line per mistake: where, which value, and the fix. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
         mistakes.setdefault(key_of(_walk(item["loc"], root)[0]), []).append(item)
@@ -218,9 +219,9 @@ def explain(error: ValidationError, root: type[BaseModel], *, methods: _Names = 
 
 
 def _walk(loc: Sequence[int | str], root: type[BaseModel]) -> tuple[list[int | str], Any]:
-    """Return the parts of a place that are keys, and the model that the last one holds, that of its elements for a list.
+    """Return the keys in an error location, and the model at its end (for a list, that of its elements).
 
-    Other parts name a branch of a union: literal['auto'], or the `kind` of a section.
+    Other parts of a location name a branch of a union: literal['auto'], or the `kind` of a section.
     """
     keys: list[int | str] = []
     model: Any = root
@@ -241,7 +242,7 @@ def _fields(model: Any) -> Mapping[str, Any]:
 
 
 def _kinds(model: Any) -> Mapping[str, Any]:
-    """Return the sections that a union of sections chooses from, by the `kind` that tells them apart."""
+    """Return the sections in a union, by the `kind` that distinguishes them."""
     return {_fields(one)["kind"].default: one for one in get_args(model) if "kind" in _fields(one)}
 
 
@@ -250,7 +251,7 @@ def _held(field: Any) -> Any:
 
 
 def key_of(parts: Sequence[int | str]) -> str:
-    """Return a key as errors print it and `--set` takes it: `ingest.sources[0].path`."""
+    """Return a key in the form of error messages and of `--set`: `ingest.sources[0].path`."""
     first, *below = parts or ("",)
     return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in below)
 
@@ -274,20 +275,21 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         element = _walk(first["loc"], root)[1]
         is_section = isinstance(element, type) and issubclass(element, BaseModel)
         listed = f"{{{next(iter(element.model_fields))}: {first['input']}}}" if is_section else first["input"]
-        return f"{problem}; lists stand in brackets: --set '{where}=[{listed}]'"
+        return f"{problem}; a list needs brackets: --set '{where}=[{listed}]'"
     if any(item["type"] == "int_parsing" for item in items) and (short := _COUNTED.fullmatch(str(first["input"]))):
         thousands = int(short[1]) * {"k": 1000, "m": 1_000_000}[short[2].lower()]
-        return f"{problem}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
+        return f"{problem}; only lengths in tokens or characters may use k and M: write {thousands}"
     return problem
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: _Names) -> str:
     model, key = _walk(loc[:-1], root)[1], str(loc[-1])
-    known = sorted({*model.model_fields, *(methods() if model is root else ())})
+    at_top = {*root.model_fields, *methods()}  # a method's section stands beside `compose`, not in it
+    known = sorted(at_top if model is root else model.model_fields)
     if key in known:
         return f"unknown key {key!r}; the method {key} has no options"
     below = _keys_below(root)
-    elsewhere = [dotted for dotted in below if dotted.rpartition(".")[2] == key]
+    elsewhere = [dotted for dotted in below if dotted.rpartition(".")[2] == key] or [key] * (key in at_top)
     near = elsewhere or difflib.get_close_matches(key, known, n=1)
     if not near:
         lasts = difflib.get_close_matches(key, {dotted.rpartition(".")[2] for dotted in below}, n=1)
@@ -297,7 +299,7 @@ def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods:
 
 
 def _keys_below(model: Any, above: str = "") -> list[str]:
-    """Return the keys of a model and of the sections in it, as errors print them and `--set` takes them."""
+    """Return all keys of a model and its sections, in the form of error messages and of `--set`."""
     keys = []
     for name, field in model.model_fields.items():
         below, index = _held(field), "[0]" * (get_origin(field.annotation) is tuple)

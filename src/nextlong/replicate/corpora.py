@@ -43,10 +43,10 @@ from nextlong.text import Json
 
 FACTS: Final = 4  # of a document, and statements of a paragraph
 VALUES: Final = 12  # of a topic; of an input document: the most typical (tf-idf) of its words that are one token
-_ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
+_ECHO_TOKENS: Final = 96  # a span is repeated, at least once, until its document has that many
 
 Negatives = Literal["hard", "random"]
-# (kind, number of negatives, rng) → a probe's tokens, and the places of the values that are asked for.
+# (kind, number of negatives, rng) → a probe's tokens, and the places of the values to recall.
 Probe = Callable[[Negatives, int, np.random.Generator], tuple[list[int], list[int]]]
 
 
@@ -67,11 +67,11 @@ def _of_middling_compression(texts: Sequence[str]) -> list[str]:
     return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]
 
 
-def _asked(tokenizer: Tokenizer, head: str, again: str, names: Iterable[str]) -> tuple[list[int], list[int]]:
-    """Return a probe: facts and negatives, then the facts again, whose values are asked for: the tokens behind `names`."""
+def _probe(tokenizer: Tokenizer, head: str, again: str, names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Return a probe: facts and negatives, then the facts again; the values to recall are the tokens after `names`."""
     before, questions = tokenizer.encode(head).ids, tokenizer.encode(again).ids
-    asked = set(map(tokenizer.token_to_id, names))
-    return before + questions, [len(before) + at + 1 for at, token in enumerate(questions) if token in asked]
+    name_ids = set(map(tokenizer.token_to_id, names))
+    return before + questions, [len(before) + place + 1 for place, token in enumerate(questions) if token in name_ids]
 
 
 def _write(folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, int]:
@@ -79,10 +79,10 @@ def _write(folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer) -> d
     folder.mkdir(parents=True, exist_ok=True)
     store.write_file(folder / "tokenizer.json", tokenizer.to_str())
     texts = {**texts, "long-gzip": _of_middling_compression(texts["long"])}
-    for part, found in texts.items():
-        rows = (json.dumps({"id": f"{part}-{place}", "text": text}) + "\n" for place, text in enumerate(found))
+    for part, documents in texts.items():
+        rows = (json.dumps({"id": f"{part}-{place}", "text": text}) + "\n" for place, text in enumerate(documents))
         store.write_file(folder / f"{part}.jsonl", "".join(rows))
-    return {part: len(found) for part, found in texts.items()}
+    return {part: len(documents) for part, documents in texts.items()}
 
 
 # of the invented corpus
@@ -149,7 +149,7 @@ def _joined_lines(paragraphs: Iterable[Sequence[str]]) -> str:
 
 
 def _word_tokenizer() -> Tokenizer:
-    """Return the invented corpus's: a word and the blank behind it are one token; every line ends in a full stop."""
+    """Return the invented corpus's tokenizer: a word and the space after it are one token; every line ends in a full stop."""
     pieces = ["<unk>", ".\n", *(f"{word} " for word in (".", *_WORDS))]
     made = Tokenizer(models.WordLevel({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^ \n]*[ \n]"), "isolated")
@@ -194,15 +194,15 @@ class Invented(Section):
 
         def probe(kind: Negatives, count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
             # A first paragraph, `count` paragraphs of other documents, and the facts again.
-            asked = _invented_document(rng)
-            names = [name for name, _ in asked.facts]
-            again = _stated(rng, asked.topic, [asked.facts[place] for place in rng.permutation(FACTS)])
-            paragraphs = [asked.paragraphs[0]]
-            others = [topic for topic in range(TOPICS) if topic != asked.topic]
+            document = _invented_document(rng)
+            names = [name for name, _ in document.facts]
+            again = _stated(rng, document.topic, [document.facts[place] for place in rng.permutation(FACTS)])
+            paragraphs = [document.paragraphs[0]]
+            others = [topic for topic in range(TOPICS) if topic != document.topic]
             for _ in range(count):
-                made = _invented_document(rng, asked.topic if kind == "hard" else int(rng.choice(others)), names)
+                made = _invented_document(rng, document.topic if kind == "hard" else int(rng.choice(others)), names)
                 paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
-            return _asked(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
+            return _probe(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
 
         return probe
 
@@ -249,7 +249,9 @@ class RealDocuments(Section):
         1024, ge=300, description="entries of the BPE that is trained on the corpus; names come on top"
     )
     fact_every_words: int = Field(4, ge=2, description="words of text before each fact, on average")
-    long_chars: Positive = Field(4_000, description="a document of as many characters is a natural long document")
+    long_chars: Positive = Field(
+        4_000, description="characters from which a document counts as a natural long document"
+    )
     echoes: Positive = Field(6_000, description="documents that repeat random words verbatim")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
     seed: int = 0
@@ -305,7 +307,7 @@ class RealDocuments(Section):
                     hashes = np.array([normalized_hash(item.text.encode("utf-8"))], np.uint64)
                     is_held_out = keyed_hash(hashes, seed=self.seed, stage="held-out")[0] < bound
                     texts["held-out" if is_held_out else "train"].append(item.text)
-        if empty := [part for part, found in texts.items() if not found]:
+        if empty := [part for part, documents in texts.items() if not documents]:
             reasons = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(rejected.items()))
             none = f"corpus: of {sum(map(len, texts.values()))} documents none is in the {empty[0]} part"
             share = f"(corpus.held_out={self.held_out:g}){f'; rejected: {reasons}' if reasons else ''}"
@@ -315,7 +317,7 @@ class RealDocuments(Section):
         sample = [texts["train"][place] for place in order[: np.searchsorted(chars, TRAINING_CHARS, side="right")]]
         tokenizer = train_bpe(sample, vocab_size=self.vocabulary)
         tokenizer.add_tokens([AddedToken(f" {name}", normalized=False) for name in REAL_NAMES])
-        # In how many documents each word occurs.
+        # The number of documents with each word.
         counts = Counter(word for text in texts["train"] for word in set(text.split()))
         # The words of lower case that are a token with the blank before them, by rarity.
         known = sorted(token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
@@ -355,7 +357,7 @@ class RealDocuments(Section):
         return paragraphs, first
 
     def _counts(self, rng: np.random.Generator) -> list[int]:
-        """Return how many words stand before each fact of a paragraph."""
+        """Return the number of words before each fact of a paragraph."""
         half = self.fact_every_words // 2
         return [int(rng.integers(self.fact_every_words - half, self.fact_every_words + half + 1)) for _ in range(FACTS)]
 
@@ -363,8 +365,8 @@ class RealDocuments(Section):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         words = store.read_json(folder / "words.json")
         rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8").splitlines()
-        found = (_Text.of(json.loads(row)["text"], words) for row in rows)
-        sources = [source for source in found if source and len(source.words) >= FACTS * 2 * self.fact_every_words]
+        candidates = (_Text.of(json.loads(row)["text"], words) for row in rows)
+        sources = [source for source in candidates if source and len(source.words) >= FACTS * 2 * self.fact_every_words]
         if len(sources) < 2:
             raise CorpusError("corpus: fewer than two held-out documents can be made into probes; add documents")
 
@@ -379,19 +381,19 @@ class RealDocuments(Section):
             own = int(rng.integers(len(sources)))
             others = [place for place in range(len(sources)) if place != own]
             facts = sources[own].facts(rng)
-            asked = [fact.split()[0] for fact in facts]
+            names = [fact.split()[0] for fact in facts]
             lines = [stated(rng, sources[own], facts)]
             for _ in range(negatives):
                 # Hard negatives state facts of the same document, with values that compete; random ones those of another.
                 source = sources[own if kind == "hard" else int(rng.choice(others))]
-                lines.append(stated(rng, source, source.facts(rng, avoid=asked)))
-            return _asked(tokenizer, "".join(lines), stated(rng, sources[own], facts), [f" {name}" for name in asked])
+                lines.append(stated(rng, source, source.facts(rng, avoid=names)))
+            return _probe(tokenizer, "".join(lines), stated(rng, sources[own], facts), [f" {name}" for name in names])
 
         return probe
 
 
 def _begun_echo(rng: np.random.Generator, words: Sequence[str]) -> str:
-    """Return the end of one echo and a whole one, each line behind a blank.
+    """Return the end of one echo and a whole echo; each line begins with a space.
 
     Rows begin with a document. If it began with the first copy of a span, a model would learn to continue the third copy alone.
     """
@@ -402,7 +404,7 @@ def _begun_echo(rng: np.random.Generator, words: Sequence[str]) -> str:
 
 
 def _paragraph(words: Sequence[str], facts: Sequence[str], counts: Sequence[int]) -> str:
-    """Return a line that states facts, each behind the next `counts` words."""
+    """Return a line that states facts, each after the next `counts` words."""
     parts, first = list[str](), 0
     for fact, count in zip(facts, counts, strict=True):
         parts += [*words[first : first + count], fact]

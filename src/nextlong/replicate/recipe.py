@@ -1,6 +1,6 @@
 """Replication recipe: corpus, arms, model, training, measurements, seeds. YAML in, frozen models out; unknown keys are refused.
 
-The arms that there are, and the presets, are in `presets.yaml`.
+`presets.yaml` lists the arms and the presets.
 """
 
 from __future__ import annotations
@@ -53,14 +53,20 @@ class _ModelSizes(Section):
 class _Pretrain(Section):
     """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
 
-    echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
-    tokens: PositiveLength = Field(256, description="of a row")
+    echo_tokens: PositiveLength = Field(64, description="tokens of a row of the first leg")
+    tokens: PositiveLength = Field(256, description="tokens of a row")
     tokens_per_step: PositiveLength = 1024
-    models: Literal["one", "seed"] = Field("seed", description="seed: one a seed; one: that of the first seed for all")
-    steps: Positive = Field(600, description="of a leg")
-    constant_legs: Annotated[int, Field(ge=0)] = Field(2, description="of constant lr; those after them end at a tenth")
+    models: Literal["one", "seed"] = Field(
+        "seed", description="seed: one base model per seed; one: that of the first seed for all"
+    )
+    steps: Positive = Field(600, description="steps of a leg")
+    constant_legs: Annotated[int, Field(ge=0)] = Field(
+        2, description="first legs, of constant lr; in later ones lr falls to a tenth"
+    )
     most_legs: Positive = 12
-    recall: float = Field(0.95, ge=0, le=1, description=f"of values across {CRITERION_NEGATIVES} hard negatives")
+    recall: float = Field(
+        0.95, ge=0, le=1, description=f"share of values recalled across {CRITERION_NEGATIVES} hard negatives"
+    )
     lr: Annotated[float, Field(gt=0)] = 5e-3
 
 
@@ -68,13 +74,17 @@ class _Extend(Section):
     """Long rows."""
 
     row_tokens: PositiveLength = Field(
-        2048, description="of a row, which packs sequences of the lengths and short ones"
+        2048, description="tokens of a row, which packs sequences of the lengths and short ones"
     )
-    lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
+    lengths: tuple[PositiveLength, ...] = Field(
+        (512, 1024, 2048), description="tokens of a sequence; each length gets the same share of the tokens"
+    )
     replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
     steps: Positive = 1600
     tokens_per_step: PositiveLength = 2048
-    data_tokens: PositiveLength = Field(1_638_400, description="of the sequences of each arm, before they are mixed")
+    data_tokens: PositiveLength = Field(
+        1_638_400, description="tokens of the sequences of each arm, before they are mixed"
+    )
     lr: Annotated[float, Field(gt=0)] = 3e-3
 
     @property
@@ -88,7 +98,9 @@ class _Measure(Section):
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(64, description="of each kind and number of negatives; each asks for four values")
+    probes: Positive = Field(
+        64, description="probes of each kind and number of negatives; each has four values to recall"
+    )
     rows: Positive = Field(8, description="held-out rows whose loss is measured")
 
 
@@ -97,36 +109,52 @@ class Replication(RecipeFile):
 
     INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
-    out: Named = Field(description="where everything goes")
-    preset: str | None = Field(None, description="preset that this was made from")
-    seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
+    out: Named = Field(description="folder of all results")
+    preset: str = Field("mechanism", description="preset that this was made from; the defaults are those of mechanism")
+    seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="seeds of the weights and of the order of rows")
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
     corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
     model: _ModelSizes = _ModelSizes()
     pretrain: _Pretrain = _Pretrain()
     extend: _Extend = _Extend()
     measure: _Measure = _Measure()
-    workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
+    workers: Positive = Field(2, description="processes of one thread, one seed each; does not change the results")
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         for name, values in (("seeds", self.seeds), ("arms", self.arms)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
-        if unknown := [name for name in self.arms if name not in ARMS]:
-            raise ValueError(f"arms: {unknown[0]!r} is not known; choose from {', '.join(ARMS)}")
+        for key, names, known in (("preset", (self.preset,), _PRESETS), ("arms", self.arms, ARMS)):
+            if unknown := [name for name in names if name not in known]:
+                raise ValueError(f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}")
+        if (width := self.model.hidden_size) % (2 * self.model.heads):  # RoPE turns pairs of a head's dimensions
+            raise ValueError(
+                f"model.hidden_size={width} is not a multiple of 2 × model.heads={self.model.heads}; make it one"
+            )
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
-        for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
+        pretrain, short_row = self.pretrain, self.pretrain.tokens
+        for phase, row in (
+            (pretrain, pretrain.echo_tokens),
+            (pretrain, short_row),
+            (self.extend, self.extend.row_tokens),
+        ):
             if (tokens := phase.tokens_per_step) % row:
                 raise ValueError(f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one")
+        if max(self.measure.negatives, default=0) * self.corpus.negative_tokens <= short_row:
+            least = short_row // self.corpus.negative_tokens + 1
+            raise ValueError(
+                f"measure.negatives={list(self.measure.negatives)}: the hypotheses are about more negatives than a row of "
+                f"pretrain.tokens={short_row} holds; add a number of at least {least}"
+            )
         return self
 
 
 def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:
     """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
     if name not in _PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(_PRESETS)}")
+        raise RecipeError(f"--preset {name!r}: unknown preset; choose from {', '.join(_PRESETS)}")
     keys = {**_PRESETS[name], "out": out, "preset": name}
     if sources:
         if keys["corpus"]["kind"] == "invented":

@@ -111,13 +111,13 @@ class Results:
             # The difference of the two arms at each seed: both start from the same base model, so the test is paired.
             each = [one - rival for one, rival in zip(ours, theirs, strict=True)]
             gap = _SeedMean.of(each)
-            said = f"{claim['ours']} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
+            numbers = f"{claim['ours']} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
             if gap.half is None:
-                verdict = f"One seed, so not tested ({said})."
+                verdict = f"One seed, so not tested ({numbers})."
             else:
                 outcome = "Holds" if gap.mean > 0 else "Fails, the opposite holds"
                 outcome = outcome if abs(gap.mean) > gap.half else "Not decided"
-                verdict = f"{outcome} ({said}, standard error {stdev(each) / sqrt(len(each)):.1f})."
+                verdict = f"{outcome} ({numbers}, standard error {stdev(each) / sqrt(len(each)):.1f})."
             yield f"- {claim['text']} **{verdict}**"
 
     def spreads(self, *path: str) -> dict[str, _SeedMean]:
@@ -139,10 +139,10 @@ class Results:
             for kind, words in self.kinds.items()
         ]
         losses = {part: self.spreads("loss", part) for part in self.positions}
-        made.append(table("Loss by position", "Nats a token, up to this position.", losses))
+        made.append(table("Loss by position", "Nats per token, up to this position.", losses))
         parts = product(self.kinds, ("first", "last"))
         thirds = {f"{third} third, {kind} negatives": self.spreads("attention", kind, third) for kind, third in parts}
-        about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
+        about = "Percent of the attention. The facts are in the first third, the earlier questions in the last."
         made.append(table("Attention by thirds", about, thirds))
         rows = []
         for arm in self.arms:
@@ -153,17 +153,17 @@ class Results:
         return as_markdown(made, level=3).rstrip()
 
     def settings(self) -> list[str]:
-        """Return what differs from the preset, as a shell takes it behind `--set`."""
+        """Return what differs from the preset, as arguments of `--set`, quoted for a shell."""
         # The sources are left out: they are paths of the machine that ran the experiment.
         usual = recipe_from(self.name, out="OUT").model_dump(mode="json")
-        found = []
+        changed = []
         for key, value in self.recipe.items():
             if isinstance(value, dict):
                 differing = {name: one for name, one in value.items() if one != usual[key].get(name)}
-                found += [(f"{key}.{name}", one) for name, one in differing.items() if name != "sources"]
+                changed += [(f"{key}.{name}", one) for name, one in differing.items() if name != "sources"]
             elif value != usual[key]:
-                found.append((key, value))
-        return [shlex.quote(f"{key}={json.dumps(value)}") for key, value in found]
+                changed.append((key, value))
+        return [shlex.quote(f"{key}={json.dumps(value)}") for key, value in changed]
 
 
 def write(sources: Sequence[Path], folder: Path) -> list[Path]:
@@ -171,6 +171,10 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     parts: dict[str, Json] = {}
     for source in sources:
         read = store.read_json(source)
+        if not isinstance(read, dict) or not {"recipe", "models"} <= read.keys():
+            raise RunError(
+                f"{source} holds no results of nextlong replicate; give the results.json of its `out` folder"
+            )
         if (name := read["recipe"]["preset"]) in parts:
             raise RunError(f"{source}: another file has results of the preset {name} as well; report them apart")
         parts[name] = read

@@ -92,7 +92,7 @@ class _Stage:
 
 @dataclass
 class _Experiment:
-    """A recipe and where its parts lie. Everything is made when it is asked for, and found again later."""
+    """A recipe and the stages of its experiment, each of which is made when it is first needed and reused later."""
 
     recipe: Replication
     report: Callable[[str], None]
@@ -112,7 +112,7 @@ class _Experiment:
         return stage
 
     def run(self, source: str, compose: Mapping[str, Any], *, chunks: int = 1) -> str:
-        """Return the run, `FOLDER@NAME`, of a data recipe over one file of the corpus, made by `nextlong.run`."""
+        """Make a run over one file of the corpus with `nextlong.run`; return it as `FOLDER@NAME`."""
         corpus, folder = self.recipe.corpus, self.corpus.folder
         max_chars = chunks * corpus.chunk_chars
         name = "-".join(map(str, [*compose.values(), *([max_chars] if chunks > 1 else [])]))
@@ -169,29 +169,29 @@ class _Experiment:
 
         Empty if it does not form or, where `trains` is false, if one of them is not finished.
         """
-        asked, legs = self.recipe.pretrain, list[_Stage]()
-        while len(legs) < asked.most_legs:
+        pretrain, legs = self.recipe.pretrain, list[_Stage]()
+        while len(legs) < pretrain.most_legs:
             # The first leg is of echoes alone, in shorter rows.
-            parts, row = (("train", "echoes"), asked.tokens) if legs else (("first",), asked.echo_tokens)
+            parts, row = (("train", "echoes"), pretrain.tokens) if legs else (("first",), pretrain.echo_tokens)
             runs = [self.plain_runs[part] for part in parts]
-            schedule = {"schedule": "constant" if len(legs) < asked.constant_legs else "cosine"}
+            schedule = {"schedule": "constant" if len(legs) < pretrain.constant_legs else "cosine"}
             keys: Json = {
                 "seed": 1000 * seed + len(legs),  # a leg reads the rows in another order
                 "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
                 "model": {"path": str(legs[-1].final if legs else self.initial(seed))},
-                "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr) | schedule,
+                "training": _training(pretrain.steps, pretrain.tokens_per_step, row, pretrain.lr) | schedule,
             }
             legs.append(self._trained(f"base-seed{seed}-leg{len(legs) + 1}", keys, legs[-1] if legs else None))
             if trains:
                 self.train(legs[-1], criterion=True)
             elif not legs[-1].is_finished:
                 return []
-            if legs[-1].record["recall"] >= asked.recall:
+            if legs[-1].record["recall"] >= pretrain.recall:
                 return legs
         if trains:
             self.report(
-                f"seed {seed}: after {len(legs)} legs of {asked.steps} steps the base model recalls "
-                f"{100 * legs[-1].record['recall']:.0f} % of the values, not {100 * asked.recall:.0f} %; the seed is left out"
+                f"seed {seed}: after {len(legs)} legs of {pretrain.steps} steps the base model recalls "
+                f"{100 * legs[-1].record['recall']:.0f} % of the values, not {100 * pretrain.recall:.0f} %; the seed is left out"
             )
         return []
 
@@ -223,7 +223,7 @@ class _Experiment:
         return _Stage(self.out / "models", name, {**keys, "data": data, "model": origin}, keys)
 
     def train(self, training: _Stage, *, criterion: bool = False) -> None:
-        """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
+        """Train a model if it is not finished; with `criterion`, measure the recall that ends the training of a base model."""
         if training.is_finished:
             return
         # Seeds are trained in parallel, a core each; and one thread adds its sums in the same order every time.
@@ -246,13 +246,13 @@ class _Experiment:
             "seconds": round(sum(step["seconds"] for step in steps), 1),
             "sha256": hashlib.sha256((training.final / "model.safetensors").read_bytes()).hexdigest(),
         }
-        said = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
+        line = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
         if criterion:
-            asked = self.probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
-            made["recall"] = float(small_llama.recalled(_loaded(training), asked).mean())
-            said += f", recall {100 * made['recall']:.1f} %"
+            probes = self.probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
+            made["recall"] = float(small_llama.recalled(_loaded(training), probes).mean())
+            line += f", recall {100 * made['recall']:.1f} %"
         training.finish(made)
-        self.report(said)
+        self.report(line)
 
     @cached_property
     def probes(self) -> Callable[[Negatives, int, int], small_llama.Probes]:
@@ -324,7 +324,7 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
 
 
 def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
-    """Run or resume the experiment; write and return `results.json`, anew after each seed."""
+    """Run or resume the experiment; return `results.json`, which is rewritten after each seed."""
     experiment = _Experiment(recipe, report)
     with store.locked(experiment.out):
         with store.explained(experiment.out):

@@ -78,14 +78,14 @@ def probes(make: Probe, kind: Negatives, *, negatives: int, count: int, seed: in
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
+def recalled(model: PreTrainedModel, probes: Probes) -> NDArray[np.bool_]:
     """Return which values the model recalls, (probes, facts). `model` is a causal model of transformers."""
-    rows = max(1, _BATCH_TOKENS // asked.ids.shape[1])
+    rows = max(1, _BATCH_TOKENS // probes.ids.shape[1])
     parts = []
-    for first in range(0, len(asked.ids), rows):
-        some = (part[first : first + rows] for part in (asked.ids, asked.places))
+    for first in range(0, len(probes.ids), rows):
+        some = (part[first : first + rows] for part in (probes.ids, probes.places))
         ids, places = (torch.from_numpy(part).to(model.device) for part in some)
-        # Hidden states, shape (rows, T, size); logits are computed only where a value is asked for.
+        # Hidden states, shape (rows, T, size); logits are computed only where a value is to be recalled.
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         before = hidden.gather(1, (places - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
         likeliest = model.get_output_embeddings()(before).argmax(-1)
@@ -94,13 +94,13 @@ def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def attention_thirds(model: PreTrainedModel, asked: Probes) -> dict[str, float]:
-    """Return the shares of attention, from the tokens that predict values, to the `first` and `last` third of what stands before.
+def attention_thirds(model: PreTrainedModel, probes: Probes) -> dict[str, float]:
+    """Return the shares of attention, from the tokens that predict values, to the `first` and `last` third of the tokens before.
 
     Means over probes, values, heads and layers. `model` computes its attention eagerly.
     """
     thirds = []  # (first, last) for each value
-    for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
+    for ids, places, length in zip(probes.ids, probes.places, probes.lengths, strict=True):
         row = torch.from_numpy(ids[None, :length]).to(model.device)
         out = model(input_ids=row, output_attentions=True, use_cache=False)
         for place in places - 1:

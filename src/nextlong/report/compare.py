@@ -1,4 +1,4 @@
-"""Compare: the numbers of a data set, and the tables of the report's cards; or data sets side by side, also as CSV."""
+"""Compare: print the statistics of one data set, or of several side by side, also as CSV."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV a
 
 
 def row(stats: Stats) -> Json:
-    """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
+    """Return one data set as a flat row; all have the same keys, None where a key does not apply."""
     numbers, by_rank = vars(stats), {one.rank: one.mean for one in stats.similarity_by_rank}
     # Cosines are of chunks, or of whole documents: two scales, which never share a column.
     is_extended = stats.layout == Layout.EXTENDED
@@ -59,7 +59,7 @@ def row(stats: Stats) -> Json:
 
 
 def show(compared: Sequence[Stats], console: Console) -> None:
-    """Print one column a data set, one line a number; above them, once, what is the same in all."""
+    """Print one column per data set and one line per value; values that are the same in all come first, once."""
     rows = [row(stats) for stats in compared]
     keys = list(rows[0])[1:]
     shown = set(show_same(rows, keys, console))
@@ -76,7 +76,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     if lines:
         tables.show_in_blocks(headings, lines, console, names=1)
     else:
-        tables.say("they are the same in everything that is compared", console)
+        tables.say("all compared values are the same", console)
 
 
 def show_one(stats: Stats, console: Console) -> None:
@@ -97,7 +97,7 @@ def show_one(stats: Stats, console: Console) -> None:
             left_out.append(("", f"  {' · '.join(filter(None, (example.source_id, example.note, head)))}"))
     warnings = [("only as a control", plain["control"])] if plain["control"] else []
     warnings += [(warned.name, warned.message) for warned in stats.warnings]
-    for title, pairs in (("Left out of the corpus", left_out), ("Look before you train", warnings)):
+    for title, pairs in (("Filtered out of the corpus", left_out), ("Data-quality warnings", warnings)):
         if pairs:
             tables.show_pairs(title, pairs, console)
 
@@ -144,7 +144,8 @@ def svg(runs: Sequence[Run]) -> str:
     lengths differ.
     """
     if len(lengths := {run.recipe.compose.target_tokens for run in runs}) > 1:
-        raise RunError(f"the runs have sequences of different lengths ({', '.join(map(str, sorted(lengths)))} tokens)")
+        differing = ", ".join(map(str, sorted(lengths)))
+        raise RunError(f"the runs have sequences of different lengths ({differing} tokens); choose runs of one length")
     # Of each run, by document: the first sequence that holds it whole, or is made of its meta-chunks, and how many chunks.
     holders: list[dict[str, tuple[RunSequence, int]]] = [{} for _ in runs]
     for run, holder in zip(runs, holders, strict=True):

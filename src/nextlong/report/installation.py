@@ -1,4 +1,4 @@
-"""Installation: what of nextlong is installed, by the package's own metadata, and what hardware it finds."""
+"""Installation: which dependencies are installed, according to the package's metadata, and the hardware of this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from nextlong.text import Json
 _FEATURES: Final = {
     "static": "encoder.model: static:…",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
-    "quest": "quest's queries by a doc2query model",
+    "quest": "quest with queries of a doc2query model",
     "dedup": "ingest.dedup: minhash",
-    "languages": "keywords of texts without blanks between words (quest)",
+    "languages": "quest on text without spaces between words",
     "filter": "ingest.sources[].filter",
     "web": "WARC and HTML inputs",
     "s3": "s3:// inputs and exports",
@@ -41,9 +41,9 @@ _FEATURES: Final = {
 
 
 def examine() -> Json:
-    """Return what is installed and what this machine has, as `nextlong doctor --json` prints it (docs/reference/json.md).
+    """Return the installed packages and the hardware, as `nextlong doctor --json` prints them (docs/reference/json.md).
 
-    `core` is empty where nextlong runs from its sources and nothing says what it needs; `gpus` is None without torch.
+    `core` is empty if nextlong runs from its sources without package metadata; `gpus` is None without torch.
     """
     is_installed = bool(list(metadata.distributions(name="nextlong")))
     requires = (metadata.requires("nextlong") or []) if is_installed else []
@@ -52,7 +52,7 @@ def examine() -> Json:
     for extra, purpose in _FEATURES.items():
         needed = list(_packages(extra, requires))
         missing = [
-            f"{one['name']}{one['needed']} (is {one['installed']})" if one["installed"] else one["name"]
+            f"{one['name']}{one['needed']} ({one['installed']} is installed)" if one["installed"] else one["name"]
             for one in needed
             if not one["is_enough"]
         ]
@@ -99,22 +99,22 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
 
 def show(found: Json, console: Console) -> None:
     """Print what `examine` found, and for each feature that is missing the command that adds it."""
-    hardware, core = found["hardware"], f"all {len(found['core'])} packages are there"
-    gpus = ", ".join(hardware["gpus"] or ()) or "none that torch sees"
+    hardware, core = found["hardware"], f"all {len(found['core'])} packages are installed"
+    gpus = ", ".join(hardware["gpus"] or ()) or "none visible to torch"
     if hardware["gpus"] is None:
         gpus = "unknown without torch"
     if not found["core"]:
-        core = "runs from its sources, so what it needs is not known; say pip install -e ."
+        core = "unknown, because nextlong runs from its sources; install it with pip install -e ."
     elif not found["is_whole"]:
         wrong = (one for one in found["core"] if not one["is_enough"])
-        told = ", ".join(f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})" for one in wrong)
-        core = f"broken: {told}; say pip install --upgrade nextlong"
+        named = ", ".join(f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})" for one in wrong)
+        core = f"broken: {named}; repair it with pip install --upgrade nextlong"
     facts = [
         ("python", f"{found['python']}, {found['platform']}"),
-        ("processors", f"{hardware['cpus']}, as many workers as `workers: auto` starts"),
+        ("processors", f"{hardware['cpus']} (`workers: auto` starts one worker on each)"),
         ("memory", f"{hardware['memory_bytes'] / 1e9:,.1f} GB"),
         ("free disk", f"{hardware['free_disk_bytes'] / 1e9:,.1f} GB in {Path.cwd()}"),
-        ("GPU", gpus if hardware["gpus"] else f"{gpus}; everything runs on processors"),
+        ("GPU", gpus if hardware["gpus"] else f"{gpus}; everything runs on the CPU"),
         ("core", core),
     ]
     tables.show_pairs(f"nextlong {found['nextlong']}", facts, console)

@@ -21,7 +21,7 @@ from nextlong.text import Json, counted
 
 _STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _BARS = {"meta": "gold3", "negative": "dodger_blue3", "document": "dark_green"}
-_MARKS = {"meta": "█", "negative": "░", "document": "▒"}  # told apart without colour, too
+_MARKS = {"meta": "█", "negative": "░", "document": "▒"}  # distinct without colour, too
 _NAMES = {"meta": "meta-chunk", "negative": "negative", "document": "document"}
 _OTHER = "dim"
 _STRIP_CELLS = 96
@@ -42,7 +42,7 @@ _HEADINGS = ("#", "tokens", "chunks", "negatives", "meta share", "cosine", "docu
 
 
 def show_run(run: Run, console: Console, *, first: int = 100) -> None:
-    """Print a line for each of the `first` sequences (0: all), as it is read: what it is made of and what it extends."""
+    """Print a line for each of the `first` sequences (0: all) as it is read: its composition and its meta-document."""
     shown = min(first, len(run)) if first else len(run)
     widest = {"#": len(str(shown)), "tokens": len(f"{run.recipe.sequence_tokens:,}")}
     extends = method_of(run.recipe).layout == Layout.EXTENDED
@@ -56,16 +56,18 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
     heading.stylize("bold")
     tables.show_line(heading, console)
     for number, sequence in enumerate(islice(run.sequences(), shown)):
-        told = _outline(number, sequence)
+        outline = _outline(number, sequence)
         of_extended = {
-            "chunks": str(told["meta_chunks"]),
-            "negatives": str(told["negatives"]),
-            "meta share": f"{told['meta_tokens'] / told['tokens']:.1%}",
+            "chunks": str(outline["meta_chunks"]),
+            "negatives": str(outline["negatives"]),
+            "meta share": f"{outline['meta_tokens'] / outline['tokens']:.1%}",
         }
-        cells = {"#": str(number), "tokens": f"{told['tokens']:,}", "documents": str(told["documents"])}
+        cells = {"#": str(number), "tokens": f"{outline['tokens']:,}", "documents": str(outline["documents"])}
         cells |= of_extended if extends else dict.fromkeys(of_extended, "–")  # not 0
-        cells["cosine"] = "–" if told["cosine_mean"] is None else f"{told['cosine_mean']:.3f}"
-        name = "" if extends and not told["meta_chunks"] else told["source_id"]  # cut at T, it may hold no meta-chunk
+        cells["cosine"] = "–" if outline["cosine_mean"] is None else f"{outline['cosine_mean']:.3f}"
+        name = (
+            "" if extends and not outline["meta_chunks"] else outline["source_id"]
+        )  # cut at T, it may hold no meta-chunk
         if console.is_terminal:
             name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
         tables.show_line(tables.line((*(cells[column] for column in columns), name), widths), console)
@@ -74,7 +76,7 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
 
 
 def show_sequence(sequence: Sequence, console: Console) -> None:
-    """Print one sequence: a strip of its tokens, then every chunk with where it stands and where it came from."""
+    """Print one sequence: a strip of its tokens, then every chunk with its position and its source."""
     console.print(f"[bold]{sequence.id}[/]  {len(sequence.input_ids):,} tokens", highlight=False)
     if console.is_terminal:
         cells = min(_STRIP_CELLS, console.width)
@@ -117,7 +119,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
 
 
 def show_text(sequence: Sequence, console: Console) -> None:
-    """Print the text of one sequence: on a terminal each part under a line that says what it is, elsewhere to the character."""
+    """Print the text of one sequence: on a terminal each span under a line that describes it, in a pipe the exact text."""
     if not console.is_terminal:
         console.file.write(sequence.text)
         return
@@ -127,20 +129,20 @@ def show_text(sequence: Sequence, console: Console) -> None:
             cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
             source = " ".join(tables.visible(span.source_id).split())
             tokens = f"tokens {span.token_start:,}–{span.token_end:,}{cosine}"
-            said = f"{_MARKS[span.role]} {_NAMES[span.role]} of {source}, {tokens}"
-            console.print(Text(said, style="bold"), soft_wrap=True)
+            line = f"{_MARKS[span.role]} {_NAMES[span.role]} of {source}, {tokens}"
+            console.print(Text(line, style="bold"), soft_wrap=True)
         shown = tables.visible(text)
         console.print(Text(shown, style=style), end="" if shown.endswith("\n") else "\n", soft_wrap=True)
 
 
 def sequences_of(run: Run, *, first: int) -> list[Json]:
-    """Return what the `first` sequences (0: all) of a run are made of."""
+    """Return the composition of the `first` sequences (0: all) of a run."""
     shown = islice(run.sequences(), first or None)
     return [_outline(number, sequence) for number, sequence in enumerate(shown)]
 
 
 def _outline(number: int, sequence: Sequence) -> Json:
-    """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
+    """Return the composition of a sequence; `source_id` is that of its meta-document, else of its first document."""
     meta_spans, negatives, documents = (
         [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
     )
@@ -160,7 +162,7 @@ def _outline(number: int, sequence: Sequence) -> Json:
 
 
 def sequence_of(number: int, sequence: Sequence) -> Json:
-    """Return one sequence with its spans and their texts; a score that nobody measured is None."""
+    """Return one sequence with its spans and their texts; a span without a score has None."""
     spans = [
         asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
         for span, text in zip(sequence.spans, sequence.texts, strict=True)

@@ -1,4 +1,4 @@
-"""Summary: say in a few lines what came of a run, or as plain dictionaries (docs/reference/json.md names every key)."""
+"""Summary: the result of a run in a few lines, or as plain dictionaries (docs/reference/json.md names every key)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from nextlong.text import Json, counted
 
 
 def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") -> list[tuple[str, str]]:
-    """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
+    """Return the result of a run as (name, value), from the counts of its steps; its rows are in `folder`."""
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
     chunked, drafted = done["chunk"].results(ChunkResult), done["draft"].results(DraftResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
-    # Why there are fewer sequences than were asked for, or, of all, than there were drafts.
-    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
+    # Why there are fewer sequences than requested, or, if all were requested, than drafts.
+    requested, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     shortfall = ""
-    if asked == "all":
+    if requested == "all":
         shortfall = f" ({causes})" if Attempt(done).dropped else ""
-    elif sequences != asked:
-        shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
+    elif sequences != requested:
+        shortfall = f", fewer than compose.sequences={requested:,} ({causes})"
     facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
@@ -52,15 +52,15 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         shards = done["decontaminate"].results(DecontaminateResult)
         by_file = sum((Counter(shard.files) for shard in shards), Counter[str]())
         files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-        chunks_left_out = counted(sum(shard.contaminated for shard in shards), "chunk")
-        facts.insert(2, ("contaminated", f"{chunks_left_out} left out ({files})"))
+        contaminated = counted(sum(shard.contaminated for shard in shards), "chunk")
+        facts.insert(2, ("contaminated", f"{contaminated} filtered out ({files})"))
     for name, described_by in {"shortlist": describe_shortlist, "search": describe_choice}.items():
-        facts += [(name, told)] if (told := described_by(done)) else []
+        facts += [(name, text)] if (text := described_by(done)) else []
     if "weights" in done:
         near_duplicates = sum(part.near_duplicates or 0 for part in drafted)
         facts.append(("near-duplicates", f"{near_duplicates:,} candidate chunks skipped"))
-    if left_out := sum(part.near_duplicate_documents or 0 for part in drafted):
-        facts.append(("near-duplicates", f"{counted(left_out, 'document')} left out by the method"))
+    if filtered := sum(part.near_duplicate_documents or 0 for part in drafted):
+        facts.append(("near-duplicates", f"{counted(filtered, 'document')} filtered out by the method"))
     if partitioned := describe_partition(done):
         facts.append(("partitions", partitioned))
     if "keywords" in done:
@@ -71,8 +71,8 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
             if of.with_keywords < of.documents
         )
         unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")
-        facts.append(("keywords", f"{without or 'no documents'} left out without one"))
-        facts.append(("keywords", f"{unshared} left out with none that another document has"))
+        facts.append(("keywords", f"{without or 'no documents'} filtered out because they have no keyword"))
+        facts.append(("keywords", f"{unshared} filtered out because no other document has their keywords"))
     return [*facts, *exported(recipe, done, folder=folder), *warned(recipe, done, named=named)]
 
 
@@ -100,14 +100,15 @@ def exported(
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
         train, total = rows.train.sequences, rows.left_out + sum(split.sequences for split in rows.splits.values())
-        neither = f"{rows.left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
-        few = f"; few are left to train on: {FEWER_LEFT_OUT}" if rows.left_out > train else ""
+        of_total = f"{rows.left_out:,} of {counted(total, 'sequence')}"
+        neither = f"{of_total} are in neither split, because they share a chunk with validation"
+        few = f"; this leaves few for training: {FEWER_LEFT_OUT}" if rows.left_out > train else ""
         facts.append(("left out", f"{neither}{few}"))
     return facts
 
 
 def warned(recipe: Recipe, done: Artifacts, *, named: str) -> list[tuple[str, str]]:
-    """Return what looks poor in the run `named`, as (name, value), or that nothing does; nothing if it was not measured."""
+    """Return the data-quality warnings of the run `named`, as (name, value), or that all checks passed; none if not measured."""
     if stats.STATISTICS not in done:
         return []
     measured = stats.read(done[stats.STATISTICS])
@@ -139,7 +140,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
 
 
 def run_of(written: Exported) -> Json:
-    """Return what a run made, and where."""
+    """Return the result of a run and its paths."""
     (run,) = written.runs
     return {
         "run": str(run.path),
@@ -151,7 +152,7 @@ def run_of(written: Exported) -> Json:
 
 
 def export_of(written: Exported) -> Json:
-    """Return what was exported, and where."""
+    """Return the result of an export and its paths."""
     recipe, rows = written.recipe, written.rows
     room = recipe.export.pack or written.longest
     warnings = list(written.stats.warnings if written.stats else ())

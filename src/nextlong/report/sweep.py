@@ -1,4 +1,4 @@
-"""Sweep: one recipe over a grid of values, in one run directory: a variant a grid point, `RUN@NAME`, and a table of all.
+"""Sweep: run one recipe over a grid of values in one run directory: one variant (`RUN@NAME`) per grid point, and a table.
 
 A grid point with the recipe's own settings is the variant that `RUN` opens. All variants are validated before any runs.
 Shared steps are cached, so an interrupted sweep resumes.
@@ -48,7 +48,7 @@ class _GridPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of a variant: its statistics, or why there are none. `new_core_seconds` is the work of all workers on new steps."""
+    """The result of a variant: its statistics or its error. `new_core_seconds` is the time of all workers on new steps."""
 
     variant: _GridPoint
     new_core_seconds: float
@@ -63,28 +63,27 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
     Raises RecipeError naming all that are no recipes.
     """
     axes: dict[str, list[Any]] = {}
-    for asked in over:
-        key, equals, raw = asked.partition("=")
+    for axis in over:
+        key, equals, raw = axis.partition("=")
         try:
             values = yaml.safe_load(f"[{raw}]")
         except (yaml.YAMLError, ValueError):
-            cure = "quote what holds a comma"
-            raise RecipeError(f"--over {asked!r}: {raw!r} is not a list of YAML values; {cure}") from None
+            cure = "quote values that contain a comma"
+            raise RecipeError(f"--over {axis!r}: {raw!r} is not a list of YAML values; {cure}") from None
         if not key or not equals or not values:
-            raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
+            raise RecipeError(f"--over {axis!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
         if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
-            raise RecipeError(f"--over {asked!r}: the value {repeated[0]!r} stands twice; name each once")
+            raise RecipeError(f"--over {axis!r}: the value {repeated[0]!r} is given twice; give each value once")
         if key in axes:
-            raise RecipeError(f"--over names a key twice ({key}); give it all its values at once")
+            raise RecipeError(f"--over {key} is given twice; give all its values in one --over")
         axes[key] = values
-    recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
+    recipe = Recipe.load(path, overrides=overrides)  # so that a mistake in the file itself is reported once
     if "run_dir" in axes:
-        raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
+        raise RecipeError("--over run_dir: the variants of a sweep share one run directory; sweep another key")
     if recipe.name is not None:
-        cure = "leave it null"
-        raise RecipeError(f"name={recipe.name}: the points of a sweep are variants with names of their own; {cure}")
+        raise RecipeError(f"name={recipe.name}: a sweep names its variants itself; set name to null")
     if recipe.export.push is not None:
-        raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
+        raise RecipeError("export.push: the variants of a sweep would overwrite each other's files; set it to null")
     checked, mistakes = [], []
     for combination in itertools.product(*axes.values()):
         settings = dict(zip(axes, combination, strict=True))
@@ -100,7 +99,7 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
     names = [point.name for point in checked]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RecipeError(f"two variants of --over would both be recorded as {twice}; run them as two sweeps")
+        raise RecipeError(f"two variants of --over would have the same name, {twice}; run them as two sweeps")
     return checked
 
 
@@ -132,7 +131,7 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
 
 
 def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = None) -> Iterator[_Outcome]:
-    """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone."""
+    """Run one variant after the other and yield the outcome of each; a NextlongError ends only its own variant."""
     for variant in variants:
         run_dir = variant.recipe.run_path
         before = set(run_dir.glob(f"*/{store.MANIFEST}"))
@@ -149,7 +148,7 @@ def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = 
 
 
 def show(outcomes: Sequence[_Outcome], console: Console) -> None:
-    """Print one line a variant, a column for each swept key; above, once, what is the same in all, below why any failed."""
+    """Print one line per variant with the swept keys; above it the values that are the same in all, below it the failures."""
     numbers = rows(outcomes)
     same = compare.show_same(numbers, _TABLE[1:], console)
     shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in numbers))]
@@ -160,15 +159,15 @@ def show(outcomes: Sequence[_Outcome], console: Console) -> None:
         (name, settings, recipe), stats = outcome.variant, outcome.stats
         cells = [compare.text_of(row.get(key)) for key in shown] if stats else ["failed", *"–" * (len(shown) - 1)]
         lines.append([*map(word, settings.values()), *cells, f"{outcome.new_core_seconds:,.1f}"])
-        asked = recipe.compose.sequences
+        requested = recipe.compose.sequences
         if outcome.error:
             notes.append(f"{name}: {outcome.error}")
-        elif stats and isinstance(asked, int) and stats.sequences < asked:
-            notes.append(f"{name}: {stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})")
+        elif stats and isinstance(requested, int) and stats.sequences < requested:
+            notes.append(f"{name}: {stats.sequences:,} of {requested:,} sequences ({outcome.why_fewer})")
     headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_core_seconds"]
     between = "\n" if console.is_terminal else " "
     tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
-    # What a line of the table has no room for: what must be said of a method, and why a variant failed.
+    # What does not fit into the table: the description of a method, and the error of a variant.
     recipes = [outcome.variant.recipe for outcome in outcomes]
     of_methods = sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     for note in (*of_methods, *notes):

@@ -1,7 +1,7 @@
-"""Tables, and all else that commands print: titles, pairs, facts and messages look the same in each.
+"""Tables, and everything else that commands print: titles, pairs, facts and messages look the same in all of them.
 
-On a terminal in colour and wrapped between words at its edge; elsewhere plain text, one record a line. Text of the user's comes
-into a cell by `cell`, so that neither its markup nor its control characters reach the terminal.
+A terminal gets colours and wrapped lines, a pipe plain text with one record per line. Text of the user enters a table through
+`cell`, so that neither its markup nor its control characters reach the terminal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from nextlong.text import HANGING, wrapped
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\t\n")
 _GAP_CELLS = 2  # between two columns
-_HEADING_CELLS = 24  # of a heading; what is longer goes on below
+_HEADING_CELLS = 24  # of a heading; a longer one is wrapped
 _NAME_CELLS = 24  # of a name before its value
 _LEAST_CELLS = 8  # of a column that gives way
 _LEAST_FACT_CELLS = 20
 _COMMANDS = ("look", "one of them", "its text", "longer")  # facts whose values are to be copied
-_PIPE_CELLS = 400  # wide enough that a pipe loses nothing to a narrow terminal that is not there
+_PIPE_CELLS = 400  # of a line in a pipe, which no terminal limits
 
 
 class PipeConsole(Console):
-    """A console that leaves a reader who has gone to the caller; rich ends the process with exit code 1."""
+    """A console that raises BrokenPipeError when its reader has gone; rich itself would end the process with exit code 1."""
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError."""
@@ -53,9 +53,9 @@ def say(message: str, console: Console, *, style: str = "", label: str = "") -> 
 
 
 def show_facts(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
-    """Print (name, value), one a line; the values stand below those `beside` which were printed before.
+    """Print (name, value) pairs, one per line, aligned with those in `beside`, which were printed before.
 
-    On a terminal what is said in words goes on below itself; commands stay whole.
+    On a terminal long values are wrapped; commands stay on one line so that they can be copied.
     """
     width = max(len(name) for name, _ in (*facts, *beside)) + 2
     for name, value in facts:
@@ -71,7 +71,7 @@ def show_title(title: str, console: Console) -> None:
 
 
 def show_pairs(title: str, rows: Sequence[tuple[str, str]], console: Console) -> None:
-    """Print names and values under a title; on a terminal a long value goes on below itself."""
+    """Print names and values under a title; on a terminal long values are wrapped."""
     show_title(title, console)
     block = table()
     block.show_header = False
@@ -89,7 +89,7 @@ def cell(text: str) -> str:
 
 
 def tail(text: str, cells: int) -> str:
-    """Return text cut at its left to so many cells: of long paths and ids the end tells them apart."""
+    """Return text shortened to `cells` at its left, because long paths and ids differ at their ends."""
     return text if len(text) <= cells else f"…{text[len(text) - max(0, cells - 1) :]}"
 
 
@@ -99,19 +99,19 @@ def visible(text: str) -> str:
 
 
 def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
-    """Return one row: cells to the right of their column's width, one more than there are widths to the left."""
+    """Return one row: cells aligned to the right in their widths, and a last one without a width."""
     aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
     return Text("  ".join([*aligned, *(" ".join(visible(text).split()) for text in cells[len(widths) :])]))
 
 
 def show_line(row: Text, console: Console) -> None:
-    """Print a row at once: cut at the edge of a terminal, whole where there is none."""
+    """Print a row at once; a terminal cuts it at its edge, a pipe gets all of it."""
     is_cut = console.is_terminal
     console.print(row, no_wrap=True, overflow="ellipsis" if is_cut else "ignore", crop=is_cut)
 
 
 def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
-    """Let only `columns`, in this order, give way on a narrow terminal: numbers cut to an ellipsis tell nothing."""
+    """Shrink only `columns`, in this order, on a narrow terminal, because a number cut to an ellipsis is useless."""
     if not console.is_terminal:
         return
     gaps = 2 * (len(filled.columns) - 1)
@@ -128,7 +128,7 @@ def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
 def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, names: int) -> None:
     """Print a table of plain text; columns beyond the edge of a terminal follow in blocks below.
 
-    The first `names` columns say what a row is: they stand to the left and in every block.
+    The first `names` columns name the rows and are repeated in every block.
     """
     widths = [  # of each column, in cells
         max(min(_HEADING_CELLS, max(map(cell_len, heading.split("\n")))), *(cell_len(row[place]) for row in rows))
@@ -154,7 +154,7 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
 
 
 def show(filled: Table, console: Console) -> None:
-    """Print a table; where there is no terminal, as wide as its text, without blanks at the ends of lines."""
+    """Print a table; in a pipe it is as wide as its text, without trailing spaces."""
     if console.is_terminal:
         console.print(filled)
         return

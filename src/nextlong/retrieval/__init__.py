@@ -1,1 +1,1 @@
-"""Retrieval: chunks → vectors → index → candidates; and which texts are near-duplicates."""
+"""Retrieval: chunks → vectors → candidates, near-duplicates, and the sample of meta-documents."""

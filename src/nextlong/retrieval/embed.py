@@ -1,12 +1,12 @@
-"""Embed: one unit vector a chunk, and one a document.
+"""Embed chunks and documents as unit vectors.
 
-In:  DOCUMENTS and CHUNKS, and an encoder, which `prepare` may have fitted or tried.
-Out: VECTORS, float16 (rows, dimensions), row i for chunk row i; unit length, so that inner product is cosine. Half precision
-     is enough for mining: it moves a cosine by less than 0.001. With a shortlist, the vectors of all other chunks are zero.
+In:  DOCUMENTS and CHUNKS, and an encoder, which its preparation step may have fitted or tried.
+Out: VECTORS, float16 (rows, dimensions), row i for chunk row i, of unit length, so that the inner product is the cosine.
+     Half precision changes a cosine by less than 0.001. With a shortlist, the vectors of all other chunks are zero.
 
-A task of a transformer takes a slice of a shard: a shard may take hours. A task on the last of a shard's slices then joins them.
-Which texts are encoded together shows in the last digits, so the slices depend on the shards and on the `ExecutionResult`,
-never on the workers.
+A shard may take a transformer hours, so its task embeds only a slice, and a joining task follows the last slice of each
+shard. The last digits of a vector depend on which texts are encoded together, so slices depend only on the shards and
+the `ExecutionResult`, never on the workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,36 +29,34 @@ from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
-Shard = tuple[
-    Path, Path, Path | None
-]  # its DOCUMENTS, its CHUNKS, and which of these are on a shortlist if there is one
-Prepared = Path | ExecutionResult | None  # the stem of a fitted encoder, or how a model runs
+_Shard = tuple[Path, Path, Path | None]  # the DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard
+_Prepared = Path | ExecutionResult | None  # the stem of a fitted encoder, or how a model runs
 
-_BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
+_BLOCK_CHUNKS: Final = 4096  # encoded at a time: an encoder sorts them by length, or keeps several requests in flight
 _LENGTH_TOLERANCE: Final = 1e-2
-_LEAST_TASKS: Final = 16  # of a small corpus cut into slices
+_LEAST_TASKS: Final = 16  # into which a small corpus is sliced
 _AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
-_LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
+_LEAST_LENGTH: Final = 1e-3  # of a mean vector; a shorter one is rounding noise of chunks in opposite directions
 
 
 class EmbedResult(TaskResult):
-    """Chunks of a shard, or of a slice of one, that were embedded, and the width of their vectors."""
+    """The number of embedded chunks of a shard or slice, and the width of their vectors."""
 
     chunks: int
     dimensions: int
 
 
 def embed_rows(
-    out: Path, shard: Shard, encoder: recipe.Encoder, prepared: Prepared = None, some_rows: slice = slice(None)
+    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: _Prepared = None, some_rows: slice = slice(None)
 ) -> EmbedResult:
-    """Embed some of the rows of a shard that are embedded: all chunks, or those on its shortlist if there is one.
+    """Embed the chunks of a shard that are embedded (all, or the shortlisted), or `some_rows` of these.
 
-    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or if an execution says how, `{out}.slice.npy` of the rows alone.
-    Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
+    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or `{out}.slice.npy` if `prepared` is an ExecutionResult. Raises
+    EncoderError, naming chunk and document, for a vector that is not finite, not of unit length or of the wrong width.
     """
     model, (documents, chunks, shortlist) = _loaded(encoder, prepared), shard
     rows = embedded_rows(chunks, shortlist)[some_rows]
@@ -80,8 +78,8 @@ def embed_rows(
             if what:
                 ids = rows[done + place : done + place + 1]
                 ((document, ordinal),) = chunk_names(ids, documents=[documents], chunks=[chunks])
-                where = f"{document} · chunk {ordinal}"
-                raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
+                source = f"{document} · chunk {ordinal}"
+                raise EncoderError(f"encoder.model={encoder.model} gave {source} {what}; {kind_of(encoder).cure}")
             yield vectors.astype("<f2")
 
     if not isinstance(prepared, ExecutionResult):
@@ -90,15 +88,15 @@ def embed_rows(
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(out: Path, shard: Shard, *, tasks: Sequence[int], dimensions: int) -> EmbedResult:
-    """Write `{out}.vectors.npy` of a shard from the slices that these tasks wrote, in their order."""
-    folder = out.parent.parent  # this task's own is inside it
+def join_slices(out: Path, shard: _Shard, *, tasks: Sequence[int], dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` of a shard from the slices that the given tasks wrote, in order."""
+    folder = out.parent.parent  # `out` is inside this task's private folder
     slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
     return _write_vectors(out, slices, shard, dimensions)
 
 
-def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: Shard, dimensions: int) -> EmbedResult:
-    """Write `{out}.vectors.npy` block by block: the vectors of the rows of a shard that are embedded, zero for all others."""
+def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Shard, dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` block by block: the vectors of the embedded rows of a shard, and zeros for all others."""
     _, path, shortlist = shard
     rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
     written = done = 0
@@ -116,21 +114,21 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: Shar
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
-    # One worker embeds many shards or slices; the model is loaded once.
+def _loaded(encoder: recipe.Encoder, prepared: _Prepared) -> LoadedEncoder:
+    # A worker embeds many shards or slices, and loads the model once.
     if not isinstance(prepared, ExecutionResult):
-        return load_encoder(encoder, fitted=prepared)
-    model = load_encoder(encoder, dtype=prepared.dtype, threads=prepared.threads)
+        return kind_of(encoder).load(encoder, fitted=prepared, dtype=None, threads=None)
+    model = kind_of(encoder).load(encoder, fitted=None, dtype=prepared.dtype, threads=prepared.threads)
     device = getattr(model, "device", prepared.device)
     if device != prepared.device:
         cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"
-        tried = f"was tried on {prepared.device}, and this task would run it on {device}, which gives other vectors"
+        tried = f"was tried on {prepared.device}, but this task would run on {device}, which gives different vectors"
         raise EncoderError(f"encoder.model={encoder.model} {tried}; {cure}")
     return model
 
 
 def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, slice]]:
-    """Return shard and rows of each slice; small corpora are cut finer, to give all workers something."""
+    """Return the shard and the rows of each slice; a small corpus is cut into at least `_LEAST_TASKS` slices."""
     finest = -(-sum(row_counts) // _LEAST_TASKS)
     finest += -finest % execution.call_chunks
     size, counts = max(execution.call_chunks, min(execution.task_chunks, finest)), enumerate(row_counts)
@@ -140,7 +138,7 @@ def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tup
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
-    """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean `of` its chunks' vectors or the first."""
+    """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean of the chunk vectors, or the first one."""
     doc_rows, first, counts = np.unique(read_chunks(chunks)["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
     shape = (len(doc_rows), chunk_vectors.shape[1])
@@ -149,15 +147,15 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
         ends = np.append(0, np.cumsum(counts))
         for low, high in runs_within(counts, _AVERAGED_CHUNKS):
             begun = int(ends[low])
-            unit = chunk_vectors[first[low:high]]
+            units = chunk_vectors[first[low:high]]
             if of == "mean":
                 rows = chunk_vectors[begun : ends[high]].astype(np.float32)
                 sums = np.add.reduceat(rows, first[low:high] - begun, axis=0)
                 lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-                # Where the vectors of a document cancel out, the mean has no direction, and the first stands for it.
+                # Where the chunk vectors of a document cancel out, the mean has no direction, and the first vector is used.
                 has_direction = lengths > _LEAST_LENGTH * counts[low:high, None]
-                unit = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), unit.astype(np.float32))
-            file.write(unit.astype("<f2").tobytes())
+                units = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), units.astype(np.float32))
+            file.write(units.astype("<f2").tobytes())
     return TaskResult()
 
 
@@ -166,7 +164,7 @@ def _values(amounts: Amounts) -> float:
 
 
 def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> Step:
-    """The chunks → whatever the encoder needs of them before the first is embedded; nothing for some."""
+    """Return the step that prepares the encoder before the first chunk is embedded; some encoders need none."""
     kind = kind_of(encoder)
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -179,7 +177,7 @@ def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> S
 
 
 def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
-    """CHUNKS, all or those on the shortlist → VECTORS: by shards, or by slices of them where the encoder asks for that."""
+    """Return the step from CHUNKS, all or the shortlisted, to VECTORS: by shards, or by slices if the encoder needs them."""
     kind = kind_of(encoder)
     inputs = (ingest, chunk, prepared) if shortlist is None else (ingest, chunk, prepared, shortlist)
 
@@ -192,15 +190,16 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
             return Work([partial(embed_rows, shard=shard, encoder=encoder, prepared=fitted) for shard in shards])
         execution = done["encoder"].result(ExecutionResult)
         embed = partial(embed_rows, encoder=encoder, prepared=execution)
-        slices = slices_of([len(embedded_rows(its, mark)) for _, its, mark in shards], execution)
+        slices = slices_of([len(embedded_rows(chunks, mark)) for _, chunks, mark in shards], execution)
         each = [partial(embed, shard=shards[number], some_rows=rows) for number, rows in slices]
+        # (shards + 1,): the first slice of each shard; slices are ordered by shard.
+        bounds = np.searchsorted([number for number, _ in slices], np.arange(len(shards) + 1)).tolist()
 
-        def join(number: int, shard: Shard) -> Join:
-            members = [task for task, (of_shard, _) in enumerate(slices) if of_shard == number]
+        def join(shard: _Shard, members: range) -> Join:
             task = partial(join_slices, shard=shard, tasks=members, dimensions=execution.dimensions)
             return Join(members, lambda _: task, replaces=True)
 
-        joins = [join(number, shard) for number, shard in enumerate(shards)]
+        joins = [join(shard, range(*of_shard)) for shard, of_shard in zip(shards, pairwise(bounds), strict=True)]
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
     needs, version = kind.resources(encoder), 1
@@ -212,7 +211,7 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
 
 
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
-    """VECTORS → one vector a document."""
+    """Return the step from VECTORS to one vector a document."""
 
     def disk(amounts: Amounts) -> float:
         return amounts.kept_documents * (amounts.dimensions + 8)

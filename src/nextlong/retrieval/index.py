@@ -1,9 +1,9 @@
-"""Index: choose an index and train it, fill it shard by shard, tune it on the recipe's own queries.
+"""Build the search index: choose and train it, fill it shard by shard, and tune it on the recipe's own queries.
 
-In:  VECTORS, the queries of a recipe and how many neighbours each gets.
-Out: a trained template, its filled shards, and the number of clusters to visit for the promised recall, which was measured.
+In:  VECTORS, the queries, and the number of neighbours that each query gets.
+Out: a trained template, the filled parts, and the number of clusters to visit for the required recall, which is measured.
 
-A recipe that names `exact` has none of these steps; where `auto` chooses it, the step `index` says why, and the others do nothing.
+A recipe that sets `exact` has none of these steps. If `auto` chooses exact search, `index` records why; the others are empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Files, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import costs, ivf
@@ -28,12 +28,12 @@ from nextlong.text import Json, counted
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
-# How many neighbours a query gets: {"neighbours": n}, or {"chars": c}, as many documents as hold c characters in this corpus.
+# The neighbours of a query: {"neighbours": n}, or {"chars": c}, as many documents as hold c characters in this corpus.
 NeighbourCount = Mapping[str, float]
 
 
 class _IndexResult(TaskResult):
-    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one how many clusters it has."""
+    """The chosen index, `exact` or a FAISS factory string, the reason, and the number of its clusters."""
 
     index: str
     why: str
@@ -42,15 +42,15 @@ class _IndexResult(TaskResult):
 
 
 def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
-    """Return how many neighbours each query gets in this corpus."""
+    """Return the number of neighbours of each query in this corpus."""
     if "neighbours" in neighbours:
         return int(neighbours["neighbours"])
     documents = done["documents"].result(DrawResult)
     return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
 
 
-def vectors_of(done: Artifacts) -> list[Path]:
-    """Return the vectors that are searched: of documents if a method searches for these, else of chunks."""
+def vectors_of(done: Artifacts) -> Files:
+    """Return the files of the searched vectors: of documents if the method searches for documents, else of chunks."""
     return done["document_vectors" if "document_vectors" in done else "embed"].files("vectors.npy")
 
 
@@ -62,7 +62,7 @@ def queries_of(done: Artifacts) -> Path:
 
 
 def index_steps(search: Search, vectors: Step, queries: Step, neighbours: NeighbourCount, *, seed: int) -> list[Step]:
-    """Return the steps that build an index over `vectors` for `queries`, a step that sampled them; none for exact search."""
+    """Return the steps that build an index over `vectors` for the queries of the step `queries`; none for exact search."""
     if search.index != AUTO and not index_kind(search.index).is_built:
         return []
     is_auto = search.index == AUTO
@@ -75,7 +75,7 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
         return [partial(_choose_and_train, vectors=vectors_of(done), search=search, seed=seed, **load)]
 
     def part_bounds(done: Artifacts) -> list[int]:
-        # Where the shards of each part of the index begin, and their end.
+        # The first shard of each part of the index, and the end of the last part.
         shards = len(vectors_of(done))
         parts = costs.parts(done["index"].result(_IndexResult).vectors, shards)
         return list(map(int, np.linspace(0, shards, parts + 1)))
@@ -91,14 +91,14 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
         if is_exact(done):
             return Work([])
         files, bounds, k = index_files(done), part_bounds(done), count_neighbours(neighbours, done)
-        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": seed, "k": k}
-        tasks = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
-        each = [
-            partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **given)
-            for low, high in pairwise(np.linspace(0, len(files.lists), tasks + 1).astype(int).tolist())
+        common: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": seed, "k": k}
+        count = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
+        tasks_of_blocks = [
+            partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **common)
+            for low, high in pairwise(np.linspace(0, len(files.lists), count + 1).astype(int).tolist())
         ]
-        tune = partial(ivf.tune, blocks=tasks, target=search.recall, **given)
-        return Work(each, [Join(range(tasks), lambda _: tune, replaces=True)])
+        tune = partial(ivf.tune, blocks=count, target=search.recall, **common)
+        return Work(tasks_of_blocks, [Join(range(count), lambda _: tune, replaces=True)])
 
     config: Json = {"index": search.index, "seed": seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
@@ -110,13 +110,13 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
 
 
 def is_exact(done: Artifacts) -> bool:
-    """Say whether a run searches exactly: its recipe names `exact`, or `auto` chose it."""
+    """Return whether a run searches exactly: its recipe sets `exact`, or `auto` chose it."""
     return "index" not in done or not index_kind(done["index"].result(_IndexResult).index).is_built
 
 
 def index_files(done: Artifacts) -> IndexFiles:
-    """Return what mining opens: the index, tuned once `tune` is done, or the vectors themselves."""
-    vectors = tuple(vectors_of(done))
+    """Return the files that mining opens: the index, tuned once `tune` is done, or the vectors themselves."""
+    vectors = vectors_of(done)
     if is_exact(done):
         return IndexFiles(EXACT, vectors)
     bounds = done["index_shards"].files(".bounds.npy")
@@ -127,7 +127,7 @@ def index_files(done: Artifacts) -> IndexFiles:
 
 
 def describe_choice(done: Artifacts) -> str:
-    """Return which search a finished run chose, and why; empty where it had no choice."""
+    """Return the search that a finished run chose and the reason; empty where the recipe left no choice."""
     return f"{describe_recall(done) or EXACT}; {done['index'].result(_IndexResult).why}" if "index" in done else ""
 
 
@@ -147,10 +147,7 @@ def describe_recall(done: Artifacts) -> str:
 def _choose_and_train(
     out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
 ) -> _IndexResult:
-    """Choose between exact search and an index, if the recipe leaves it open, and train the index: `{out}.template.faiss`.
-
-    Raises RecipeError for an index that does not fit the vectors.
-    """
+    """Choose exact search or an index under `auto`; train an index, `{out}.template.faiss`. Raises RecipeError if none fits."""
     shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "set by search.index"
@@ -164,9 +161,9 @@ def _choose_and_train(
     factory = ivf.fitted(factory, vectors=count)
     try:
         clusters = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
-    except RuntimeError as error:  # FAISS's only kind
+    except RuntimeError as error:  # FAISS raises no other class
         raise RecipeError(
-            f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
-            f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
+            f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS reports "
+            f"{str(error).rpartition(': ')[2]!r}; choose another index, or auto"
         ) from None
     return _IndexResult(index=factory, why=why, vectors=count, clusters=clusters)

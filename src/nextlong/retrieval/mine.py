@@ -1,10 +1,10 @@
-"""Mine: find the chunks nearest to each chunk of the sampled documents, or the documents nearest to a document.
+"""Mine candidates: the chunks nearest to each meta-chunk, or the documents nearest to a document (paper §3.1.2).
 
-In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product is cosine), an index over them.
-Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is excluded (paper §3.1.2).
+In:  META_DOCUMENTS or ids of documents; VECTORS, of unit length, so that the inner product is the cosine; an index.
+Out: CANDIDATES, descending by cosine. A query's own document, which would be nearest, is excluded.
 
-A small corpus is searched by one task for each range of queries, which reads all vectors. Exact search of a large one reads
-them once, block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
+In a small corpus, a task searches all vectors for a range of queries. Exact search of a large corpus reads the vectors once,
+block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
-_BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
-_BLOCK_BYTES = 1 << 31  # of vectors that a task of a large exact search holds in memory
+_BATCH = 8192  # queries searched for at a time, which bounds memory for a document of a million chunks
+_BLOCK_BYTES = 1 << 31  # vectors that a task of a large exact search holds in memory
 _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST = 1 << 14, 1 << 20
-# Of a query's k, in a sample: with 6 standard deviations' margin some 4 k vectors reach the bound. The sample of more than
-# _SAMPLE_AT_MOST / 8 · k vectors has fewer of them, so that the margin is larger: `_scanned`.
+# Expected in a sample of a query's k nearest: with a margin of 6 standard deviations, about 4 k vectors reach the bound.
+# For more than _SAMPLE_AT_MOST / 8 · k vectors the sample has fewer of the k, and the margin is larger: see `_scanned`.
 _SAMPLED_NEIGHBOURS = 8
-# Of a task of `least_scores`, which reads the whole sample, 2 GB at 1,024 dimensions, and multiplies it for a minute. With tasks of
-# MOST_QUERIES the step took 31 % of the time of 64 nodes at 10^8 chunks and 200,000 sequences (bench/simulate.py).
+# Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024 dimensions) and multiplies it for a
+# minute. With MOST_QUERIES a task, it took 31 % of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
 _LEAST_QUERIES = 2048
 
 
 _Paths = Sequence[Path]
-_Scans = tuple[_Paths, _Paths]
+_Scans = tuple[_Paths, _Paths]  # files of `_find_least_scores` in the order of queries, stems of `_scan_block`
 _Queries = tuple[Path, int, int]  # a file of queries, and the first and last of its rows
 
 
 def _corpus_blocks(vectors: _Paths) -> list[range]:
-    """Return the shards of each block that one task searches for all queries; none where one block holds all."""
+    """Return the shards of each block of the corpus; none where one block holds all vectors."""
     blocks = [range(*run) for run in lookup.runs_within([path.stat().st_size for path in vectors], _BLOCK_BYTES)]
     return blocks if len(blocks) > 1 else []
 
@@ -59,7 +59,7 @@ def _sample_size(k: float, total: float) -> int:
 
 
 def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int) -> TaskResult:
-    """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
+    """Write `{out}.least.npy`, float32 (queries,): a cosine that somewhat more than `k` vectors reach, for each query."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
     guess_Q = None
@@ -73,17 +73,18 @@ def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int)
 def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
-    Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries one after the other; those of q are [ends[q], ends[q + 1]).
+    Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries; those of query q are [ends[q], ends[q + 1]) (`{out}.ends.npy`).
     """
-    index = exact.open_exact(IndexFiles(EXACT, tuple(vectors)), block=block)
+    index = exact.open_exact(IndexFiles(EXACT, vectors), block=block)
     query_ids, exclude, _ = read_queries(queries)
     least_Q = np.concatenate([np.load(path) for path in least])
     ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for low in range(0, len(query_ids), _BATCH):
         part = slice(low, low + _BATCH)
         queries_QD = lookup.vectors(query_ids[part], vectors)
-        found = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
-        ids, scores = ids + found[0], scores + found[1]
+        block_ids, block_scores = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
+        ids += block_ids
+        scores += block_scores
     ends = np.cumsum([*map(len, ids)])  # (queries + 1,), from 0 on
     for name, column in (("ids", np.concatenate(ids)), ("scores", np.concatenate(scores)), ("ends", ends)):
         np.save(f"{out}.{name}.npy", column)
@@ -93,10 +94,7 @@ def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, blo
 def _mine_block(
     out: Path, queries: _Queries, index: IndexFiles, *, k: int, scans: _Scans | None = None, shortlist: _Paths = ()
 ) -> MineResult:
-    """Find the candidates of queries; writes `{out}.candidates.arrow`.
-
-    `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`.
-    """
+    """Find the candidates of `queries`, or merge those of `scans`; write `{out}.candidates.arrow`."""
     ids, exclude, before = read_queries(*queries)
     opened_index = index_kind(index.index).open(index)
     candidates, judged, shortlisted = 0, 0, 0
@@ -108,11 +106,11 @@ def _mine_block(
                 neighbours, scores = opened_index.search(queries_QD, k, exclude=exclude[part])
             else:
                 (neighbours, scores), again = _merge(*scans, before + low, queries_QD, k)
-                # The sample bounded these too high, about one in a billion.
-                redone = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
-                for query, row_ids, row_scores in zip(again.tolist(), *redone, strict=True):
+                # The bound was too high for these queries, about one in a billion.
+                searched_again = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
+                for query, row_ids, row_scores in zip(again.tolist(), *searched_again, strict=True):
                     neighbours[query], scores[query] = row_ids, row_scores
-            if shortlist:  # the vectors of chunks that were not embedded are zero: candidates have a positive cosine
+            if shortlist:  # chunks that were not embedded have zero vectors, so candidates must have a positive cosine
                 counts = [int(np.count_nonzero(row > 0)) for row in scores]  # descending
                 neighbours = [row[:count] for row, count in zip(neighbours, counts, strict=True)]
                 scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
@@ -129,10 +127,10 @@ def _mine_block(
 def _merge(
     least: _Paths, blocks: _Paths, first: int, queries_QD: NDArray[np.float32], k: int
 ) -> tuple[Neighbours, NDArray[np.int64]]:
-    """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have hidden some."""
+    """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have been too high."""
     count, dimensions = queries_QD.shape
     least_Q = np.concatenate([np.load(path) for path in least])[first : first + count]
-    parts = []  # of each block: where its neighbours of each query end, their ids and scores
+    parts = []  # of each block: the ends of its neighbours by query, their ids and their scores
     for stem in blocks:
         ends = np.load(f"{stem}.ends.npy", mmap_mode="r")[first : first + count + 1]
         ids, scores = (opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores"))
@@ -145,7 +143,7 @@ def _merge(
         best = np.lexsort((ids, -scores))[:k]
         neighbours.append(ids[best])
         cosines.append(scores[best])
-        # A block compared rough scores with the bound: certain is only what lies above it by more than their error.
+        # Blocks compare rough scores with the bound, so only neighbours above it by more than the rounding error are certain.
         kth = scores[best[-1]] if len(best) == k else -np.inf
         if kth - exact.ROUNDING * exact.rounding_error(dimensions) < least_Q[query] and least_Q[query] > -np.inf:
             again.append(query)
@@ -153,13 +151,13 @@ def _merge(
 
 
 def _block_count(amounts: Amounts) -> float:
-    """Return in how many blocks exact search reads a large corpus; 0 where it is searched in one piece."""
+    """Return the number of blocks in which exact search reads a large corpus; 0 where it is searched in one piece."""
     count = 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES
     return max(1.0, min(amounts.shards, count)) if amounts.index == EXACT and count > 1 else 0.0
 
 
 def _scanned(amounts: Amounts) -> float:
-    """Return how many neighbours the blocks keep: what reaches the bounds, at most k of each query in each block."""
+    """Return how many neighbours the blocks keep: those that reach the bounds, at most k of each query in each block."""
     k = min(amounts.neighbours, amounts.vectors)
     if not k or not _block_count(amounts):
         return 0.0
@@ -170,7 +168,7 @@ def _scanned(amounts: Amounts) -> float:
 
 
 def read_bytes(amounts: Amounts) -> float:
-    """Return the bytes of vectors that a search reads: all of them for each range of queries, or once, block by block."""
+    """Return the bytes of vectors that a search reads: all vectors for each range of queries, or once, block by block."""
     vectors, queries = (2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries))
     if _block_count(amounts):
         return vectors + queries * _block_count(amounts)  # each block's task reads the queries' own vectors
@@ -178,13 +176,13 @@ def read_bytes(amounts: Amounts) -> float:
 
 
 def _products(amounts: Amounts) -> float:
-    """Return the products of a search; keeping a neighbour takes as long as some of them."""
+    """Return the cost of a search in multiply-adds, including the time that keeping the neighbours takes."""
     products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
-    return products + amounts.all_neighbours * costs.FOUND_S / costs.PRODUCT_S
+    return products + amounts.all_neighbours * costs.FOUND_PRODUCTS
 
 
 def _search_memory(amounts: Amounts) -> float:
-    """Return the bytes that a task holds: the best so far of as many queries as `Best` holds at most, scores, candidates."""
+    """Return the peak memory of a task: the best neighbours so far (at most what `Best` holds), scores and candidates."""
     queries = min(amounts.queries, MOST_QUERIES)
     return min(36 * amounts.neighbours * queries, 200e6) + 12 * amounts.neighbours * queries + 64e6
 
@@ -220,9 +218,7 @@ _SCAN = costs.of_products(
     reads=_if_blocks(read_bytes),
 )
 _MINE = costs.of_products(
-    work=lambda amounts: (
-        _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _block_count(amounts) else _products(amounts)
-    ),
+    work=lambda amounts: _scanned(amounts) * costs.FOUND_PRODUCTS if _block_count(amounts) else _products(amounts),
     disk="all_neighbours",
     bytes=12,
     tasks=_tasks,
@@ -234,13 +230,13 @@ _MINE = costs.of_products(
 def mine_steps(
     search: Search, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
 ) -> list[Step]:
-    """VECTORS → CANDIDATES of the queries, by the index that the steps `before` built, or exactly; the last step is `name`.
+    """Return the steps from VECTORS to CANDIDATES of the queries; `before` built an index or a shortlist; the last is `name`.
 
-    The others search by blocks of the corpus; one block leaves them without tasks. Or `before` chose the chunks with vectors.
+    The others search by blocks of the corpus; they have no tasks where one block holds all vectors.
     """
-    given = (vectors, queries, *before)
+    shared = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
-    unbuilt = None  # an index of another package, which reads the vectors as they are stored
+    unbuilt = None  # an index of another package, which reads the stored vectors directly
     if search.index not in (AUTO, EXACT) and not index_kind(search.index).is_built:
         unbuilt = search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
@@ -265,14 +261,14 @@ def mine_steps(
             scans = done["least_scores"].files(".least.npy"), stems
         k = count_neighbours(neighbours, done)
         mine = partial(_mine_block, index=files, k=k, scans=scans, shortlist=marks)
-        each = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
-        return Work(each, gpu="unused" if index_kind(files.index).is_built or scans else None)
+        searches = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
+        return Work(searches, gpu="unused" if index_kind(files.index).is_built or scans else None)
 
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
     if search.index in (AUTO, EXACT):
-        least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
-        scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
+        least = Step("least_scores", 2, config, shared, least_tasks, estimate=_LEAST)
+        scan = Step("scan", 1, config, (*shared, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
         scanning = [least, scan]
-    inputs = (*given, *scanning)
+    inputs = (*shared, *scanning)
     return [*scanning, Step(name, 5, config, inputs, tasks, MineResult, resources=resources, estimate=_MINE)]

@@ -1,6 +1,8 @@
-"""Sample: which documents are extended or searched for, and which ranges of them one task takes.
+"""Sample the meta-documents, or list all documents, and divide the queries into tasks.
 
-In:  CHUNKS, content hashes and lengths of all documents. Out: META_DOCUMENTS, or all documents and the ids of queries.
+In:  CHUNKS, and the content hashes and lengths of all documents.
+Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of whole documents).
+Sampling is by a keyed hash of the content, so that neither file order nor sharding matters.
 """
 
 from __future__ import annotations
@@ -27,37 +29,37 @@ from nextlong.text import Json
 
 _Paths = Sequence[Path]
 
-_MOST_DOCUMENTS = 256  # documents drafted at a time
+_MOST_DOCUMENTS = 256  # documents in one task
 
 
 class DrawResult(TaskResult):
-    """What was counted of the documents that have chunks."""
+    """Counts of the documents that have chunks."""
 
     documents: int
-    eligible: int  # those that may be drawn
-    drawn: int  # … and those that were, or whose neighbours are wanted
-    meta_chunks: int = 0  # of the drawn meta-documents
-    chars: int = 0  # of all documents, where a method of documents asks
+    eligible: int  # documents that may be sampled
+    drawn: int  # documents that were sampled, or that are queries
+    meta_chunks: int = 0  # chunks of the sampled meta-documents
+    chars: int = 0  # characters of all documents; 0 for meta-documents
 
 
 def sample_meta_documents(
     out: Path, *, chunks: _Paths, hashes: _Paths, chars: _Paths, draws: int | None, min_meta_chunks: int, seed: int
 ) -> DrawResult:
-    """Sample documents of at least `min_meta_chunks` chunks by keyed hash (None: all); writes `{out}.meta_documents.npy`."""
+    """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks; write `{out}.meta_documents.npy`."""
     drawn = np.empty(0, META_DOCUMENTS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
-        documents_of = _document_rows(shard, chunk_path, hash_path, seed=seed)
-        documents += len(documents_of)
-        # A document that lost a chunk to `decontaminate` is not sampled: the dependency that it would teach has a hole. Its chunks
-        # then have fewer characters than the document had.
-        if len(documents_of):
+        shard_documents = _document_rows(shard, chunk_path, hash_path, seed=seed)
+        documents += len(shard_documents)
+        # A document that lost a chunk to `decontaminate` has a gap in its dependencies, so it is not sampled. Its
+        # remaining chunks have fewer characters than the document had.
+        if len(shard_documents):
             table = read_chunks(chunk_path)
             doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
             is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
-            documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & is_whole]
-        eligible += len(documents_of)
-        drawn = np.concatenate([drawn, documents_of])
+            shard_documents = shard_documents[(shard_documents["chunks"] >= min_meta_chunks) & is_whole]
+        eligible += len(shard_documents)
+        drawn = np.concatenate([drawn, shard_documents])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     np.save(f"{out}.meta_documents.npy", np.sort(drawn, order=["key", "first_chunk"]))
@@ -66,7 +68,7 @@ def sample_meta_documents(
 
 
 def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
-    """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the shard's order."""
+    """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the order of the shard."""
     table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
     documents = np.empty(len(doc_rows), META_DOCUMENTS)
@@ -79,14 +81,14 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
 
 
 def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int) -> DrawResult:
-    """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`, ids."""
+    """Write `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the vector ids of `seeds` (None: all)."""
     shards = enumerate(zip(chunks, hashes, strict=True))
-    of_shards = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
-    docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
-    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
+    by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
+    docs = np.concatenate([np.empty(0, META_DOCUMENTS), *by_shard])
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)])
     ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
-    order = np.arange(len(docs))  # queries are the ids, among the document vectors, of `seeds` documents, or of all
-    if seeds is not None:  # in the order in which they start sequences
+    order = np.arange(len(docs))
+    if seeds is not None:  # in the order in which the documents start sequences
         order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
     np.save(f"{out}.docs.npy", docs)
     np.save(f"{out}.queries.npy", ids[order])
@@ -94,7 +96,7 @@ def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | No
 
 
 class Queries(NamedTuple):
-    """What is searched for: ids (n,), the range [first, last) of ids each excludes (n, 2), how many queries come before."""
+    """Queries: their ids (n,), the range [first, last) of ids that each excludes (n, 2), and the number before the first."""
 
     ids: NDArray[np.int64]
     exclude: NDArray[np.int64]
@@ -102,36 +104,36 @@ class Queries(NamedTuple):
 
 
 def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:
-    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS, or documents by the ids of their vectors."""
+    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS rows, or documents by the ids of their vectors."""
     stored = np.load(path, mmap_mode="r")
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
-    # (queries,) each: of every chunk the first one of its document, and how many that has; all of these are excluded.
+    # (queries,) each: the first chunk of the query's document, and its number of chunks. A query excludes all of them.
     starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
     exclude = np.stack([starts, starts + counts], axis=1)
     return Queries(ranges(rows["first_chunk"], rows["chunks"]), exclude, int(stored["chunks"][:first].sum()))
 
 
 def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:
-    """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries, about `most`."""
+    """Return the ranges of rows (META_DOCUMENTS or document ids) of each task, each of about `most` queries."""
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
-    # (rows + 1,): how many queries there are before each row, and in all. A document's chunks are never divided.
+    # (rows + 1,): the number of queries before each row, and in all. The chunks of a document are never divided.
     ends = np.append(0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"]))
     most = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), most)
-    found, first = [], 0
+    tasks, first = [], 0
     while first < len(rows):
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
-        found.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
-        first = found[-1][1]
-    return found
+        tasks.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
+        first = tasks[-1][1]
+    return tasks
 
 
 def meta_documents_step(
     compose: Compose, ingest: Step, chunk: Step, *, attempt: int, seed: int, max_chars: int
 ) -> Step:
-    """CHUNKS, of at most `max_chars` characters each → the sampled meta-documents."""
+    """Return the step that samples META_DOCUMENTS from CHUNKS of at most `max_chars` characters."""
     least = compose.min_meta_chunks
     config: Json = {"draws": draws(compose, attempt), "min_meta_chunks": least, "seed": seed}
 
@@ -149,7 +151,7 @@ def meta_documents_step(
 
 
 def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) -> str:
-    """Return the message for a corpus in which no document has enough chunks to be extended."""
+    """Return the error message for a corpus in which no document has enough chunks to be extended."""
     return (
         f"none of the {documents} has compose.{min_meta_chunks=} chunks of at most "
         f"chunk.max_chars={max_chars} characters; lower either, or add longer documents"
@@ -157,7 +159,7 @@ def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) ->
 
 
 def documents_step(ingest: Step, chunk: Step, *, queries: int | None, seed: int) -> Step:
-    """CHUNKS → DOCS: every document that has chunks, and the queries, so many of them or (None) all."""
+    """Return the step that lists all documents with chunks, and `queries` of them (None: all) as queries."""
     config: Json = {"seeds": queries, "seed": seed}
 
     def tasks(done: Artifacts) -> list[Task]:

@@ -1,19 +1,20 @@
-"""Shortlist: choose by words which chunks are embedded, so that a transformer encodes a part of the corpus.
+"""Shortlist the chunks to embed by BM25, so that a transformer encodes only part of the corpus.
 
-In:  DOCUMENTS and CHUNKS, the sampled META_DOCUMENTS.
-Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL; chunks with either are embedded.
+In:  DOCUMENTS and CHUNKS, and the sampled META_DOCUMENTS.
+Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL. Chunks with either bit are embedded.
 
-Shortlisted are the chunks of the meta-documents, and for each meta-chunk about as many of the best chunks by BM25 as its share
-of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A sample of chunks tells which score the chunk at that rank has,
-and each shard marks its chunks that reach this score for some meta-chunk: no ranking is merged. Up to _SAMPLED chunks the sample
-is the whole corpus, and the ranks are exact.
+The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of the `mine.shortlist_chunks` best
+chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample of the corpus gives the score of the chunk at that rank, and each
+shard marks its chunks that reach this score for some meta-chunk, so no rankings are merged. Up to _SAMPLED chunks, the
+sample is the whole corpus and the ranks are exact.
 
-_CONTROL is a random 1 % of all chunks, all of them embedded: how often the shortlist has the nearest of them to a meta-chunk, whose
-rank among all chunks is 100 on average, estimates the share of chunks at such ranks that it has (docs/search.md). The control
-chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
+_CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a meta-chunk has rank 100 on average, so
+the share of meta-chunks for which it is shortlisted estimates the coverage of chunks around that rank (docs/search.md).
+Control chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
-BM25 is Lucene's (k1 = 1.2, b = 0.75). Of a meta-chunk, only the words with the highest weight are looked up, as in Lucene's
-"more like this": words that most chunks have cost most of the time and decide little.
+
+BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest weights are looked up, as in Lucene's
+"more like this": words of most chunks take most of the time and hardly change the ranking.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from nextlong.text import Json, counted
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_SHORTLISTED, _CONTROL = 1, 2  # bits
+_SHORTLISTED, _CONTROL = 1, 2  # bits of SHORTLIST
 CONTROL_SHARE: Final = 0.01
-# Of the meta-chunks. Those without a control chunk among their candidates are left out: their ranks are the deeper ones.
+# Share of the meta-chunks with a control chunk among their candidates from which the estimate is shown (others bias it).
 _LEAST_JUDGED: Final = 0.95
 _SAMPLED: Final = 1 << 17  # chunks
-_LEAST_RANK: Final = 2  # in the sample: the score at a lower rank would be chance
+_LEAST_RANK: Final = 2  # in the sample; the score at a lower rank would be chance
 _QUERY_WORDS: Final = 48
 _K1, _B = 1.2, 0.75
 _TEXTS_AT_ONCE: Final = 512
-_PRODUCTS_AT_ONCE: Final = 1 << 24  # of words of queries and chunks; their scores take some 200 MB
+_PRODUCTS_AT_ONCE: Final = 1 << 24  # products of query words and chunk words; their scores take about 200 MB
 
 
 class _WordsResult(TaskResult):
-    """Chunks of the corpus, the sampled ones with their characters, the words counted, and how many a chunk has on average."""
+    """Counts of the sampled words: `words` in the vocabulary, `mean_words` a chunk, `chars` of the sampled chunks."""
 
     chunks: int
     sampled: int
@@ -66,14 +67,14 @@ class _WordsResult(TaskResult):
 
 
 class _ShortlistResult(TaskResult):
-    """Chunks of a shard, and those embedded: on the shortlist, or to measure what it misses."""
+    """Chunks of a shard, and the number that is embedded: shortlisted or control."""
 
     chunks: int
     embedded: int
 
 
 class MineResult(TaskResult):
-    """Queries and all neighbours; of a shortlist, the queries with a control chunk, and how many have the nearest one on it."""
+    """Queries, candidates, and the `judged` queries with a control chunk among them, `shortlisted` if the nearest one is."""
 
     queries: int
     candidates: int
@@ -82,7 +83,7 @@ class MineResult(TaskResult):
 
 
 class _Vocabulary(NamedTuple):
-    """The words of at least two sampled chunks: hashes (V,) ascending, idf (V,), and the mean number of words of a chunk."""
+    """The words of at least two sampled chunks: hashes (V,), ascending, idf (V,), and the mean number of words of a chunk."""
 
     hashes: NDArray[np.uint64]
     idf: NDArray[np.float32]
@@ -90,18 +91,18 @@ class _Vocabulary(NamedTuple):
 
 
 _Counted = tuple[Path, _WordsResult]  # the stem of what `_count_words` wrote, and its result
-_Shard = tuple[Path, Path]  # its DOCUMENTS and its CHUNKS
+_Shard = tuple[Path, Path]  # the DOCUMENTS and the CHUNKS of a shard
 
 
 def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> _WordsResult:
-    """Count the words of a sample of all chunks; writes a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
+    """Count the words of a sample of all chunks; write a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
     from scipy import sparse
 
     total = sum(map(count_chunks, corpus.chunks))
     texts = sample_texts(corpus.documents, corpus.chunks, fraction=sampled / max(1, total), seed=seed)
-    hashes, bounds = _hashed(texts)
+    hashes, bounds = _hash_texts(texts)
     words = np.unique(hashes)
-    counts = _looked_up(hashes, bounds, words)
+    counts = _count_known(hashes, bounds, words)
     frequency = np.bincount(counts.indices, minlength=len(words))
     several = np.flatnonzero(frequency >= 2)
     idf = np.log1p((len(texts) - frequency[several] + 0.5) / (frequency[several] + 0.5)).astype(np.float32)
@@ -115,36 +116,36 @@ def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> 
 
 
 def _choose_words(
-    out: Path, *, meta_documents: Path, rows: slice, corpus: CorpusFiles, words: _Counted, wanted: int
+    out: Path, *, meta_documents: Path, rows: slice, corpus: CorpusFiles, words: _Counted, share: int
 ) -> TaskResult:
-    """Choose the words that the meta-chunks of some `rows` of META_DOCUMENTS are looked up by, and the score to reach.
+    """Choose the words by which the meta-chunks of some `rows` of META_DOCUMENTS are looked up, and their least scores.
 
-    Writes `{out}.queries.npz`, how often each has which words, CSR float32 (queries, V); `{out}.least.npy`, float32 (queries,).
+    Writes `{out}.queries.npz`, the counts of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32 (queries,).
     """
     from scipy import sparse
 
     metas, vocabulary, (stem, summary) = np.load(meta_documents)[rows], _read_vocabulary(words), words
-    counts = _looked_up(
-        *_hashed(corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()), vocabulary.hashes
+    counts = _count_known(
+        *_hash_texts(corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()), vocabulary.hashes
     )
-    # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
-    weights, kept = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
+    # Keep the words of each query with the highest weights; equal weights in the order of the vocabulary.
+    weights, chosen = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
     for low, high in pairwise(counts.indptr.tolist()):
-        kept.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
-    places, ends = np.concatenate(kept), np.cumsum([*map(len, kept)])
-    queries = sparse.csr_matrix((counts.data[places], counts.indices[places], ends), shape=counts.shape)
+        chosen.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
+    chosen_places, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])
+    queries = sparse.csr_matrix((counts.data[chosen_places], counts.indices[chosen_places], ends), shape=counts.shape)
     sample = sparse.load_npz(f"{stem}.sample.npz")
-    # A document's own chunks are the best of each of its chunks, but not among those that it gets.
+    # The document's own chunks score best for each of its chunks, but do not count among the chunks that it is given.
     own = np.repeat(metas["chunks"], metas["chunks"])
-    in_sample = (wanted / own + own) * summary.sampled / max(1, summary.chunks)
+    in_sample = (share / own + own) * summary.sampled / max(1, summary.chunks)
     ranks = np.maximum(_LEAST_RANK, np.ceil(in_sample)).astype(np.int64)
     least = np.full(counts.shape[0], np.inf, np.float32)
     for begin, scores in _scores(queries, sample):
         for row, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True), start=begin):
-            found = scores.data[low:high]
-            if len(found):
-                place = max(0, len(found) - int(ranks[row]))
-                least[row] = np.partition(found, place)[place]
+            query_scores = scores.data[low:high]
+            if len(query_scores):
+                place = max(0, len(query_scores) - int(ranks[row]))
+                least[row] = np.partition(query_scores, place)[place]
     sparse.save_npz(f"{out}.queries.npz", queries, compressed=False)
     np.save(f"{out}.least.npy", least)
     return TaskResult()
@@ -153,20 +154,20 @@ def _choose_words(
 def _mark_shard(
     out: Path, shard: int, files: _Shard, *, meta_documents: Path, words: _Counted, queries: Sequence[Path], seed: int
 ) -> _ShortlistResult:
-    """Mark the chunks of a shard that are embedded; writes `{out}.shortlist.npy`. `queries` are stems of `_choose_words`."""
+    """Mark the chunks of a shard to embed; write `{out}.shortlist.npy`. `queries` are the stems that `_choose_words` wrote."""
     from scipy import sparse
 
     vocabulary = _read_vocabulary(words)
-    # (chunks,): bits that say why a chunk is embedded, as a control or because it is on the shortlist; 0 if it is not.
+    # (chunks,) the bits of each chunk; 0 if it is not embedded.
     marks = np.zeros(count_chunks(files[1]), np.uint8)
     keys = chunk_keys(*files, seed=seed, stage="shortlist.control")
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
-    found = []
+    batches = []
     for batch in iter_chunk_texts(*files):
-        hashes, bounds = _hashed(batch.texts)
-        found.append(_weights(_looked_up(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary))
-    if found:
-        weights = sparse.hstack(found, format="csr")
+        hashes, bounds = _hash_texts(batch.texts)
+        batches.append(_weights(_count_known(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary))
+    if batches:
+        weights = sparse.hstack(batches, format="csr")
         for stem in queries:
             least = np.load(f"{stem}.least.npy")
             for begin, scores in _scores(sparse.load_npz(f"{stem}.queries.npz"), weights):
@@ -181,12 +182,12 @@ def _mark_shard(
 
 
 def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
-    """Return the rows of a shard's chunks that are embedded, ascending: all of them without a shortlist."""
+    """Return the rows of the shard's chunks that are embedded, ascending: all of them without a shortlist."""
     return np.arange(count_chunks(chunks)) if shortlist is None else np.flatnonzero(lookup.opened(shortlist))
 
 
 def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]) -> tuple[int, int]:
-    """Return how many queries have a control chunk among their neighbours, and the nearest of how many is shortlisted."""
+    """Return how many queries have a control chunk as neighbour, and for how many the nearest one is shortlisted."""
     ids = np.concatenate([np.empty(0, np.int64), *neighbours])
     if not len(ids):
         return 0, 0
@@ -198,7 +199,7 @@ def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence
 
 
 def describe_shortlist(done: Artifacts) -> str:
-    """Return how much of a finished run was embedded, and which share of the nearest that is; empty without a shortlist."""
+    """Return the share of chunks embedded and the estimated coverage of the shortlist; empty without a shortlist."""
     if "shortlist" not in done:
         return ""
     shards, mined = done["shortlist"].results(_ShortlistResult), done["mine"].results(MineResult)
@@ -207,9 +208,9 @@ def describe_shortlist(done: Artifacts) -> str:
     judged, queries = sum(one.judged for one in mined), sum(one.queries for one in mined)
     if judged < max(1, _LEAST_JUDGED * queries):
         return share
-    found = sum(one.shortlisted for one in mined) / judged
+    coverage = sum(one.shortlisted for one in mined) / judged
     return (
-        f"{share}; the shortlist has about {found:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
+        f"{share}; the shortlist has about {coverage:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
         f"(estimated from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
     )
 
@@ -219,8 +220,8 @@ def _read_vocabulary(words: _Counted) -> _Vocabulary:
     return _Vocabulary(np.load(f"{stem}.words.npy"), np.load(f"{stem}.idf.npy"), summary.mean_words)
 
 
-def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the words of all n texts, one after the other, and where each text's begin, shape (n + 1,)."""
+def _hash_texts(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of the words of all n texts, concatenated, and the bounds of each text, shape (n + 1,)."""
     hashes, bounds = [np.empty(0, np.uint64)], [np.zeros(1, np.int64)]
     for low in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts[low : low + _TEXTS_AT_ONCE]
@@ -230,8 +231,8 @@ def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]
     return np.concatenate(hashes), np.concatenate(bounds)
 
 
-def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]) -> csr_matrix:
-    """Return how often each of the ascending `words` (V,) stands in each text, CSR float32 (texts, V)."""
+def _count_known(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]) -> csr_matrix:
+    """Return the count of each of the ascending `words`, (V,), in each text, CSR float32 (texts, V)."""
     from scipy import sparse
 
     places = np.searchsorted(words, hashes)
@@ -244,7 +245,7 @@ def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDA
 
 
 def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabulary) -> csr_matrix:
-    """Return the BM25 weights of the words of n chunks, CSR float32 (V, n); `lengths` (n,) in words."""
+    """Return the BM25 weights of n chunks, CSR float32 (V, n); `lengths`, (n,), are in words."""
     norm = (_K1 * (1 - _B + _B * lengths / max(1.0, vocabulary.mean_words))).astype(np.float32)
     weights = counts.copy()
     of_rows = np.repeat(norm, np.diff(counts.indptr))
@@ -253,9 +254,9 @@ def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabu
 
 
 def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr_matrix]]:
-    """Yield the first row of each block of queries and the block's scores, CSR (queries of the block, chunks)."""
-    # The scores of a query are sums in the order of its words: the same bits whatever the block and whatever the shard.
-    # (queries + 1,): how many products the queries before each one take.
+    """Yield the first row and the scores of each block of queries, CSR (queries of the block, chunks)."""
+    # A score is summed in the order of the query's words: blocks and shards do not change its bits.
+    # (queries + 1,): the number of products of all queries before each one.
     postings = np.concatenate([[0], np.cumsum(np.diff(weights.indptr)[queries.indices])])[queries.indptr]
     for first, last in lookup.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
         yield first, queries[first:last] @ weights
@@ -264,10 +265,10 @@ def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr
 def shortlist_steps(
     compose: Compose, mine: Mine, ingest: Step, chunk: Step, meta_documents: Step, *, seed: int
 ) -> list[Step]:
-    """CHUNKS and META_DOCUMENTS → SHORTLIST; the last step is `shortlist`."""
+    """Return the steps from CHUNKS and META_DOCUMENTS to SHORTLIST; the last one is `shortlist`."""
 
     def words_of(done: Artifacts) -> dict[str, Any]:
-        """What `_choose_words` and `_mark_shard` both take."""
+        """Return the arguments that `_choose_words` and `_mark_shard` share."""
         metas, words = done["meta_documents"].file(".meta_documents.npy"), done["shortlist_words"]
         return {"meta_documents": metas, "words": (words.stem(), words.result(_WordsResult))}
 
@@ -275,10 +276,16 @@ def shortlist_steps(
         return [partial(_count_words, corpus=corpus_of(done), sampled=_SAMPLED, seed=seed)]
 
     def choose(done: Artifacts) -> list[Task]:
-        given = words_of(done)
-        wanted = shortlist_chunks(compose, mine, given["words"][1].chars / max(1, given["words"][1].sampled))
-        each = partial(_choose_words, corpus=corpus_of(done), wanted=wanted, **given)
-        return [partial(each, rows=slice(*some)) for some in query_ranges(given["meta_documents"])]
+        shared = words_of(done)
+        sample, metas = shared["words"][1], np.load(shared["meta_documents"], mmap_mode="r")
+        sizes = {
+            "chunks": sample.chunks,
+            "chunk_chars": sample.chars / max(1, sample.sampled),
+            "meta_documents": len(metas),
+        }
+        share = shortlist_chunks(compose, mine, **sizes)
+        each = partial(_choose_words, corpus=corpus_of(done), share=share, **shared)
+        return [partial(each, rows=slice(*some)) for some in query_ranges(shared["meta_documents"])]
 
     def mark(done: Artifacts) -> list[Task]:
         text, least = corpus_of(done), done["shortlist_queries"].files(".least.npy")
@@ -288,10 +295,11 @@ def shortlist_steps(
         return [partial(each, shard=shard, files=files) for shard, files in shards]
 
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
-    asked: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
-    asked["chunks"] = mine.shortlist_chunks
+    choice: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
+    choice["chunks"] = mine.shortlist_chunks
+
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
+    queries = Step("shortlist_queries", 3, choice, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
 
@@ -312,7 +320,7 @@ _QUERIES = Estimate(
     memory=lambda amounts: 2400 * _sampled(amounts) + 400e6,
 )
 _MARKS = Estimate(
-    # The words of queries that chunks have, too: what is looked up is in one of 250 chunks on average.
+    # Marking a shard, and looking up the queries' words: about 1 of 250 chunks has a given word.
     work=lambda amounts: amounts.chunks + amounts.queries * _QUERY_WORDS * amounts.chunks / 250 / 1e4,
     seconds=1e-4,
     disk="chunks",

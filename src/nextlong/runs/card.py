@@ -1,8 +1,8 @@
 """Card: the README.md of an export folder, as Hugging Face data set cards are written, and the record beside it.
 
-In:  the recipe, the runs that the rows come from, the finished steps, and which splits lie where.
-Out: `facts`, and the page that says them: YAML front matter (made by PyYAML, so that any name survives) and Markdown from the
-template card.md; `delivered_record`. A card is published, so of paths and URLs it tells the last name alone.
+In:  the recipe, the runs that the rows come from, the finished steps, and the folder of each split.
+Out: the card: YAML front matter (made by PyYAML, so that any name survives) and Markdown from the template card.md; and
+`delivered_record`. A card is published, so it shows only the last part of paths and URLs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Exported:
 
     @property
     def folder(self) -> Path:
-        """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
+        """The folder of the formats' folders: `RUN/data`, or the folder of a variant or a mix in it."""
         if len(self.runs) == 1:
             return data_folder.folder_of(self.runs[0].variant)
         names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[:_MIX_NAME_CHARS]
@@ -151,7 +151,7 @@ def of_format(written: Exported, name: str) -> str:
 
 
 def of_data(written: Exported) -> str:
-    """Return the card of `data/`, of all formats there. Those of the run's recipe come first, whatever was written last."""
+    """Return the card of `data/`, with all its formats. Those of the run's recipe come first, whatever was written last."""
     first = written.recipe.export.formats[0]
     facts = _facts(written, first, {split: f"{first}/{part}" for split, part in written.below.items()})
     laid = {first: facts["laid"][0]._replace(folder=first)}
@@ -161,7 +161,7 @@ def of_data(written: Exported) -> str:
 
 
 def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
-    """Return what the card says of some splits of a format, whose files lie in the folders `below`.
+    """Return the facts for the card of some splits of a format, whose files are in the folders `below`.
 
     `statistics` are label → value in the order of the page; `recipes` are YAML, one a run; `left_out` are the sequences in no
     split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
@@ -237,7 +237,7 @@ def card(facts: Json) -> str:
 
 
 def front_matter(facts: Json) -> Json:
-    """Return the metadata by the keys of the hub's data set cards; none that nobody gave."""
+    """Return the metadata by the keys of the hub's data set cards, without unknown values."""
     matter: Json = {"pretty_name": facts["name"]}
     # What the sources' licences agree on in the hub's words; `other` where they do not, nothing where nobody says.
     distinct = {re.sub(r"-(only|or-later)$", "", licence.strip().lower()) for *_, licence in facts["sources"]}
@@ -280,7 +280,7 @@ def _line(text: str) -> str:
 
 
 def _ticks(text: str) -> str:
-    """Return more backticks than stand together anywhere in a text."""
+    """Return one backtick more than the longest row of backticks in a text."""
     return "`" + max(re.findall("`+", text), key=len, default="")
 
 
@@ -296,7 +296,7 @@ def _fenced(text: str, language: str) -> str:
 
 
 def public_recipe(recipe: Recipe) -> str:
-    """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
+    """Return the recipe as YAML with every key, without what reveals the machine that it ran on."""
     plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
     del plain["name"]  # several variants may share an export
@@ -304,15 +304,19 @@ def public_recipe(recipe: Recipe) -> str:
         source["path"] = public_name(source["path"])
     plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
     _hide_places(plain, recipe)
-    of_keys = (("encoder", "model", _model_name), ("tokenizer", "source", _hub_name), ("export", "push", public_name))
-    for section, key, public in of_keys:
+    made_public = (
+        ("encoder", "model", _model_name),
+        ("tokenizer", "source", _hub_name),
+        ("export", "push", public_name),
+    )
+    for section, key, public in made_public:
         if plain[section][key] is not None:
             plain[section][key] = public(plain[section][key])
     return yaml.safe_dump(plain, sort_keys=False, width=120)
 
 
 def _hide_places(plain: Json, section: Section) -> None:
-    """Put what may be published in the place of marked keys of a section, as plain data, and of the sections in it."""
+    """Replace marked keys of a section, given as plain data, and of its subsections, by values that may be published."""
     for key, field in type(section).model_fields.items():
         value = getattr(section, key)
         if isinstance(value, Section):
@@ -324,13 +328,13 @@ def _hide_places(plain: Json, section: Section) -> None:
 
 
 def _hub_name(given: str) -> str:
-    """Return a name on the hub as it is, of a path the last name."""
+    """Return a hub name unchanged, and of a path its last part."""
     is_hub_name = _HUB_NAME.fullmatch(given) is not None and not Path(given).exists()
     return given if is_hub_name else public_name(given)
 
 
 def _model_name(model: str) -> str:
-    """Return `encoder.model`, of a model that lies on this machine the last name."""
+    """Return `encoder.model`, reduced to the last part of its path if it is a local model."""
     kind, colon, name = model.partition(":")
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
@@ -349,7 +353,7 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
             "tokens": sum(counted) if counted else arranged.tokens,
             "folder": folder,
         }
-    told = {
+    plain = {
         "format": name,
         "nextlong": written.version,
         "runs": [
@@ -370,14 +374,14 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
             file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=attrgetter("name"))
         },
     }
-    # The hash is that of the record without it, whatever the layout as JSON. Without a newline at the end: whatever is cut off,
-    # it is JSON no more.
-    plain = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps(told | {"xxh3": xxhash.xxh3_128_hexdigest(plain)}, indent=1, ensure_ascii=False)
+    # The hash covers the record without the hash itself, in a compact layout. The file ends without a newline, so that a
+    # truncated file is never valid JSON.
+    compact = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(plain | {"xxh3": xxhash.xxh3_128_hexdigest(compact)}, indent=1, ensure_ascii=False)
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
-    """Return label → value for the data card, without what there is nothing to count for."""
+    """Return label → value for the data card, without empty values."""
     is_extended = stats.layout == Layout.EXTENDED
     chunks = "chunks of the meta-document" if is_extended else "parts of a document"
     similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
@@ -408,7 +412,7 @@ def _spread(spread: Spread | None, form: str) -> str:
 
 
 def write_index(run_dir: Path) -> None:
-    """Write `data/README.md` where no variant's own data card lies there, so that `load_dataset(DATA, NAME)` works."""
+    """Write `data/README.md` if no variant has its data card there, so that `load_dataset(DATA, NAME)` works."""
     data = run_dir / record.DATA
     if record.current(run_dir) is not None or not data.is_dir():
         return
@@ -436,18 +440,20 @@ def write_index(run_dir: Path) -> None:
 
 
 def _laid_in(folder: Path) -> list[Laid]:
-    """Return what each format's folder below `folder` holds, as its record has it."""
+    """Return the formats in `folder`, as their records describe them."""
     laid = []
     for below, plain in data_folder.delivered_in(folder):
         made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
         splits = [
             Split(
                 name,
-                f"{below.name}/{told['folder']}{made.reader_takes}",
-                **{count: told[count] for count in _COUNTS},
-                bytes=sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
+                f"{below.name}/{recorded['folder']}{made.reader_takes}",
+                **{count: recorded[count] for count in _COUNTS},
+                bytes=sum(
+                    entry["bytes"] for file, entry in plain["files"].items() if file.startswith(recorded["folder"])
+                ),
             )
-            for name, told in plain["splits"].items()
+            for name, recorded in plain["splits"].items()
         ]
         room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
         laid.append(Laid(made, splits, room, below.name))

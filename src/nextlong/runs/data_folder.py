@@ -32,7 +32,7 @@ _NO_LINKS: Final = frozenset(
 
 
 def folder_of(variant: record.Variant) -> Path:
-    """Return where the rows of a variant lie: `RUN/data` for the one that `RUN` opens, `RUN/data/NAME` for another."""
+    """Return the folder of a variant's rows: `RUN/data` for the one that `RUN` opens, else `RUN/data/NAME`."""
     data = variant.run_dir / DATA
     return data if record.current(variant.run_dir) == variant.name else data / variant.name
 
@@ -56,7 +56,7 @@ def settle(run_dir: Path) -> None:
                 card.unlink() if (data / CARD).exists() else card.rename(data / CARD)
             _remove_empty(data / own)
         for folder, _ in [*delivered_in(data), *(one for below in data.glob("[!.]*/") for one in delivered_in(below))]:
-            # Symbolic links lead to the steps' folders again, where the folder they lie in has moved.
+            # A relative symbolic link breaks when its folder moves, so it is made again.
             for path in _files_below(folder):
                 if path.is_symlink() and not path.exists():
                     source = run_dir.joinpath(*(part for part in path.readlink().parts if part != ".."))
@@ -81,8 +81,8 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)  # killed after them
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
-            told = [(folder / name).read_text(encoding="utf-8") for name in (CARD, DELIVERED)]
-            if told == [card, delivered] and all((folder / file.name).samefile(file.path) for file in files):
+            current = [(folder / name).read_text(encoding="utf-8") for name in (CARD, DELIVERED)]
+            if current == [card, delivered] and all((folder / file.name).samefile(file.path) for file in files):
                 return
         new.mkdir()
         for file in files:
@@ -151,7 +151,7 @@ def _variant_of(record: Json) -> str:
 
 
 def _move(folder: Path, target: Path) -> None:
-    """Give a format's folder another place; rows that are there already are newer and stay."""
+    """Move a format's folder; rows that the target already has are newer and are kept."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         _merge(folder, target)

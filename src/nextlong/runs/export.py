@@ -1,8 +1,8 @@
 """Exports: write finished runs in further formats, alone or mixed; give each export its card; publish it.
 
 In:  finished run directories, formats, and the recipe's `export` keys.
-Out: one folder a format and split, in the first run's directory, each with a data set card; the same at a destination.
-Nothing of the corpus is read but what spans refer to.
+Out: one folder per format and split in the first run's directory, each with a data card; a copy at a destination.
+Of the corpus only the chunks that spans refer to are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Exported:
-    """Carry out a recipe, and complete its exports. Raises NextlongError."""
+    """Run or resume a recipe, and publish its exports. Raises NextlongError."""
     run_dir = recipe.run_path
     if recipe.export.push is not None and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
@@ -65,9 +65,9 @@ def make(
     return written
 
 
-def _with_statistics(run: Run, done: Artifacts, carry_out: Callable[..., dict[str, Artifact]]) -> Artifacts:
+def _with_statistics(run: Run, done: Artifacts, run_all: Callable[..., dict[str, Artifact]]) -> Artifacts:
     """Measure a run and return the finished steps with that one, which takes the place of an earlier version's."""
-    done = carry_out([stats.statistics_step(run)], known=done)
+    done = run_all([stats.statistics_step(run)], known=done)
     record.add_steps(run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name})
     run.steps[stats.STATISTICS] = done[stats.STATISTICS]
     return done
@@ -88,9 +88,9 @@ def export(
 
     A run is a run directory, or one of its variants, `RUN@NAME`; after the first also a file of short documents, which are
     made into rows of `short_tokens` tokens (default: 8,192, or the first run's length if that is less). `overrides` are
-    `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens (default: all that
-    there is); the files then lie in the first run's directory. What is there already is kept; `stale` says what to do about
-    files of another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
+    `export.key=value`. Several runs are mixed in the proportions `mix`, counted in sequences or tokens (default: all of
+    each), and the files are written to the first run's directory. Exports that exist already are reused; `stale` says what
+    to do with files of another export at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
     NextlongError for mistakes of the user.
     """
     are_documents = [place > 0 and Path(one).is_file() for place, one in enumerate(runs)]
@@ -111,7 +111,9 @@ def export(
         corpora = [one.steps["ingest"].manifest["fingerprint"] for one in opened]
         alike = [str(one) for one, corpus in zip(opened, corpora, strict=True) if corpora.count(corpus) > 1]
         if reporter is not None and alike:
-            problem = "are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
+            problem = (
+                "were made from the same documents, so the mix repeats text; to avoid this, mix runs of other documents"
+            )
             reporter.tell(f"{', '.join(alike)} {problem}")
         for one in opened:
             export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
@@ -126,11 +128,11 @@ def export(
                 fingerprints = {split: step.fingerprint for split, step in made.items()}
                 check_destination(_destination(recipe.export, name), fingerprints)
         with pipeline.executor_for(recipe, work="export") as executor:
-            carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
-            done: Artifacts = carry_out(steps, known=first.steps)
+            run_all = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
+            done: Artifacts = run_all(steps, known=first.steps)
             if not others:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
-                done = _with_statistics(first, done, carry_out)
+                done = _with_statistics(first, done, run_all)
             written = Exported(recipe, opened, done)
             if others:
                 _describe_mix(written, mix, by)
@@ -155,23 +157,23 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports, without what it published. Raises RecipeError that names the options at fault."""
-    for asked in overrides:
-        key, equals, _ = asked.partition("=")
+    """Return the run's recipe with other exports and no `export.push`. Raises RecipeError that names the wrong options."""
+    for override in overrides:
+        key, equals, _ = override.partition("=")
         if not equals:
-            raise RecipeError(f"--set {asked!r} is not KEY=VALUE; write --set export.pack=524288")
+            raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set export.pack=524288")
         if key.split(".")[0] not in ("export", "workers"):
-            cure = f"say `nextlong run RECIPE --set {asked}`, which keeps every step that it does not touch"
-            raise RecipeError(f"--set {asked} changes more than the export; {cure}")
-    options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
+            cure = f"use `nextlong run RECIPE --set {override}`, which reuses every step that the key does not affect"
+            raise RecipeError(f"--set {override} changes more than the export; {cure}")
+    options = {f"--set {shlex.quote(override)}": override for override in overrides}
     if formats:
         options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
 
     def made(without: str = "") -> Recipe:
         """Return the recipe with all options but one."""
-        asked = ["export.push=null", *(option for name, option in options.items() if name != without)]
-        plain = merge(run.recipe.model_dump(mode="json"), asked)
-        keys = {option.partition("=")[0] for option in asked}
+        settings = ["export.push=null", *(option for name, option in options.items() if name != without)]
+        plain = merge(run.recipe.model_dump(mode="json"), settings)
+        keys = {option.partition("=")[0] for option in settings}
         if isinstance(plain["export"], dict):
             for key in unused_keys(plain["export"]):
                 if f"export.{key}" not in keys:
@@ -181,21 +183,21 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
     try:
         recipe = made()
     except RecipeError as error:
-        at_fault = []  # the options without any one of which there would be no mistake
+        wrong = []  # each option without which the recipe would be valid
         for option in options:
             with suppress(RecipeError):
                 made(without=option)
-                at_fault.append(option)
-        named = " ".join(at_fault or options)
+                wrong.append(option)
+        named = " ".join(wrong or options)
         problem = str(error).replace(f"{run.record}: ", "")
         raise RecipeError(f"{named}: {problem}" if named not in problem else problem) from None
     if recipe.sequence_tokens != run.recipe.sequence_tokens:
         named = ",".join(recipe.export.formats)
         extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
         raise RunError(
-            f"{named} wants sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, those of {run} "
-            f"have {run.recipe.sequence_tokens:,}; say `nextlong run RECIPE --set export.formats=[{named}]`, "
-            "which keeps vectors and candidates and composes again"
+            f"{named} needs sequences of compose.target_tokens{extra} = {recipe.sequence_tokens:,} tokens, but those of {run} "
+            f"have {run.recipe.sequence_tokens:,}; use `nextlong run RECIPE --set export.formats=[{named}]`, "
+            "which reuses vectors and candidates and composes again"
         )
     return recipe
 
@@ -203,24 +205,23 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
 def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     """Raise a user's error for what cannot work, before anything is written."""
     if stale == "replace" and recipe.export.push is None:
-        cure = "say --into DIR-or-URL, or leave it out"
-        raise RecipeError(f"--replace without --into: there is nothing to replace; {cure}")
+        raise RecipeError("--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL")
     for run in runs:
         if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
             raise RecipeError(
-                f"export.pack={recipe.export.pack} tokens a row cannot hold a sequence of {run}, which has "
-                f"{run.recipe.sequence_tokens}; raise it to at least that (a multiple leaves no gap)"
+                f"export.pack={recipe.export.pack}: a row of that many tokens cannot hold a sequence of {run}, which has "
+                f"{run.recipe.sequence_tokens}; raise it to {run.recipe.sequence_tokens} or a multiple, which needs no padding"
             )
     if recipe.export.validation and sum(map(len, runs)) < 2:
         raise RecipeError(
-            f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
+            f"export.validation={recipe.export.validation:g} needs two sequences or more, and there is one; make more"
         )
     if (eod := recipe.export.megatron_eod) is not None:
         special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
 
 
 def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
-    """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
+    """Record beside the rows of a mix its runs, and how many sequences and tokens each gives to each split."""
     described = {
         "proportions": list(mix) or None,
         "by": by,
@@ -243,7 +244,7 @@ def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
 
 
 def _place_data(written: Exported) -> None:
-    """Put the exports, with their cards, where a person looks for them."""
+    """Put the exports with their cards into the run's `data/`."""
     folder = written.folder
     for name in written.recipe.export.formats:
         files, text = written.files(name), card.of_format(written, name)
@@ -260,17 +261,17 @@ def _place_data(written: Exported) -> None:
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
-    """Publish what is to be published, as it lies in `data/`, the card first and the record last. Raises ExportError."""
+    """Copy the exports from `data/` to `export.push`, if it is set: the card first, the record last. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            described, told = (
+            page, delivered = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
                 for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
             )
-            publish([described, *written.files(name), told], _destination(written.recipe.export, name), others=stale)
+            publish([page, *written.files(name), delivered], _destination(written.recipe.export, name), others=stale)
 
 
 def _destination(export: Export, name: str) -> str:
-    """Return where the files of a format are to be published."""
+    """Return the destination of the files of a format."""
     folder = str(export.push).rstrip("/")
     return f"{folder}/{name}" if len(export.formats) > 1 else folder

@@ -32,7 +32,7 @@ _RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean
 _SAMPLED_SHARDS: Final = 48
 _HUBS: Final = 10
 _CANDIDATES: Final = 200  # documents of the first run that are looked for in the others …
-_LOOKED_AT: Final = 4000  # … among so many of their sequences
+_LOOKED_AT: Final = 4000  # … among this many of their sequences
 OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
 
 RANKS: Final = (2, 4, 8)
@@ -62,7 +62,7 @@ class Hub:
 
 @dataclass(frozen=True)
 class Reuse:
-    """How often a chunk serves, but as a meta-chunk; `overused_share` of all uses goes to chunks used more than 16 times."""
+    """How often a chunk is used, other than as a meta-chunk; `overused_share` of the uses are of chunks used over 16 times."""
 
     distinct_chunks: int
     mean: float | None
@@ -111,7 +111,7 @@ class Exposure:
 
 
 def measure_reuse(run: Run, counted: Tally) -> Reuse:
-    """Return how often the chunks of a run serve, from how often each was counted."""
+    """Return how often the chunks of a run are used, from the count of each."""
     chunk_ids, uses = counted.counted()
     if not len(uses):
         return Reuse(0, None, None, None, (), ())

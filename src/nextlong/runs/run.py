@@ -110,7 +110,7 @@ class Run:
         self.sequences_per_part = self.variant.sequences_per_part
 
     def __str__(self) -> str:
-        """Return what opens it: the run directory, with the variant's name where there is more than one."""
+        """Return the name that opens the run: its directory, with the variant's name if there are several."""
         return self.variant.named if self.is_named or self.other_variants() else str(self.path)
 
     @property
@@ -166,7 +166,7 @@ class Run:
         step = export_steps.step_name(name, split)
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
-            raise RunError(f"{self} holds no {step} files; say nextlong export {self} --to {name}{more}")
+            raise RunError(f"{self} holds no {step} files; write them with: nextlong export {self} --to {name}{more}")
         return self.steps[step].files(format_of(name).suffixes)
 
     def to_datasets(self) -> datasets.Dataset:
@@ -211,26 +211,25 @@ class Run:
 
 
 def facts_html(title: str, **facts: str) -> str:
-    """Return facts as HTML without script or style sheet, for a notebook trusts neither."""
+    """Return facts as HTML without script or style sheet, because a notebook trusts neither."""
     lines = "".join(f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items())
     return f"<p><b>{escape(clean(title))}</b>{lines}</p>"
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
-    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, wrong proportions."""
+    """Raise a user's error if runs do not mix: different tokenizers, the same run twice, wrong proportions."""
     if not runs:
-        raise RecipeError("no run is named; name at least one run directory")
+        raise RecipeError("no run is given; name at least one run directory")
     if proportions and len(proportions) != len(runs):
         raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
     for number, share in enumerate(proportions or ()):
         if not (isfinite(share) and share > 0):
             raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
     if by != "sequences" and not proportions:
-        cure = "give a mix such as 1,2"
-        raise RecipeError(f"by={by!r} says what the proportions of a mix count, but there are none; {cure}")
+        raise RecipeError(f"by={by!r} is the unit of the proportions of a mix, which has none; give them, such as 1,2")
     composed = [(run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs]
     if twice := [run for place, run in enumerate(runs) if composed[place] in composed[:place]]:
-        raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
+        raise RecipeError(f"{twice[0]} is in the mix twice, with the same sequences; name each run once")
 
     def ids_of(run: Run) -> Json:
         step, special = run.steps["tokenizer"], finished.special_ids(run.steps)
@@ -243,7 +242,7 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
         if differing := [what for what, value in ids_of(run).items() if value != ids[what]]:
             raise RunError(
                 f"{runs[0]} and {run} do not have the same {differing[0]}, so their token ids do not mix; run one of "
-                "them again with the other's `tokenizer`, which keeps its vectors and candidates"
+                "them again with the other's `tokenizer`, which reuses its vectors and candidates"
             )
         if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
             recipes = [(one.recipe, one) for one in (runs[0], run)]
@@ -252,5 +251,5 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
             ]
             raise RunError(
                 f"sequences of {' and '.join(lengths)} do not mix: one of them has a token more than compose.target_tokens; run it "
-                "again with the formats of the other (--set export.formats=…), which keeps vectors and candidates"
+                "again with the formats of the other (--set export.formats=…), which reuses vectors and candidates"
             )

@@ -113,7 +113,7 @@ class _NearIdentical:
 
 @dataclass(frozen=True)
 class Stats:
-    """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
+    """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: not applicable.
 
     `run` is what `nextlong.open` takes; a setting that the method does not use is None; `method_name` is the method as
     reports name it, `scores` what its cosines are to, `queries` the model that made the queries for keywords.
@@ -193,7 +193,7 @@ def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config, tasks = {"sequences": run.recipe.compose.sequences}, [partial(_measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 11, config, (*read_steps(run.steps), *embed), lambda _: tasks)
+    return Step(STATISTICS, 12, config, (*read_steps(run.steps), *embed), lambda _: tasks)
 
 
 def _measure_to(out: Path, *, named: str) -> TaskResult:
@@ -221,8 +221,8 @@ def measure(run: Run) -> Stats:
         plain = done.manifest
         peak = max((part["peak_bytes"] for part in plain["parts"] if part.get("peak_bytes") is not None), default=None)
         costs.append(measures.StepCost(name, plain["seconds"], plain["bytes"], peak))
-    told = tuple(one.of(str(run)) for one in measured.warnings)
-    return replace(measured, run=str(run), steps=tuple(costs), warnings=told)
+    warned = tuple(one.of(str(run)) for one in measured.warnings)
+    return replace(measured, run=str(run), steps=tuple(costs), warnings=warned)
 
 
 def compute(run: Run) -> Stats:

@@ -34,7 +34,7 @@ from nextlong.sequences.shortfall import why_fewer
 
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
-_CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives stand between two chunks of a document
+_CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives fit between two chunks of a document
 _CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
 _STAND_IN_ENTRIES: Final = 4096
 _ARGUMENTS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
@@ -60,7 +60,7 @@ def synthesize(
         texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries with the column `text` and, if
             there is one, `id`.
         tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of `transformers` or `tokenizers`. None
-            trains a stand-in on the texts, whose ids no model knows.
+            trains a stand-in on the texts, which is not compatible with any pretrained model.
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
         folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
@@ -68,7 +68,7 @@ def synthesize(
         progress: show the steps, as bars on a terminal and as lines elsewhere.
 
     Raises:
-        NextlongError: for every mistake that can be mended: no texts, too few for one sequence, no such tokenizer.
+        NextlongError: for every mistake of the caller: no texts, too few for one sequence, an unknown tokenizer.
     """
     path, chars = _written(texts, text=text, id=id, parent=Path(folder or _FOLDER))
     plain = {
@@ -83,9 +83,9 @@ def synthesize(
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
     reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
     with _arguments_named():
-        asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
+        checked = Recipe.from_dict(plain, origin="nextlong.synthesize")
     # Chunks are so small that sequences and texts hold several.
-    of_sequence = asked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
+    of_sequence = checked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
     of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
     chunk_chars = int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
     given = [settings] if isinstance(settings, str) else list(settings)
@@ -122,15 +122,15 @@ def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tup
     for number, given in enumerate(texts):
         row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
         if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
-            found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
+            problem = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
             cure = f"give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
-            raise CorpusError(f"texts[{number}] {found}; {cure}")
+            raise CorpusError(f"texts[{number}] {problem}; {cure}")
         record = {"id": str(row.get(id, number)), "text": row[text]}
         content += json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         chars.append(len(record["text"]))
         has_words = has_words or bool(record["text"].strip())
     if not has_words:
-        what = f"every text is empty (there are {len(chars):,})" if chars else "texts is empty"
+        what = f"all {len(chars):,} texts are empty" if chars else "texts is empty"
         raise CorpusError(f"{what}; give a list of texts with words in them, each a document")
     path = parent / xxhash.xxh3_64_hexdigest(content)[:12] / "texts.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Listed: the variants of a run directory, one a row: what tells them apart, what they hold, and what they weigh.
+"""Variants: list the variants of a run directory with their settings and sizes, and clean up what none of them needs.
 
-In:  a run directory. Out: one `Listed` a variant, the oldest first. A folder that several variants need counts for each of
-them; `alone_bytes` is what dropping the one variant would free.
+In:  a run directory. Out: one `Listed` per variant, the oldest first. A folder that several variants need counts for each of
+them; `alone_bytes` is what dropping this variant would free.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Listed:
 
 def list_variants(run_dir: Path) -> list[Listed]:
     """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
-    current, there = record.current(run_dir), record.existing(run_dir)
-    base = next((variant for variant in there if variant.name == current), there[0])
-    holders = Counter(folder for variant in there for folder in set(variant.steps.values()))
+    current, recorded = record.current(run_dir), record.existing(run_dir)
+    base = next((variant for variant in recorded if variant.name == current), recorded[0])
+    holders = Counter(folder for variant in recorded for folder in set(variant.steps.values()))
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
     listed = []
-    for variant in there:
+    for variant in recorded:
         asked, why, steps = variant.recipe["compose"]["sequences"], "", variant.steps
         if isinstance(asked, int) and variant.sequences < asked:
             try:
                 run = Run(variant.named)
                 why = "; ".join(why_fewer(run.recipe.compose, run.steps))
-            except (RunError, KeyError):  # a step is damaged, of which `verify` tells
+            except (RunError, KeyError):  # a step is damaged; `nextlong verify` reports it
                 why = "unknown: its steps cannot be read"
         manifests = {step: manifest_of(run_dir / folder) for step, folder in steps.items()}
         one = Listed(
@@ -96,7 +96,7 @@ _LEFTOVERS = (".work-*", ".*.tmp")
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
 SWEEP: Final = "sweep.html"  # of those that a sweep made
 VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
+HEAD_CHARS: Final = 60_000  # of a page, which hold its style sheet and the names of its variants
 
 
 @dataclass(frozen=True)
@@ -109,27 +109,27 @@ class _Waste:
 
 
 def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[Variant], list[Variant]]:
-    """Return the variants that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
-    there = record.existing(run_dir)
-    known = [variant.name for variant in there]
+    """Return the variants to keep and those to delete; without names all are kept. Raises RunError for an unknown name."""
+    recorded = record.existing(run_dir)
+    known = [variant.name for variant in recorded]
     for name in (*keep, *drop):
         if name not in known:
             raise RunError(f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
-    kept = [variant for variant in there if (not keep or variant.name in keep) and variant.name not in drop]
+    kept = [variant for variant in recorded if (not keep or variant.name in keep) and variant.name not in drop]
     if not kept:
-        raise RunError(f"this leaves {run_dir} without a variant; delete the folder itself if nothing of it is needed")
-    return kept, [variant for variant in there if variant not in kept]
+        raise RunError(f"this would delete every variant of {run_dir}; keep one, or delete the folder itself")
+    return kept, [variant for variant in recorded if variant not in kept]
 
 
 def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[_Waste]:
-    """Return what can go, in the order of the route."""
+    """Return the folders and files that no kept variant needs, in the order of the route."""
     manifests = {folder.name: manifest_of(folder) for folder in sorted(run_dir.glob("[0-9][0-9]-*"))}
     inputs: dict[str, Json] = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
     needed = {folder for variant in kept for folder in variant.steps.values()}
-    given_up = {folder for variant in dropped for folder in variant.steps.values()} - needed
+    only_dropped = {folder for variant in dropped for folder in variant.steps.values()} - needed
     # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
     composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    needed |= {name for name, of in inputs.items() if of.get("compose") in composed and name not in given_up}
+    needed |= {name for name, of in inputs.items() if of.get("compose") in composed and name not in only_dropped}
     rows = {inputs.get(name, {}).get("rows") for name in needed}
     needed |= {name for name in inputs if name[2:].startswith("-rows-") and _fingerprint(name) in rows}
     waste = []
@@ -140,7 +140,7 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
             waste += [_Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
         else:
             owners = ", ".join(variant.name for variant in dropped if name in variant.steps.values())
-            why = f"of {owners}" if owners else "of no variant" if manifest else "not finished"
+            why = f"used by {owners}" if owners else "used by no variant" if manifest else "not finished"
             waste.append(_Waste(folder, bytes_of(folder), why))
     return waste
 
@@ -150,7 +150,7 @@ def _fingerprint(folder: str) -> str:
 
 
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
-    """Return the pages of reports that go with dropped variants: their heads name one, or do not say what they show."""
+    """Return the reports to delete with dropped variants: their heads name one of these, or name no variants."""
     gone, pages = {variant.name for variant in dropped}, []
     for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []:
         with page.open(encoding="utf-8", errors="replace") as file:
@@ -159,7 +159,7 @@ def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
             pages.append(page)
     if record.current(run_dir) in gone and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
-    return [_Waste(page, page.stat().st_size, "shows a variant that goes") for page in pages]
+    return [_Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages]
 
 
 def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -> None:
@@ -175,7 +175,7 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -
             store.remove_file(page.path)
         for path in (one.path for one in waste):
             if path.is_dir():
-                # A folder is first renamed to what `store.locked` takes for a killed task's, and removes.
+                # Renamed first: if the removal is interrupted, `store.locked` takes it for a killed task's and removes it.
                 aside = run_dir / f".work-removed-{path.name}"
                 shutil.rmtree(path.rename(aside))
             else:

@@ -1,8 +1,8 @@
-"""Warnings: what a careful colleague would say about a data set before anybody trains on it, and why.
+"""Warnings: the problems of a data set that should be solved before training on it.
 
 In:  the numbers of a finished run (`Stats`), its recipe and the counts of its steps.
-Out: `Warned`, in the order of warnings.yaml, which has their texts; none where nothing looks poor. The checks of one topic are
-one function. Why each threshold is where it is: docs/warnings.md.
+Out: `Warned`, in the order of warnings.yaml, which has their texts; none if all checks pass. The checks of one topic are one
+function. docs/warnings.md explains each threshold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
-from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
+from nextlong.export.arrange import SplitResult, fill, percent
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED
@@ -34,24 +34,33 @@ if TYPE_CHECKING:
     from nextlong.runs.run import Run
     from nextlong.runs.stats import Stats
 
-LEAST_META_SHARE: Final = 0.0025
-MOST_META_SHARE: Final = 0.5
-LEAST_DISTANCE: Final = 0.01  # of a sequence, that nine in ten of the distances between meta-chunks have
-MOST_NEAR_IDENTICAL: Final = 0.05
-SOURCE_SHARE: Final = 0.5  # of the negatives' tokens from one source, and …
-SOURCE_LIFT: Final = 2.0  # … so many times its share of the meta-documents' tokens
-STAND_IN_TOKENS: Final = 32_768
-MOST_CUT_OFF: Final = 0.25  # of the tokens of the documents that are taken
-MOST_USES: Final = 4.0  # of a chunk, on average
-MOST_OVERUSED: Final = 0.1
+
+@dataclass(frozen=True)
+class _Thresholds:
+    """The values beyond which a warning is given; `docs/warnings.md` has the measurements behind them."""
+
+    least_meta_share: float = 0.0025
+    most_meta_share: float = 0.5
+    least_distance: float = 0.01  # of a sequence, for nine in ten of the distances between meta-chunks
+    most_near_identical: float = 0.05
+    source_share: float = 0.5  # of the negatives' tokens from one source, and …
+    source_lift: float = 2.0  # … this many times its share of the meta-documents' tokens
+    stand_in_tokens: int = 32_768
+    most_cut_off: float = 0.25  # of the tokens of the documents that are taken
+    most_uses: float = 4.0  # of a chunk, on average
+    most_overused: float = 0.1
+    most_of_corpus: float = 0.1  # documents that one sequence takes chunks from, of all
+    least_bytes_per_token: float = 2.0
+    most_near_duplicates: float = 0.5  # of all documents
+    most_without_keywords: float = 0.05  # of a source's documents
+    least_in_parts: float = 0.05  # of the documents in the sequences
+    least_fill: float = 0.95  # of packed rows
+    most_in_train: float = 0.05  # of the chunks of validation
+
+
+THRESHOLDS: Final = _Thresholds()
 _MEMORIZED_USES: Final = 200  # of a chunk
-MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
-LEAST_BYTES_PER_TOKEN: Final = 2.0
 _WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read
-MOST_NEAR_DUPLICATES: Final = 0.5  # of all documents
-MOST_WITHOUT_KEYWORDS: Final = 0.05  # of a source's documents
-LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
-_MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
 FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
 _CONTROLS: Final = {  # what the negatives are where they are not simply the most similar chunks: the paper's ablation (§4.4)
     "random-retrieved": ("similar chunks in random order", "the hardest negatives"),
@@ -67,9 +76,9 @@ CHECKS: Final = tuple(_TEXTS["run"])
 
 @dataclass(frozen=True)
 class Warned:
-    """A problem of a data set, by a name that stays the same, and in words: what, why it matters, what helps.
+    """A problem of a data set: a stable name, and a message with the value, its effect and a fix.
 
-    `change` is the setting of the recipe, KEY=VALUE, that is likely to solve it; "" where no single setting does.
+    `change` is the setting of the recipe, KEY=VALUE, that is likely to solve it; "" if no single setting does.
     """
 
     name: str
@@ -77,11 +86,11 @@ class Warned:
     change: str = ""
 
     def of(self, named: str) -> Warned:
-        """Return it with the name of the run in its commands, which say RUN in files and in the card, which is published."""
+        """Return the warning with the name of the run in its commands; files and the published card have RUN instead."""
         return replace(self, message=self.message.replace(" RUN ", f" {shlex.quote(named)} "))
 
     def __str__(self) -> str:
-        """Return the message and, for looking it up, the name."""
+        """Return the message and the name, by which docs/warnings.md lists it."""
         return f"{self.message} [{self.name}]"
 
 
@@ -96,7 +105,7 @@ def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
 
 
 def control(stats: Stats) -> str:
-    """Return why the data are a control of an experiment, "" if they are data for training."""
+    """Return why the data are a control of an experiment, "" if they are meant for training."""
     if stats.negatives not in _CONTROLS:
         return ""
     what, hard = _CONTROLS[stats.negatives]
@@ -106,7 +115,7 @@ def control(stats: Stats) -> str:
 
 
 def _drops_many(stats: Stats, tokens: int) -> bool:
-    """Say whether sequences of this many tokens may drop half as many documents as MOST_DROPPED allows."""
+    """Return whether sequences of this many tokens may drop more than half of the share that MOST_DROPPED allows."""
     is_extended = stats.layout == Layout.EXTENDED
     # A gap holds about as much as the meta-chunk before it, so a document beyond half the length has no room.
     longest = tokens * (stats.chars_per_token or 1.0) * (0.5 if is_extended else 1)
@@ -116,7 +125,7 @@ def _drops_many(stats: Stats, tokens: int) -> bool:
 
 
 def _of_yield(stats: Stats) -> Iterator[Warned]:
-    """Check how many sequences there are, and what was lost on the way to them."""
+    """Check the number of sequences, and the documents and tokens that were dropped."""
     tokens, yields, cure = stats.target_tokens, stats.yields, "add documents, or lower compose.target_tokens"
     dropped, composed, longer, fewer = sum(yields.dropped.values()), yields.drafts - yields.untried, "", cure
     too_long = sum(yields.dropped.get(reason, 0) for reason in (DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM))
@@ -131,34 +140,34 @@ def _of_yield(stats: Stats) -> Iterator[Warned]:
     if dropped > MOST_DROPPED * composed:
         why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
         yield _warned("many-dropped", longer, dropped=dropped, composed=composed, why=why, cure=cure)
-    if (cut := stats.cut_off) is not None and (share := cut.tokens / max(1, cut.of_tokens)) > MOST_CUT_OFF:
+    if (cut := stats.cut_off) is not None and (share := cut.tokens / max(1, cut.of_tokens)) > THRESHOLDS.most_cut_off:
         # Each sequence cuts about as many tokens at its end, however long it is.
-        needed = cut.tokens / stats.sequences * (1 / MOST_CUT_OFF - 1) / tokens
+        needed = cut.tokens / stats.sequences * (1 / THRESHOLDS.most_cut_off - 1) / tokens
         change = f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}"
         yield _warned("much-cut-off", change, cut=cut, share=share, cure=LONGER)
-    if (copies := stats.near_duplicate_documents or 0) > MOST_NEAR_DUPLICATES * yields.documents:
+    if (copies := stats.near_duplicate_documents or 0) > THRESHOLDS.most_near_duplicates * yields.documents:
         yield _warned("many-near-duplicates", "ingest.dedup=minhash", count=copies, documents=yields.documents)
 
 
 def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
-    """Check what becomes of the documents that a sequence is about: their share, and how far their parts are apart."""
+    """Check the documents that sequences are about: their share of the tokens, and the distance between their parts."""
     share, tokens, spread = stats.meta_share, stats.target_tokens, stats.distance_tokens
     names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
     without = []
     for source, of in (stats.keywords or {}).items():
-        if (lacking := 1 - of.with_keywords / max(1, of.documents)) > MOST_WITHOUT_KEYWORDS:
+        if (lacking := 1 - of.with_keywords / max(1, of.documents)) > THRESHOLDS.most_without_keywords:
             count = f"{of.documents - of.with_keywords:,} of {of.documents:,}"
             without.append(f"{count} of {names.get(source, source)} ({lacking:.0%})")
     if without:
         yield _warned("no-keywords", sources=", ".join(without))
-    if (parts := stats.in_parts) and (in_parts := parts.in_parts / max(1, parts.documents)) < LEAST_IN_PARTS:
+    if (parts := stats.in_parts) and (in_parts := parts.in_parts / max(1, parts.documents)) < THRESHOLDS.least_in_parts:
         chars = stats.document_chars
         change = f"chunk.max_chars={int(min(stats.max_chars, chars.p90)) // 2}" if chars else ""
         yield _warned("hardly-in-parts", change, parts=parts, share=in_parts)
-    if share is not None and share < LEAST_META_SHARE:
+    if share is not None and share < THRESHOLDS.least_meta_share:
         change = ""
         if stats.chunk_tokens:
-            enough = math.ceil(LEAST_META_SHARE * tokens / stats.chunk_tokens.mean)
+            enough = math.ceil(THRESHOLDS.least_meta_share * tokens / stats.chunk_tokens.mean)
             enough = max(enough, run.recipe.compose.min_meta_chunks + 1)
             long = sum(one.count for one in stats.document_chars_histogram if one.least >= enough * stats.max_chars)
             change = f"compose.min_meta_chunks={enough}" if long >= stats.sequences else ""
@@ -169,30 +178,30 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
             yield Warned("low-meta-share", none, change)
     if stats.repeat_meta_chunks:
         return
-    if share is not None and share > MOST_META_SHARE:
+    if share is not None and share > THRESHOLDS.most_meta_share:
         yield _warned("high-meta-share", f"compose.target_tokens={2 * tokens}", share=share)
-    if stats.layout == Layout.EXTENDED and spread is not None and spread.p10 < LEAST_DISTANCE * tokens:
-        change = f"compose.min_gap_tokens={math.ceil(LEAST_DISTANCE * tokens)}"
+    if stats.layout == Layout.EXTENDED and spread is not None and spread.p10 < THRESHOLDS.least_distance * tokens:
+        change = f"compose.min_gap_tokens={math.ceil(THRESHOLDS.least_distance * tokens)}"
         yield _warned("short-distances", change, p10=spread.p10, share=spread.p10 / tokens)
 
 
 def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
-    """Check what stands between the chunks of a document; nothing that a control repeats by design."""
+    """Check the chunks between those of a document; repetitions are not checked in a control that repeats by design."""
     similarity, random, near, reuse = stats.similarity, stats.random_similarity, stats.near_identical, stats.reuse
     if not stats.repeat_meta_chunks:
         if count := stats.own_document_negatives:
             yield _warned("own-document-negatives", count=count)
         if count := stats.repeated_chunks:
             yield _warned("repeated-chunks", count=count)
-        if near is not None and near.share > MOST_NEAR_IDENTICAL:
+        if near is not None and near.share > THRESHOLDS.most_near_identical:
             yield _warned("near-identical-negatives", f"mine.max_similarity={near.cosine}", near=near)
         mean, overused, most = reuse.mean or 0.0, reuse.overused_share or 0.0, reuse.max or 0
-        if mean > MOST_USES or overused > MOST_OVERUSED:
+        if mean > THRESHOLDS.most_uses or overused > THRESHOLDS.most_overused:
             change = ""
-            if overused <= MOST_OVERUSED:  # the mean grows with the sequences, or a little slower
-                change = f"compose.sequences={int(0.9 * MOST_USES / mean * stats.sequences)}"
+            if overused <= THRESHOLDS.most_overused:  # the mean grows with the sequences, or a little slower
+                change = f"compose.sequences={int(0.9 * THRESHOLDS.most_uses / mean * stats.sequences)}"
             elif stats.layout == Layout.EXTENDED:
-                change = f"compose.max_uses={OVERUSED if mean <= MOST_USES else int(MOST_USES)}"
+                change = f"compose.max_uses={OVERUSED if mean <= THRESHOLDS.most_uses else int(THRESHOLDS.most_uses)}"
             of_all = f"{overused:.0%} of all uses go to chunks used more than 16 times"
             uses = f"{mean:.1f} times on average and up to {most:,} ({of_all})"
             yield heavy_reuse(uses, run.recipe, most=most, change=change)
@@ -204,13 +213,13 @@ def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
         source, tokens = max(negatives.items(), key=lambda item: item[1])
         share = tokens / sum(negatives.values())
         of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
-        if share >= max(SOURCE_SHARE, SOURCE_LIFT * of_meta_tokens):
+        if share >= max(THRESHOLDS.source_share, THRESHOLDS.source_lift * of_meta_tokens):
             names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
             yield _warned("one-source", share=share, source=names.get(source, source), meta_share=of_meta_tokens)
 
 
 def heavy_reuse(uses: str, recipe: Recipe, *, most: float, change: str = "") -> Warned:
-    """Return the warning about chunks that are used so often; `most` is how often one of them is."""
+    """Return the warning about chunks that are used too often; `most` is the number of uses of one of them."""
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
     effect = "is memorized" if most >= _MEMORIZED_USES else "is learned better than the rest, and later uses teach less"
@@ -218,8 +227,8 @@ def heavy_reuse(uses: str, recipe: Recipe, *, most: float, change: str = "") -> 
 
 
 def small_corpus(in_sequence: float, documents: float, *, change: str = "") -> Warned | None:
-    """Return the warning about sequences that use so many of the corpus's documents, if there is one."""
-    if in_sequence <= MOST_OF_CORPUS * documents:
+    """Return the warning about sequences that use too many of the corpus's documents, None below the threshold."""
+    if in_sequence <= THRESHOLDS.most_of_corpus * documents:
         return None
     share = round(in_sequence) / round(documents)
     return _warned("small-corpus", change, in_sequence=in_sequence, documents=documents, share=share)
@@ -229,7 +238,7 @@ def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check the size of the corpus and the ids of its documents."""
     if (spread := stats.documents_per_sequence) is not None and stats.scores:  # else nothing was chosen by similarity
         documents = stats.yields.documents
-        excess = spread.mean / (MOST_OF_CORPUS * documents)
+        excess = spread.mean / (THRESHOLDS.most_of_corpus * documents)
         shorter = stats.target_tokens >> max(0, math.ceil(math.log2(excess)))
         change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
         if warned := small_corpus(spread.mean, documents, change=change):
@@ -250,9 +259,9 @@ def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
 
 
 def stand_in_tokenizer(recipe: Recipe, tokens: int) -> Warned | None:
-    """Return the warning about sequences of this many tokens of a tokenizer trained on the corpus, if there is one."""
+    """Return the warning about a tokenizer trained on the corpus for sequences of this many tokens, None if they are short."""
     entries = recipe.tokenizer.train
-    is_short = entries is None or tokens < STAND_IN_TOKENS
+    is_short = entries is None or tokens < THRESHOLDS.stand_in_tokens
     return None if is_short else _warned("stand-in-tokenizer", entries=entries, tokens=tokens)
 
 
@@ -271,20 +280,20 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
         keys = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in result.ordinary)
         yield _warned("ordinary-eos", keys=keys)
     # A character is a byte at least: otherwise no text is read.
-    if (stats.chars_per_token or 0) < LEAST_BYTES_PER_TOKEN:
+    if (stats.chars_per_token or 0) < THRESHOLDS.least_bytes_per_token:
         spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)))
         sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
         text_bytes, tokens = map(sum, zip(*sizes, strict=True))
-        if (held := text_bytes / tokens) < LEAST_BYTES_PER_TOKEN:
+        if (held := text_bytes / tokens) < THRESHOLDS.least_bytes_per_token:
             yield _warned("small-tokens", bytes=held)
 
 
 def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return the warnings about the rows of a split, which hold `room` tokens each."""
     warned, filled = [], fill(split.tokens, rows=split.rows, room=room)
-    if filled < LEAST_FILL:
+    if filled < THRESHOLDS.least_fill:
         padding = split.rows * room - split.tokens
         warned.append(_warned("empty-rows", padding=padding, name=name, filled=percent(filled)))
-    if split.chunks_in_train > _MOST_IN_TRAIN * split.chunks:
+    if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
         warned.append(_warned("read-in-train", split=split, name=name))
     return tuple(warned)

@@ -1,1 +1,1 @@
-"""Tokens: text → ids, exactly the reference's."""
+"""Sequences: drafts → token ids, exactly those of Hugging Face tokenizers → sequences of exactly T tokens."""

@@ -1,9 +1,11 @@
-"""Compose: fit each draft to exactly T tokens.
+"""Compose drafts into sequences of exactly T tokens.
 
-In:  DRAFTS, the token count of every chunk that they name, and the text of chunks that are cut.
-Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token. `fit.py` has the
-rules; here the text decides where a chunk is cut: between two characters where such a place is near, after at least one, and so
-that what is left repeats neither the meta-document nor another negative (docs/decisions/0005-near-duplicates.md).
+In:  DRAFTS, the token counts of the chunks that they name, and the text of chunks that are cut.
+Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token.
+
+`fit.py` implements the rules. Here the text decides where a chunk is cut: between two characters if possible nearby, after
+at least one character, and so that the remaining text repeats neither the meta-document nor another negative
+(docs/decisions/0005-near-duplicates.md).
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ from nextlong.text import Json
 
 _Pieces = list[fit.SizedChunk]
 _PIECES_HELD = 200_000  # about 60 MB
-_DROPPED_EXAMPLES = 100  # for each reason and task: first chunk, chunks of the (meta-)documents, tokens
+_DROPPED_EXAMPLES = 100  # recorded for each reason and task: first chunk, chunks of the (meta-)documents, tokens
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 
 
 class _ComposeInputs(NamedTuple):
-    """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
+    """The files that composing reads; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None if they are not filtered."""
 
     tokens: TokenStore
     corpus: CorpusFiles
@@ -62,13 +64,13 @@ def _compose_drafts(
     seed: int,
     max_uses: int | None = None,
 ) -> ComposeResult:
-    """Compose the first `take[i]` drafts of each file, and count what was dropped.
+    """Compose the first `take[i]` drafts of each file, and count the dropped ones.
 
-    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` of several files. With `max_uses`, a chunk is a negative
-    in at most this many sequences, so one task must compose all files, in order.
+    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` for several files. With `max_uses`, a chunk is a negative
+    of at most this many sequences, so one task must compose all files, in order.
     """
     uses, dropped = Counter[int](), Counter[str]()
-    blocked: set[int] = set()  # the chunks that have served `max_uses` times
+    blocked: set[int] = set()  # chunks that were used `max_uses` times
     examples: dict[str, list[tuple[int, int, int]]] = {}
     kept, longest = list[int](), 0
     for number, (path, taken) in enumerate(zip(drafts, take, strict=True)):
@@ -128,19 +130,19 @@ def _compose_draft(
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
-    """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
+    """Yield the first `take` drafts, and their chunks with token counts and whether a separator follows.
 
-    None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft, as whole documents
-    do but for passages that decontamination removed.
+    No separator follows a chunk that ends in a newline, or whose document continues in the next piece of the draft; whole
+    documents continue except at passages that decontamination removed.
     """
-    block: list[pa.RecordBatch] = []  # of which chunks are looked up together
+    block: list[pa.RecordBatch] = []  # drafts whose chunks are looked up together
     ends = [0]  # of the drafts of the block, in pieces
     for number in range(take):
         block.append(reader.get_batch(number))
         ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
         if ends[-1] < _PIECES_HELD and number < take - 1:
             continue
-        # (P,) each: the pieces of all drafts of the block, one draft after the other.
+        # (P,) each: the concatenated pieces of all drafts of the block.
         ids, scores, roles = (
             np.concatenate([draft.column(name).values.to_numpy() for draft in block])
             for name in ("chunk_id", "score", "role")
@@ -155,19 +157,19 @@ def _drafts_and_pieces(
 
 
 class _TextCutter(fit.Cutter):
-    """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
+    """Cut the chunks of a sequence by their texts; `meta_chunks` are those of its meta-document, if it has one."""
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
     def __init__(self, inputs: _ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
-        """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
+        """Read nothing yet, because most sequences need only the texts of one chunk and of their meta-document."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
         self._document: shingles.ComparedDocument | None = None
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
     def negative(self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]) -> fit.Cut | None:
-        """Return the longest cut that fills the budget, with separators behind it unless it ends in a newline."""
+        """Return the longest cut that fills the budget, with separators after it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
         text, cuts = self._looked_up(piece.chunk)
@@ -192,7 +194,7 @@ class _TextCutter(fit.Cutter):
         return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
 
     def _look_up(self, chunk: int) -> tuple[str, Cuts]:
-        """Return the text of a chunk and where it may be cut."""
+        """Return the text of a chunk and the places where it may be cut."""
         inputs, chunk_ids = self._inputs, np.array([chunk])
         (text,) = inputs.corpus.texts(chunk_ids).tolist()
         starts, stops = inputs.tokens.bounds(chunk_ids)
@@ -201,7 +203,7 @@ class _TextCutter(fit.Cutter):
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
-        """Say whether what is left of a chunk is a near-duplicate of the meta-document or of a chunk that is placed."""
+        """Return whether the remaining text of a chunk repeats the meta-document or a placed chunk."""
         if self._inputs.near_duplicates is None:
             return False
         store, weights, threshold = self._inputs.near_duplicates
@@ -209,25 +211,28 @@ class _TextCutter(fit.Cutter):
             own_texts = self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()
             (self._document,) = shingles.documents_of([own_texts])
         own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
-        # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
+        # Only placed chunks that share a shingle with the text are compared: text 0 is the cut chunk, the others follow.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
         sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
         pieces = [others.hashes[others.offsets[other] : others.offsets[other + 1]] for other in sharing]
         offsets = np.cumsum([0, len(own.hashes), *map(len, pieces)])
-        compared, given = shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets), lookup.opened(weights)
-        copies = rule.find_near_duplicates(compared, document=self._document, weights=given, threshold=threshold)
+        compared, slots = shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets), lookup.opened(weights)
+        copies = rule.find_near_duplicates(compared, document=self._document, weights=slots, threshold=threshold)
         return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
 
 
 def compose_step(
     compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
 ) -> Step:
-    """DRAFTS and token counts → SEQUENCES; with shingles and weights among the `inputs`, cut negatives are compared again."""
+    """Return the step from DRAFTS and token counts to SEQUENCES.
+
+    With shingles and weights among the `inputs`, cut negatives are compared with the meta-document and each other again.
+    """
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
     reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"
-    same: Json = {"target_tokens": target_tokens, "fit": compose.fit, "position": compose.position, "reuse": reuse}
-    config = same | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
+    choices: Json = {"target_tokens": target_tokens, "fit": compose.fit, "position": compose.position, "reuse": reuse}
+    config = choices | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
@@ -237,13 +242,13 @@ def compose_step(
         token_chars, tokenizer = (done["tokenizer"].file(f".{name}") for name in ("tokenchars.npy", "tokenizer.json"))
         inputs = _ComposeInputs(token_store(done), corpus(done), token_chars, tokenizer, compared)
         min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
-        if min_gap == "auto":  # half of the tokens of a mean chunk of the corpus, by E
+        if min_gap == "auto":  # half the tokens of a mean chunk of the corpus, by E
             shards = chunks_of(done).results(ChunkResult)
             chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
             chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
             min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
         lengths: Json = {f"{name}_tokens": len(getattr(special, name)) for name in ("separator", "bos", "eos")}
-        rules = fit.Rules(**same, min_gap_tokens=min_gap_tokens, **lengths)
+        rules = fit.Rules(**choices, min_gap_tokens=min_gap_tokens, **lengths)
         drafts = done["draft"].files(".drafts.arrow")
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
         task = partial(_compose_drafts, inputs=inputs, rules=rules, method=compose.method, seed=seed, max_uses=max_uses)
@@ -256,7 +261,7 @@ def compose_step(
         seconds=1e-5,
         disk="drafted_chunks",
         bytes=30,
-        # With max_uses, what a sequence may take depends on the sequences before it.
+        # With max_uses, the negatives that a sequence may use depend on the sequences before it.
         tasks=1 if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
     return Step("compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate)

@@ -1,15 +1,16 @@
-"""Encode: text → ids, exactly those of Hugging Face `tokenizers`, by fastokens where it gives them.
+"""Encode text as exactly the ids of Hugging Face `tokenizers`, by fastokens where its ids are the same.
 
 In:  a `tokenizers.Tokenizer` (the reference) and texts.
-Out: flat ids (uint32) and one length per text; equal to `encode(text, add_special_tokens=False)` of the reference with
-`encode_special_tokens` on: a special token's name in a text is text like any other, so no document can end a sequence.
+Out: flat ids (uint32) and the length of each text, equal to `encode(text, add_special_tokens=False)` of the reference with
+     `encode_special_tokens`: the name of a special token in a text is text, so that no document can end a sequence.
 
-fastokens is some forty times as fast, but takes long to load a large vocabulary: a process turns to it once enough text is
-known to come, or the reference has spent as much time. A wrong id is silent damage in a training set, hence:
+fastokens is about forty times as fast, but takes long to load a large vocabulary, so a process loads it when it expects
+enough text, or when the reference has encoded as much. Wrong ids damage training data silently. Therefore:
 
-1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`. 2.
-Texts with one of the three characters that the two class differently go to the reference; a test tries all others. 3.  The
-first texts and then every 256th are encoded both ways; no ids are kept of a process that has seen a difference.
+1.  fastokens must load the tokenizer (it supports little but byte-level BPE) and give the reference's ids on `_trial_texts`.
+2.  Texts with one of the three characters that the two libraries classify differently are encoded by the reference; a test
+    tries all other characters.
+3.  The first texts and then every 256th are encoded by both, and a step fails if a process has seen a difference.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from tokenizers.models import BPE
 
 from nextlong.artifacts.finished import read_tokenizer
 
-# One thread, as everything in a worker; read when it first encodes.
+# One thread, like everything in a worker; fastokens reads this when it first encodes.
 os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
 
-# The long s and the Kelvin sign match a case-insensitive s and k; U+180E was a blank until Unicode 6.3.
+# The long s and the Kelvin sign match s and k when case is ignored; U+180E was white space until Unicode 6.3.
 _DOUBTFUL: Final = "\u017f\u212a\u180e"
 _ALWAYS_CHECKED: Final = 16
 _CHECK_EVERY: Final = 256
-# The reference needs gigabytes for texts of many millions of characters, and panics on 10 million blanks in a row.
+# The reference needs gigabytes for texts of many million characters, and panics on 10 million spaces in a row.
 _MAX_CHECKED_CHARS: Final = 2**17
-# fastokens is loaded and tried in some 15 ms for 1,000 entries, in which the reference encodes as many characters as this an entry.
+# fastokens is loaded and tried in about 15 ms per 1,000 entries; the reference encodes 40 characters an entry in that time.
 _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
 Engine = Literal["auto", "reference"]
-_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, and the number of each text
+_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, and the length of each text
 
 _TRIED_ADDED_TOKENS: Final = 200
-# By hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it.
+# By hash of the tokenizer.json, so that a process tries a tokenizer only once.
 _verdicts: dict[int, bool] = {}
-# Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
+# Contractions, spaces and control characters, numbers, normalized characters, scripts, emoji, unassigned characters.
 _AWKWARD: Final = (
     "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
     "\x0b", "\x1c", "\x00", "\x7f", "\u0085", "\u00a0", "\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u1680",
@@ -60,17 +61,17 @@ _AWKWARD: Final = (
 
 
 def chars_before_loading(tokenizer: Tokenizer) -> int:
-    """Return how much text an encoder leaves to the reference, before loading fastokens, which takes longer, pays."""
+    """Return the number of characters below which loading fastokens takes longer than encoding with the reference."""
     return _CHARS_WORTH_AN_ENTRY * int(tokenizer.get_vocab_size())
 
 
 def is_known_to_be_fast(tokenizer: Tokenizer) -> bool:
-    """Say whether fastokens is likely to give this tokenizer's ids, without loading it: whether it is a byte-level BPE."""
+    """Return whether fastokens probably supports the tokenizer, without loading it: whether it is a byte-level BPE."""
     return isinstance(tokenizer.model, BPE) and "ByteLevel" in str(tokenizer.decoder)
 
 
 class TextEncoder:
-    """Encodes texts as the reference does, by fastokens where its ids are the same and enough text comes. Single-threaded."""
+    """Encode texts as the reference does, by fastokens if its ids are the same and it is worth loading. Single-threaded."""
 
     def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
@@ -78,15 +79,15 @@ class TextEncoder:
         self._fast: fastokens.Tokenizer | None = None
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0  # checked texts on which fastokens differed
-        self.checkable_texts = 0  # the first ones are encoded both ways, and some of the others
+        self.checkable_texts = 0  # texts encoded since the checks began
 
     def expect(self, chars: int) -> None:
-        """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
+        """Load fastokens if this is worth the time for `chars` more characters."""
         if chars >= self._chars_before_loading:
             self.settle()
 
     def settle(self) -> Literal["fastokens", "reference"]:
-        """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
+        """Load fastokens if its ids are the reference's, however few texts follow; return the library that encodes."""
         if not self._is_settled:
             self._is_settled = True
             key = xxhash.xxh3_128_intdigest((written := self._reference.to_str()).encode())
@@ -98,19 +99,19 @@ class TextEncoder:
                     encoded = _encode_fast(fast, self._reference, texts)
                     _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
                 self._fast = fast if _verdicts[key] else None
-            except ValueError:  # what fastokens knows nothing of: the reference encodes
+            except ValueError:  # fastokens does not support the tokenizer, so the reference encodes
                 pass
         return "reference" if self._fast is None else "fastokens"
 
     def encode_batch(self, texts: Sequence[str]) -> _Encoded:
-        """Return all ids, flat, and the number of ids of each text, shape (len(texts),)."""
+        """Return the flat ids of all texts, and the number of ids of each text, shape (len(texts),)."""
         self.expect(0)
         if self._fast is None:
             self._chars_before_loading -= sum(map(len, texts))
             return _joined(_reference_ids(self._reference, text) for text in texts)
         try:
             ids, lengths = _encode_fast(self._fast, self._reference, texts)
-        except ValueError:  # a limit of its regular expressions, say
+        except ValueError:  # e.g. a limit of its regular expressions
             return _joined(_reference_ids(self._reference, text) for text in texts)
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
@@ -125,12 +126,12 @@ class TextEncoder:
 
 @lru_cache(maxsize=1)
 def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
-    """Return the encoder of a tokenizer.json, which a worker keeps from task to task: fastokens takes a second to load."""
+    """Return the encoder of a tokenizer.json; a worker keeps it from task to task, because fastokens takes a second to load."""
     return TextEncoder(read_tokenizer(path), engine=engine)
 
 
 def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield some 70,000 characters on which a tokenizer that is not the reference is likely to differ from it."""
+    """Yield about 70,000 characters on which another tokenizer is likely to differ from the reference."""
     for piece in ("", *_AWKWARD):
         yield piece
         yield f"a{piece}1 {piece}'{piece} \n{piece}{piece}"
@@ -151,14 +152,14 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
 
 def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]) -> _Encoded:
     doubtful = [place for place, text in enumerate(texts) if any(char in text for char in _DOUBTFUL)]
-    given = list(texts)
+    certain = list(texts)
     for place in doubtful:
-        given[place] = ""
-    ids_bytes, offsets_bytes = fast.encode_batch_flat(given, add_special_tokens=False, split_special_tokens=True)
+        certain[place] = ""
+    ids_bytes, offsets_bytes = fast.encode_batch_flat(certain, add_special_tokens=False, split_special_tokens=True)
     ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)
-    # Of doubtful texts fastokens was given "", so each has an empty piece to replace.
+    # fastokens encoded "" for doubtful texts, so each has an empty part to replace.
     parts = np.split(ids, offsets[1:-1])
     for place in doubtful:
         parts[place] = _reference_ids(reference, texts[place])
@@ -166,7 +167,7 @@ def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequenc
 
 
 def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
-    # A batch of one: the path without offsets, and never a thread pool's worth of threads.
+    # A batch of one avoids computing offsets, and never starts a thread pool.
     return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
 
 

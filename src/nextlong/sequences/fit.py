@@ -1,13 +1,13 @@
-"""Fit: lay chunks of known token counts into sequences of exactly T tokens.
+"""Fit chunks of known token counts into sequences of exactly T tokens.
 
 In:  for each meta-chunk its candidates, or a list of documents; only their lengths in tokens matter.
-Out: spans that tile [0, T), or the reason why there are none.
+Out: spans that tile [0, T), or the reason why a draft is dropped.
 
-`fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap is empty; then the rest
-of the token budget is shared evenly, and what one meta-chunk leaves over goes to the next. Only the last negative of the
-sequence is cut. `fit="paper"`: concatenate, cut at T, drop what is shorter (paper §3.1.2). The other methods do the same with
-documents. A separator follows each chunk that does not end in a newline. A `Cutter` decides where a chunk may be cut: by
-lengths alone here, by the text in `compose.py`.
+`fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap is empty. The rest
+of the token budget is then shared evenly, and what one meta-chunk does not use goes to the next. Only the last negative of
+the sequence is cut. `fit="paper"`: concatenate, cut at T, drop shorter sequences (Algorithm 1, paper §3.1.2). Methods of
+whole documents do the same with documents. A separator follows each chunk that does not end in a newline. A `Cutter`
+decides where a chunk may be cut: here by lengths alone, in `compose.py` by the text.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from nextlong.schemas import DropReason
 from nextlong.text import Json
 
 Fit = Literal["exact", "paper"]
-Position = Literal["head", "tail", "random"]
+_Position = Literal["head", "tail", "random"]
 
-_MOST_CUTS: Final = 16  # candidates whose beginning is checked before the other groups fill the rest
+_MOST_CUTS: Final = 16  # candidates tried as the cut negative before other groups fill the rest
 
 
 class SizedChunk(NamedTuple):
-    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it."""
+    """A chunk and its length; `closed`: its text ends in a newline, or its document continues right after it."""
 
     chunk: int
     tokens: int
     closed: bool = False
     score: float = 1.0
-    fill: int = 0  # separator tokens behind it beside the one that any open chunk has, where a negative was cut
+    fill: int = 0  # additional separator tokens after a negative that was cut
 
     def cost(self, separator_tokens: int) -> int:
-        """Return the tokens that it takes with its separators."""
+        """Return its tokens including the separators after it."""
         return self.tokens + self.fill + (0 if self.closed else separator_tokens)
 
 
@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
 
 class TokenSpan(NamedTuple):
-    """Tokens [start, end) of a sequence: the first end - start tokens of `chunk`, or a separator or special token."""
+    """Tokens [start, end) of a sequence: the first end − start tokens of `chunk`, or a separator or special token."""
 
     chunk: int
     role: int
@@ -64,7 +64,7 @@ class TokenSpan(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How many of its tokens a negative keeps; `closed`: no separator follows them."""
+    """The number of tokens that a negative keeps; `closed`: no separator follows."""
 
     tokens: int
     closed: bool
@@ -72,7 +72,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Dropped:
-    """Why a draft became no sequence, and how many tokens it would have had."""
+    """The reason why a draft was dropped, and the tokens that it would have had."""
 
     reason: DropReason
     tokens: int
@@ -80,35 +80,35 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens."""
+    """The settings of composing: the recipe's choices, and the tokens of separators and special tokens."""
 
     target_tokens: int
     fit: Fit = "exact"
     min_gap_tokens: int = 1
-    position: Position = "head"
-    reuse: Literal["never", "free"] = "never"  # "free" for the ablation that repeats meta-chunks in a sequence
+    position: _Position = "head"
+    reuse: Literal["never", "free"] = "never"  # "free": negatives may repeat, for the ablation `self-repeat`
     separator_tokens: int = 0
     bos_tokens: int = 0
     eos_tokens: int = 0
 
 
 class Composed(NamedTuple):
-    """One sequence in memory: its token ids and the spans that tile it."""
+    """A sequence in memory: its token ids and the spans that tile it."""
 
     input_ids: list[int]
     spans: list[TokenSpan]
 
 
 class Cutter:
-    """Decides where chunks may be cut, by their lengths alone."""
+    """Decide where chunks may be cut, by their lengths alone."""
 
-    trimmed_tokens: int = 0  # by which a cut may be shorter than the budget
+    trimmed_tokens: int = 0  # how much shorter than the budget a cut may be
 
     def __init__(self, separator_tokens: int = 0) -> None:
         self.separator_tokens = separator_tokens
 
     def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:  # noqa: ARG002
-        """Return how a negative fills a budget of tokens beside the chunks that are placed, None if it does not."""
+        """Return the cut of a negative that fills `budget` tokens after the `placed` chunks; None if no cut does."""
         with_separator = budget - self.separator_tokens
         if 1 <= with_separator < piece.tokens or (with_separator == piece.tokens and not piece.closed):
             return Cut(with_separator, closed=False)
@@ -126,24 +126,24 @@ def compose(
     target_tokens: int,
     fit: Fit = "exact",
     min_gap_tokens: int = 1,
-    position: Position = "head",
+    position: _Position = "head",
     separator: Sequence[int] = (),
     bos: Sequence[int] = (),
     eos: Sequence[int] = (),
     seed: int = 0,
 ) -> Composed | Dropped:
-    """Compose one sequence from plain lists of token ids.
+    """Compose one sequence from lists of token ids (arXiv 2501.12766 §3.1).
 
-    `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first. Equal lists count as the same
-    chunk: it serves once, and never if it is a meta-chunk. In the spans, chunk i < p is meta-chunk i; others are
-    numbered in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises
-    ValueError for arguments that fit no sequence. Source: arXiv 2501.12766 §3.1.
+    `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first. Equal lists are the same chunk,
+    which is used once, and never if it is a meta-chunk. In the spans, chunk i < p is meta-chunk i; other chunks are numbered
+    in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises ValueError for
+    invalid arguments.
     """
     if len(meta_chunks) != len(negatives):
         raise ValueError(f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each")
     if not meta_chunks:
         raise ValueError("meta_chunks is empty; a sequence extends at least one")
-    for name, value, choices in (("fit", fit, get_args(Fit)), ("position", position, get_args(Position))):
+    for name, value, choices in (("fit", fit, get_args(Fit)), ("position", position, get_args(_Position))):
         if value not in choices:
             raise ValueError(f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}")
     if min_gap_tokens < 1:
@@ -183,9 +183,9 @@ def compose_spans(
 ) -> list[TokenSpan] | Dropped:
     """Return spans that tile exactly `rules.target_tokens` tokens, or why there are none (arXiv 2501.12766 §3.1.2).
 
-    `rng` places the meta-chunks if `position="random"`. A chunk serves as a negative once unless `reuse="free"`, never if it
-    is `blocked`, and not where one of its `near_duplicates` has served. Under `fit="exact"` each meta-chunk has at least
-    `min_gap_tokens` tokens of negatives, and so has the gap between each two, whatever the position.
+    `rng` places the meta-chunks if `position="random"`. A chunk is used as a negative only once unless `reuse="free"`, never if
+    it is `blocked`, and not if one of its `near_duplicates` is used. Under `fit="exact"`, each meta-chunk has at least
+    `min_gap_tokens` tokens of negatives, and so does the gap between two meta-chunks, whatever the position.
     """
     cutter = cutter or Cutter(rules.separator_tokens)
     used: set[int] | None = set() if rules.reuse == "never" else None
@@ -196,20 +196,20 @@ def compose_spans(
     else:
         for walker in walkers:
             walker.take_whole(None)
-    # (piece, role, group) in reading order; any two meta-chunks have `min_gap_tokens` tokens between them.
+    # (piece, role, group) in reading order; at least `min_gap_tokens` tokens are between any two meta-chunks.
     least = rules.min_gap_tokens if rules.fit == "exact" else 0
     ordered: list[tuple[SizedChunk, int, int]] = []
-    behind = least  # tokens of negatives since the last meta-chunk
+    gap_tokens = least  # tokens of negatives since the last meta-chunk
     for number, (group, walker) in enumerate(zip(groups, walkers, strict=True)):
         placed = [(piece, schemas.NEGATIVE, number) for piece in walker.taken]
-        # The tokens of the group's negatives before each of the places that its meta-chunk may take.
+        # The tokens of the group's negatives before each possible place of its meta-chunk.
         before = list(accumulate((piece.tokens for piece in walker.taken), initial=0))
         meta_place = 0 if rules.position == "head" else len(placed)
         if rules.position == "random":
             assert rng is not None
-            first = next(place for place, tokens in enumerate(before) if behind + tokens >= least)
+            first = next(place for place, tokens in enumerate(before) if gap_tokens + tokens >= least)
             meta_place = first + int(rng.integers(len(before) - first))
-        behind = before[-1] - before[meta_place]
+        gap_tokens = before[-1] - before[meta_place]
         placed.insert(meta_place, (group.meta, schemas.META, number))
         ordered += placed
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
@@ -218,7 +218,7 @@ def compose_spans(
 def concatenate_spans(
     pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
 ) -> list[TokenSpan] | Dropped:
-    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of."""
+    """Return spans of concatenated documents, cut at T; `groups` has the document of each chunk."""
     ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
     cutter = cutter or Cutter(rules.separator_tokens)
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
@@ -226,21 +226,21 @@ def concatenate_spans(
 
 @dataclass
 class _Walker:
-    """Walks a group's candidates in order, past those that any group has used; `taken` are its negatives so far."""
+    """Walk the candidates of a group in order, skipping used ones; `taken` are its negatives so far."""
 
     candidates: Sequence[SizedChunk]
-    used: set[int] | None  # by all groups of a sequence: chunks, and their near-duplicates (None: all may serve again)
+    used: set[int] | None  # chunks used by any group, and their near-duplicates (None: chunks may repeat)
     blocked: Container[int]
     near_duplicates: Mapping[int, Sequence[int]]
     cutter: Cutter
     taken: list[SizedChunk] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # of `taken` among the candidates
+    places: list[int] = field(default_factory=list)  # of `taken`, among the candidates
     place: int = 0  # of the next candidate
-    tokens: int = 0  # of the negatives taken …
-    cost: int = 0  # … and with their separators
+    tokens: int = 0  # of `taken` …
+    cost: int = 0  # … including separators
 
     def free(self) -> SizedChunk | None:
-        """Return the next candidate that may serve, None if there is none."""
+        """Return the next candidate that may be used, or None."""
         used = self.used or ()
         while self.place < len(self.candidates):
             piece = self.candidates[self.place]
@@ -250,7 +250,7 @@ class _Walker:
         return None
 
     def take_whole(self, budget: int | None) -> int:
-        """Take free candidates up to the first that does not fit; return what is left of the budget (None: no bound)."""
+        """Take free candidates up to the first that does not fit; return the rest of the budget (None: no limit)."""
         left = budget or 0
         while (piece := self.free()) is not None:
             cost = piece.cost(self.cutter.separator_tokens)
@@ -261,13 +261,13 @@ class _Walker:
         return left
 
     def take_least(self, tokens: int) -> bool:
-        """Take free candidates until they hold this many tokens; say whether they do."""
+        """Take free candidates until they hold `tokens` tokens; return whether they do."""
         while self.tokens < tokens and (piece := self.free()) is not None:
             self._take(piece)
         return self.tokens >= tokens
 
     def take_truncated(self, budget: int, placed: Sequence[int]) -> bool:
-        """Take the first free candidate that fills the budget when cut, with separators behind it; say whether one does."""
+        """Cut and take the first free candidate that fills the budget, with separators after it; return whether one does."""
         before, tries = self.place, 0
         while tries < _MOST_CUTS and (piece := self.free()) is not None:
             if (cut := self.cutter.negative(piece, budget, placed)) is not None:
@@ -280,14 +280,14 @@ class _Walker:
         return False
 
     def keep(self, count: int) -> None:
-        """Put all but the first `count` of its negatives back, and continue from there."""
+        """Return all negatives but the first `count`, and continue from there."""
         self.taken, self.places = self.taken[:count], self.places[:count]
         self.place = self.places[-1] + 1 if count else 0
         self.tokens = sum(piece.tokens for piece in self.taken)
         self.cost = sum(piece.cost(self.cutter.separator_tokens) for piece in self.taken)
 
     def mark_used(self, pieces: Sequence[SizedChunk]) -> None:
-        """Mark negatives, and their near-duplicates, as used."""
+        """Mark negatives and their near-duplicates as used."""
         if self.used is not None:
             for piece in pieces:
                 self.used.add(piece.chunk)
@@ -305,7 +305,7 @@ class _Walker:
 def _share_budget(
     groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules, used: set[int] | None, *, trimmed_tokens: int
 ) -> Dropped | None:
-    """Take the negatives of each group that fill the sequence exactly beside the meta-chunks; return why none do."""
+    """Take negatives that fill the sequence exactly beside the meta-chunks; return why this is not possible."""
     room = rules.target_tokens - rules.bos_tokens - rules.eos_tokens
     separator_tokens, least = rules.separator_tokens, rules.min_gap_tokens
     meta_tokens = sum(group.meta.cost(separator_tokens) for group in groups)
@@ -319,10 +319,10 @@ def _share_budget(
         return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
     if left - sum(walker.cost for walker in others) < least:
         return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
-    # What the groups behind have taken already, and what the cut negative needs, is not for this group to take.
+    # Reserve what later groups have taken already, and what the cut negative needs.
     reserve = least + separator_tokens + trimmed_tokens
     for place, walker in enumerate(others):
-        share = left // (len(groups) - place)  # an even share of what is left carries over what others did not use
+        share = left // (len(groups) - place)  # an even share of the rest, including what earlier groups did not use
         later = sum(other.cost for other in others[place + 1 :]) + reserve
         walker.take_whole(min(share, left - later) - walker.cost)
         left -= walker.cost
@@ -336,10 +336,10 @@ def _share_budget(
 
 
 def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int] | None, least: int) -> int:
-    """Fill what is left of the budget; return what could not be filled. The cut negative is the last of the last group.
+    """Fill the rest of the budget; return the tokens that could not be filled. The last negative of the last group is cut.
 
-    The last group's next candidate is cut. Where none of its candidates fills the rest, others take whole ones before; then
-    the last group's own last negative, or one behind it, is cut.
+    First cut the next candidate of the last group. If none of its candidates fills the rest, let other groups take whole
+    negatives before. If that fails as well, cut the last negative of the last group, or one of the candidates after it.
     """
 
     def cut(budget: int) -> bool:
@@ -371,7 +371,7 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int]
 def _tile(
     ordered: Sequence[tuple[SizedChunk, int, int]], rules: Rules, cutter: Cutter, *, if_short: DropReason
 ) -> list[TokenSpan] | Dropped:
-    """Lay BOS, pieces with separators, and EOS one after the other; the piece that crosses the end is cut."""
+    """Return the spans of BOS, pieces with separators, and EOS; the piece that crosses the end is cut."""
     spans = [TokenSpan(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)] if rules.bos_tokens else []
     reached, end = rules.bos_tokens, rules.target_tokens - rules.eos_tokens
     for piece, role, group in ordered:

@@ -1,8 +1,8 @@
-"""Shortfall: whether a corpus can give the sequences that are asked for, before a run; why it gave fewer, after one.
+"""Check before a run whether a corpus is large enough, and explain after a run why it gave fewer sequences.
 
-Before: only heads of files are read where these hold plenty of text. The text of a small corpus is read whole, and a sample of
-it tokenized, or all of it where the sample leaves a doubt.
-After: the counts of finished steps → messages, errors that name the cure, and whether another attempt helps.
+Before: if the files are large, only their heads are read. A small corpus is read completely, and a sample of it is
+tokenized, or all of it if the sample leaves doubt.
+After: the counts of finished steps → messages, errors with the fix, and whether another attempt helps.
 """
 
 from __future__ import annotations
@@ -33,64 +33,65 @@ from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 from nextlong.text import counted
 
-MOST_DROPPED: Final = 0.5  # of the documents that may be extended
-LONGER: Final = "raise compose.target_tokens, or cut the documents into shorter ones first"  # the cure
-_PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
+MOST_DROPPED: Final = 0.5  # share of the documents that can be extended
+LONGER: Final = "raise compose.target_tokens, or split the documents into shorter ones first"
+_PLENTY_BYTES_PER_TOKEN: Final = 16  # more than any language needs; a corpus with more bytes is large enough
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
-_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # how many documents are tokenized, and how much of each
-_TRAINED_ENTRIES: Final = 4096  # of a tokenizer that is yet to be trained; the real one makes fewer tokens
-_MARGIN: Final = 1.25  # from which on the estimate of a sample is believed that there is enough
-_EXACT_MARGIN: Final = 1.01  # for caps and weights, which choose documents that are a bit longer or shorter
-_TRAINED_MARGIN: Final = 1.1  # by which it may be short where the tokenizer is yet to be trained
-_EXAMPLES = 3  # of documents that became no sequence, by reason
-_HOPELESS_COPIES = 20  # … where most candidates repeat the document or each other: one in seven, with as much certainty
-_HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
+_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # documents to tokenize, and characters of each
+_TRAINED_ENTRIES: Final = 4096  # stand-in for a tokenizer to be trained, which will give fewer tokens
+_MARGIN: Final = 1.25  # by which the estimate of a sample must exceed one sequence to be trusted
+_EXACT_MARGIN: Final = 1.01  # for caps and weights, which may select slightly longer or shorter documents
+_TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
+_EXAMPLES = 3  # dropped documents shown for each reason
+# Give up after this many documents without a sequence: with 95 % confidence, at most one in 30 of the others would give
+# one. If most candidates are near-duplicates, give up after 20, when at most one in seven would.
+_HOPELESS, _HOPELESS_COPIES = 100, 20
 
 
 def check_enough(recipe: Recipe, files: SourceFiles) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
-    asked = recipe.sequence_tokens
+    target = recipe.sequence_tokens
     text_bytes = sum(
         min(estimate_text_bytes(source_files, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
         for source_files, source in zip(files, recipe.ingest.sources, strict=True)
     )
-    if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe.compose):
+    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target or not uses_a_chunk_once(recipe.compose):
         return
     looks = [look for look in look_at(recipe.ingest, files) if look.documents]
-    if not looks or not all(look.is_whole for look in looks) or count_tokens(recipe, looks) >= _MARGIN * asked:
+    if not looks or not all(look.is_whole for look in looks) or count_tokens(recipe, looks) >= _MARGIN * target:
         return
     tokens = count_tokens(recipe, looks, of="all")
-    if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < asked:
+    if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < target:
         raise CorpusError(too_short(recipe.compose, tokens))
 
 
 def is_extended(compose: Compose) -> bool:
-    """Say whether the method extends meta-documents by negatives."""
+    """Return whether the method extends meta-documents with negatives."""
     return getattr(METHODS.load(compose.method, object), "layout", None) == Layout.EXTENDED
 
 
 def has_gaps(compose: Compose) -> bool:
-    """Say whether each gap between two meta-chunks must hold negatives; the paper's Algorithm 1 does not ask for it."""
+    """Return whether each gap between meta-chunks must contain negatives; the paper's Algorithm 1 does not require it."""
     return is_extended(compose) and compose.fit == "exact"
 
 
 def uses_a_chunk_once(compose: Compose) -> bool:
-    """Say whether a chunk is used at most once in a sequence."""
+    """Return whether a sequence uses a chunk at most once."""
     return not (is_extended(compose) and NEGATIVES[compose.negatives].repeat_meta_chunk)
 
 
 def too_short(compose: Compose, tokens: float) -> str:
-    """Return the message that the corpus has too few tokens for one sequence."""
+    """Return the error message for a corpus that is shorter than one sequence."""
     return (
-        f"no sequence can be made: compose.target_tokens={compose.target_tokens:,}, but all documents together are "
-        f"about {tokens:,.0f} tokens; add documents or lower it"
+        f"the corpus is too small: compose.target_tokens={compose.target_tokens:,}, but all documents together have about "
+        f"{tokens:,.0f} tokens; add documents or lower it"
     )
 
 
 def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample", "all"] = "a sample") -> float:
-    """Estimate the tokens of all documents that stay, with the separator that composing may put behind each chunk.
+    """Estimate the tokens of all kept documents, including separators, from a sample of their texts.
 
-    Of all texts, it is no estimate but for caps and weights, and for a tokenizer that is yet to be trained.
+    With all texts, the count is exact except for caps and weights, and for a tokenizer that is yet to be trained.
     """
     chars = [look.scale * look.distinct_chars for look in looks]
     shares = kept_shares(looks, [look.scale * look.distinct_documents for look in looks], chars)
@@ -113,32 +114,32 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
     return total
 
 
-# after a run
+# After a run.
 
 
 class Attempt:
-    """What the steps of one attempt tell of the way from documents to sequences."""
+    """The counts of one attempt, from documents to sequences."""
 
     def __init__(self, done: Artifacts) -> None:
         """Read the results of the steps."""
-        # How many of the eligible documents were sampled.
+        # The counts of eligible and of sampled documents.
         self.draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
         self.drafted, self.composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
         self.referenced = done["referenced_chunks"].result(ReferencedChunksResult)
-        self.sequences = sum(part.sequences for part in self.composed)  # spare ones included
+        self.sequences = sum(part.sequences for part in self.composed)  # including spare ones
         self.parts: list[DraftResult | ComposeResult] = [*self.drafted, *self.composed]
         reasons = Counter[str]()
         for part in self.parts:
             reasons.update(part.dropped)
-        self.dropped = dict(+reasons)  # drafts, by reason; without those that never occurred
-        # Drafts passed over more near-duplicates than they have chunks.
+        self.dropped = dict(+reasons)  # drafts by reason, without reasons that did not occur
+        # More near-duplicates were filtered out than the drafts have chunks.
         self.is_mostly_copies = sum(part.near_duplicates or 0 for part in self.drafted) > self.referenced.chunks
 
 
 def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str | None:
-    """Return the message that there are too few sequences, why, and what the next attempt does; None if it could not help."""
-    made, asked = Attempt(done), compose.sequences
-    drawn, eligible, composed, lost = made.draw.drawn, made.draw.eligible, made.sequences, made.dropped
+    """Return why there are too few sequences and what the next attempt does; None if another attempt cannot help."""
+    made, requested = Attempt(done), compose.sequences
+    drawn, eligible, composed, dropped = made.draw.drawn, made.draw.eligible, made.sequences, made.dropped
     drafts, starved = sum(part.drafts for part in made.drafted), sum(part.starved for part in made.drafted)
     may_give_more = (
         drawn < eligible
@@ -146,24 +147,24 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         or made.referenced.drafts < drafts
         or any(part.limited or part.starved for part in made.drafted)
     )
-    # Documents whose neighbours ran out would be among the others: without them the data favour what has many.
-    is_enough = not starved and (asked == "all" or sum(sequences_per_part(asked, done["compose"])) == asked)
+    # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
+    is_enough = not starved and (requested == "all" or sum(sequences_per_part(requested, done["compose"])) == requested)
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
-    if not may_give_more or is_enough or (not composed and sum(lost.values()) >= hopeless):
+    if not may_give_more or is_enough or (not composed and sum(dropped.values()) >= hopeless):
         return None
-    reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
+    reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in dropped.items())
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(compose, attempt + 1) or eligible, eligible)
-    goes_on = f"sampling {more:,} of {eligible:,}" if more > drawn else "drafting more of the sampled documents"
-    shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
+    next_step = f"sampling {more:,} of {eligible:,}" if more > drawn else "drafting more of the sampled documents"
+    shown = f"{composed:,}" if requested == "all" else f"{min(composed, requested):,} of {requested:,}"
     return (
-        f"compose: {shown} sequences from {counted(composed + sum(lost.values()) + starved, 'document')}{reasons}; "
-        f"{'looking further for neighbours' if starved else goes_on}"
+        f"compose: {shown} sequences from {counted(composed + sum(dropped.values()) + starved, 'document')}{reasons}; "
+        f"{'looking further for neighbours' if starved else next_step}"
     )
 
 
 def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
-    """Return examples of dropped documents by reason, each with its chunks and tokens."""
+    """Return examples of dropped documents by reason, with their numbers of chunks and tokens."""
     made, where = Attempt(done), corpus(done)
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
     for part in made.parts:
@@ -181,7 +182,7 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
 
 
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
-    """Return the reasons for few sequences, from the corpus to the drafts; never empty."""
+    """Return the reasons for too few sequences, from the corpus to the drafts; never empty."""
     made, documents = Attempt(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
     if "meta_documents" in done:
         least = f"compose.min_meta_chunks={compose.min_meta_chunks} chunks or more"
@@ -200,12 +201,12 @@ def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
 
 
 def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
-    """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
+    """Raise CorpusError, with the reasons and the fix, if the recipe gave no sequence at all."""
     made, compose = Attempt(done), recipe.compose
     if made.sequences:
         return
     threshold = recipe.mine.near_duplicates_for(compose.negatives) if is_extended(compose) else None
-    or_copies = "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
+    or_copies = "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
     longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
     if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
         problem = "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
@@ -216,10 +217,10 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
         or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in made.dropped else ""
         cure = f"raise it{or_lower}, or add shorter documents"
     elif not longest:
-        problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} ask for more negatives than this corpus has"
+        problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} require more negatives than this corpus has"
         cure = f"add documents or lower them{or_copies}"
     else:
-        problem = f"but the longest sequence of this corpus is {longest:,} tokens"
+        problem = f"but the longest sequence from this corpus has {longest:,} tokens"
         cure = f"add documents or lower it{or_copies}"
     reasons = "; ".join(why_fewer(compose, done))
     raise CorpusError(f"compose.target_tokens={compose.target_tokens:,} {problem} ({reasons}); {cure}")

@@ -1,8 +1,8 @@
-"""Tokenize: the chunks that drafts refer to, once each.
+"""Tokenize the chunks that drafts refer to, each once.
 
-In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts, from which known rows are copied.
-Out: TOKENS, a shard: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
-wanted row are ids[offsets[i]:offsets[i + 1]]. No special tokens are added, and their names inside the text are text.
+In:  DRAFTS; DOCUMENTS and CHUNKS of all shards; a tokenizer.json; TOKENS of earlier variants, from which rows are copied.
+Out: TOKENS of each shard: flat ids (uint32) and offsets (int64, one more than rows), both memory-mappable `.npy`; the ids of
+     the i-th requested row are ids[offsets[i]:offsets[i + 1]]. No special tokens are added; their names in texts are text.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from nextlong.errors import RunError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.sequences.encode import Engine, kept_encoder
 
-_Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
+_Known = tuple[Path, Path, Path]  # the rows, offsets and ids that an earlier variant has of a shard
 
-_COPIED_ROWS = 4096  # at a time
-# A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
-# workers are done sooner than one.
+_COPIED_ROWS = 4096  # rows copied at a time
+# A worker keeps fastokens from task to task, and loading it takes as long as encoding 200 MB. For less text than that,
+# several workers that were idle still finish sooner than one.
 _CHARS_OF_A_TASK: Final = 40_000_000
 
 
 class _TokensResult(TaskResult):
-    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
+    """Chunks encoded or copied from an earlier variant; `mismatches`: chunks whose ids differ from the reference's."""
 
     chunks: int
     tokens: int
@@ -46,14 +46,14 @@ class _TokensResult(TaskResult):
 
 
 def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> Step:
-    """The first `limit` DRAFTS, None for all → the chunks that they name."""
+    """Return the step that lists the chunks of the first `limit` DRAFTS (None: all)."""
 
     def tasks(done: Artifacts) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
         return [partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
     estimate = Estimate(
-        # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
+        # 0.03 ms a draft of 400 chunks, 0.1 ms a shard; a trial could not measure this, because it is mostly start-up time.
         work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
         seconds=8e-8,
         disk="referenced_chunks",
@@ -68,9 +68,9 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 def _list_referenced_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
 ) -> ReferencedChunksResult:
-    """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard."""
-    starts = np.cumsum([0, *map(count_chunks, chunks)])  # of each shard's chunks among those of all
-    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard: one byte each
+    """Choose the first `limit` drafts and list their chunks; write `{out}.{shard}.rows.npy`, sorted, for each shard."""
+    starts = np.cumsum([0, *map(count_chunks, chunks)])  # the first chunk of each shard among all chunks
+    named = np.zeros(starts[-1], np.bool_)  # whether a draft names each chunk: one byte a chunk of the corpus
     take: list[int] = []
     for path in drafts:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
@@ -85,48 +85,49 @@ def _list_referenced_chunks(
 
 
 def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine) -> Step:
-    """Referenced chunks → TOKENS; what earlier drafts of the run directory named is copied."""
+    """Return the step from the referenced chunks to TOKENS; rows that earlier variants have are copied."""
     version = 3
     config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
-        same = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
+        fingerprints = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
         run_dir = done["tokenizer"].folder.parent
-        earlier: list[list[_Known]] = []  # of finished TOKENS that have the same ids for the same rows
+        earlier: list[list[_Known]] = []  # finished TOKENS that have the fingerprints ids for the fingerprints rows
         for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-            with suppress(RunError, ValueError):  # unfinished, harmed or half removed: these rows are tokenized anew
+            with suppress(RunError, ValueError):  # unfinished, damaged or partly removed: tokenize these rows again
                 tokens = open_done("tokens", folder)
-                told = tokens.manifest
+                manifest = tokens.manifest
                 is_right = not any(shard.mismatches for shard in tokens.results(_TokensResult))
-                is_same = [told["version"], told["config"]] == [version, config] and same.items() <= told[
-                    "inputs"
-                ].items()
+                is_same = [manifest["version"], manifest["config"]] == [
+                    version,
+                    config,
+                ] and fingerprints.items() <= manifest["inputs"].items()
                 if is_right and is_same:
-                    (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{told['inputs']['referenced_chunks']}")
+                    (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}")
                     rows = open_done("referenced_chunks", named).files(".rows.npy")
                     earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
         text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
         most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
-        # Consecutive shards: a task each, of at most `most_rows` unless it is one shard.
-        groups, room = list[list[_Wanted]](), 0
+        # Consecutive shards make up a task, of at most `most_rows` rows unless it is a single shard.
+        groups, room = list[list[_RequestedRows]](), 0
         for shard, paths in enumerate(zip(text.documents, text.chunks, rows_paths, strict=True)):
             count = len(np.load(paths[-1], mmap_mode="r"))
             if not groups or count > room:
                 groups.append([])
                 room = most_rows
-            groups[-1].append(_Wanted(shard, *paths, known=[files[shard] for files in earlier]))
+            groups[-1].append(_RequestedRows(shard, *paths, known=[files[shard] for files in earlier]))
             room -= count
         path = done["tokenizer"].file(".tokenizer.json")
-        return [partial(_tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
+        return [partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine) for group in groups]
 
     def check(done: Artifact) -> None:
         counts = [task.mismatches for task in done.results(_TokensResult)]
         if wrong := ", ".join(f"{count:,} of task {number}" for number, count in enumerate(counts) if count):
             raise RunError(
-                f"fastokens gave other ids than the reference for some of the chunks that are checked ({wrong}); "
-                "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
+                f"fastokens gave other ids than the reference tokenizer for some checked chunks ({wrong}); "
+                "run again with --set tokenizer.engine=reference, and please report it with the name of your tokenizer"
             )
 
     estimate = Estimate(
@@ -142,8 +143,8 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
     return Step("tokens", version, config, inputs, tasks, _TokensResult, check=check, estimate=estimate)
 
 
-class _Wanted(NamedTuple):
-    """A shard, the rows wanted of it (.npy, sorted int64, shape (n,)), and what earlier drafts have of it."""
+class _RequestedRows(NamedTuple):
+    """A shard, the requested rows (.npy, sorted int64, shape (n,)), and the files that earlier variants have of it."""
 
     shard: int
     documents: Path
@@ -152,13 +153,15 @@ class _Wanted(NamedTuple):
     known: Sequence[_Known] = ()
 
 
-def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> _TokensResult:
-    """Encode, or copy, what is wanted of shards into `{out}.{shard}.ids.npy` and `.offsets.npy`; wrong if there is a mismatch."""
+def _tokenize_shards(
+    out: Path, *, requested: Sequence[_RequestedRows], tokenizer: Path, engine: Engine
+) -> _TokensResult:
+    """Encode or copy the requested rows of shards; write `{out}.{shard}.ids.npy` and `.offsets.npy`."""
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
     chunks = tokens = chars = copied = new_chars = 0
     shards = []
-    for shard in wanted:
+    for shard in requested:
         table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
         is_new = np.ones(len(rows), np.bool_)
         for known_rows, _, _ in shard.known:
@@ -176,12 +179,12 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
             new_lengths.append(of_texts)
         sources = [tuple(np.load(path, mmap_mode="r") for path in known) for known in shard.known]
         sources.append((rows[is_new], np.cumsum(np.concatenate(new_lengths)), np.concatenate(new_ids)))
-        # Of each wanted row, (n,) each: the number of the source that has it, where its ids begin there, how many there are.
+        # (n,) each, of the requested rows: the number of the source, where the ids begin in it, and how many there are.
         origin, starts, lengths = (np.zeros(len(rows), np.int64) for _ in range(3))
         for number, (known_rows, offsets, _) in enumerate(sources):
-            here = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
-            places = np.searchsorted(known_rows, rows[here])
-            origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
+            held = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
+            places = np.searchsorted(known_rows, rows[held])
+            origin[held], starts[held], lengths[held] = number, offsets[places], offsets[places + 1] - offsets[places]
         stem = f"{out}.{shard.shard:05d}"
         with open(f"{stem}.ids.npy", "wb") as sink:
             write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
@@ -191,5 +194,5 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, e
                 sink.write(np.concatenate(pieces).data)
         np.save(f"{stem}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
         tokens += int(lengths.sum())
-    # Its mismatches in earlier tasks count too, whose ids it would have to doubt.
+    # Mismatches of the encoder in earlier tasks count as well, because they cast doubt on the ids of this task.
     return _TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)

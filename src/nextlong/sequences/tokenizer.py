@@ -1,8 +1,8 @@
-"""Tokenizer: load it or train it once, find the tokens that begin and end a document, and measure the characters per token.
+"""Load or train the tokenizer, find its begin and end tokens, and measure the characters per token.
 
-In:  the recipe's `tokenizer` section, the files beside a tokenizer.json; DOCUMENTS and CHUNKS of the corpus.
-Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2), measured on
-chunks that are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
+In:  the recipe's `tokenizer` section, and the files beside a tokenizer.json; DOCUMENTS and CHUNKS of the corpus.
+Out: one tokenizer.json that all later steps read; TOKEN_CHARS; E, the paper's characters per token (§3.1.2), measured on
+     chunks sampled by a keyed hash of document content and chunk start, so that sharding and file order do not matter.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _HUB_NAME: Final = r"(?!.*\.json$)[\w-][\w.-]*(/[\w-][\w.-]*)?"
 _MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
-# A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
+# Chunks end after a newline or a space, and no tokenizer merges the two parts of such a pair into one word.
 _NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
-_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # and what stands for one: of Metaspace, of ByteLevel
+_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # a space, and its stand-ins in Metaspace and ByteLevel
 _CURES: Final = {
     "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
-    "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
+    "Prepend": 'remove the normalizer of type "Prepend" and the decoder of type "Strip"',
     "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
 }
 
-# How many characters begin in a token's bytes; whether its first byte continues a character that began before; whether its
-# bytes are those of the text wherever its id encodes a part of it.
+# begun: the number of characters that begin in a token's bytes; goes_on: whether its first byte continues an earlier
+# character; readable: whether its bytes are those of the text wherever its id encodes a part of it.
 _TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
 _BYTE_LEVEL: Final = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8; every other byte begins a character
 _PROBE_ASCII: Final = "It's\r\n\ta test,  of (1234) blanks \n "
 _PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
 
@@ -66,12 +66,12 @@ _PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
 def tokenizer_step(
     settings: recipe.Tokenizer, ingest: Step, chunk: Step, *, separator: str, seed: int, megatron_eod: str | None
 ) -> Step:
-    """The tokenizer, loaded or trained, and E; the token `megatron_eod` must be one of it."""
+    """Return the step that loads or trains the tokenizer and measures E; it must have the token `megatron_eod`."""
     source = settings.source
     config = settings.identity() | {"separator": separator, "seed": seed}
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
-        # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
+        # Check before the run starts; for a tokenizer that is downloaded or trained, `check` does after this step.
         if megatron_eod is not None:
             special_id(path, megatron_eod, key="export.megatron_eod")
 
@@ -99,9 +99,9 @@ def tokenizer_step(
 
 
 def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
-    """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
+    """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a Hugging Face Hub name.
 
-    Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
+    Truncation, padding and BPE dropout of the file are disabled. Raises TokenizerError.
     """
     source = config.source or ""
     path = local_path(source)
@@ -112,8 +112,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
         if path.is_file():
             return without_options(Tokenizer.from_file(str(path)))
         return without_options(Tokenizer.from_pretrained(source, revision=config.revision))
-    # The library raises a bare Exception whatever is wrong with a file; offline, not found, gated and malformed each come
-    # as another library's.
+    # The library raises a bare Exception for invalid files; being offline, unknown names, gated and malformed files raise
+    # exceptions of different libraries.
     except Exception as error:
         if path.is_file():
             raise TokenizerError(
@@ -121,21 +121,27 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
                 "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes one"
             ) from None
         raise TokenizerError(
-            f"tokenizer.source={source!r} is not a local path, and the Hugging Face hub did not give it at revision "
+            f"tokenizer.source={source!r} is not a local path, and could not be downloaded from the Hugging Face Hub at revision "
             f"{config.revision!r}: {first_sentence(error)}; check the name, log in with `hf auth login` if it is gated, "
             "or give a local tokenizer.json"
         ) from None
 
 
 def check_source(config: recipe.Tokenizer) -> None:
-    """Raise TokenizerError if `config.source` is no tokenizer.json, no folder with one, and no name that the hub could know."""
+    """Raise TokenizerError if `config.source` is no tokenizer.json, no folder with one, and no possible Hub name."""
     if config.source is None:
         return
     path = local_path(config.source)
     if path.is_file():
-        # Only a file without the parts of one is loaded, which takes a second: then the library says what is wrong with it.
+        # Loading takes a second, so only a file that does not look like a tokenizer.json is loaded, to report what is wrong.
         content = path.read_bytes().rstrip()
-        is_sound = content.endswith(b"}") and re.search(rb'"model"\s*:\s*\{', content) is not None
+        parts = (rb'"model"\s*:\s*\{', rb'"vocab"\s*:')
+        is_sound = content.endswith(b"}") and all(re.search(part, content) for part in parts)
+        for key in ("bos", "eos"):
+            name = getattr(config, key)
+            spellings = [json.dumps(name, ensure_ascii=is_ascii).encode() for is_ascii in (True, False)]
+            if is_sound and name is not None and not any(spelling in content for spelling in spellings):
+                special_id(load_tokenizer(config), name, key=f"tokenizer.{key}")
     else:
         is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(config.source)
     if not is_sound:
@@ -143,27 +149,27 @@ def check_source(config: recipe.Tokenizer) -> None:
 
 
 def local_path(source: str) -> Path:
-    """Return the file that a local source names, there or not: `~` is expanded, a folder means its tokenizer.json."""
-    given = Path(os.path.expanduser(source))  # noqa: PTH111 (Path's own raises where there is no such home)
-    return given / "tokenizer.json" if given.is_dir() else given
+    """Return the file of a local source, whether it exists or not: `~` is expanded, a folder means its tokenizer.json."""
+    path = Path(os.path.expanduser(source))  # noqa: PTH111 (Path.expanduser raises if there is no such home)
+    return path / "tokenizer.json" if path.is_dir() else path
 
 
 def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
-    """Return the id of a token; `key` is the recipe's, for the error. Raises TokenizerError if there is none."""
+    """Return the id of a token, which the recipe's `key` names. Raises TokenizerError if there is none."""
     tokenizer = read_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
     known_id: int | None = tokenizer.token_to_id(name)
     if known_id is None:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
-        advice = f"nearest of its special tokens: {', '.join(near)}" if near else "it has no special tokens"
-        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; name one, such as its end of text; {advice}")
+        advice = f"its closest special tokens: {', '.join(near)}" if near else "it has no special tokens"
+        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; use one of its tokens, such as EOS; {advice}")
     return known_id
 
 
 def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE with Llama 3's splitting and the special token <|endoftext|>; same texts, same bytes.
+    """Train a byte-level BPE with Llama 3's pre-tokenization and the special token <|endoftext|>; deterministic.
 
-    The vocabulary is smaller than `vocab_size` where the texts hold no more pairs to merge.
+    The vocabulary is smaller than `vocab_size` if the texts contain no more pairs to merge.
     """
     tokenizer, split = Tokenizer(models.BPE()), pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
@@ -177,10 +183,10 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 def _prepare_tokenizer(
     out: Path, *, tokenizer: recipe.Tokenizer, corpus: Sequence[tuple[Path, Path]], seed: int, separator: str
 ) -> TokenizerResult:
-    """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
+    """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); measure E.
 
-    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` stands between chunks. Raises TokenizerError, and
-    CorpusError if there is nothing to measure.
+    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` is put between chunks. Raises TokenizerError, or CorpusError
+    if the corpus has no text to measure.
     """
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
@@ -192,23 +198,23 @@ def _prepare_tokenizer(
         for key, name in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
     )
     separator_ids = tuple(loaded.encode(separator, add_special_tokens=False).ids)
-    # `separator` was encoded before: the encoder makes a special token's name text, and a separator may be such a token.
-    # Not `save`: it reports a full disk as a bare Exception.
+    # TextEncoder makes the names of special tokens text, so `separator`, which may be one, was encoded before.
+    # Do not use `Tokenizer.save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
-    # The texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard.
-    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
+    # E is measured on the `_MEASURED_CHUNKS` chunks with the smallest keys, collected shard by shard.
+    sampled = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, paths in enumerate(corpus):
         keys = _chunk_keys(*paths, seed=seed, stage="tokenizer-measure")
         rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
-        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
-        drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+        sample = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
+        sampled = np.concatenate([sampled, sample], axis=1)
+        sampled = sampled[:, np.argsort(sampled[0], kind="stable")[:_MEASURED_CHUNKS]]
     texts = []
     for shard, paths in enumerate(corpus):
-        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
+        rows = np.sort(sampled[2, sampled[1] == shard]).astype(np.int64)
         texts += [text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts]
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
@@ -233,10 +239,10 @@ def _prepare_tokenizer(
 
 
 def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
-    """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
+    """Raise TokenizerError for a tokenizer that prepends a space to each text: every chunk would get an additional space."""
 
     def decoded(*texts: str) -> str:
-        """Return the decoded tokens of texts that were encoded one by one, as one text."""
+        """Return the decoded text of the tokens of texts that are encoded one by one."""
         tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
         return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
@@ -247,13 +253,13 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
             blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
             cures = " and ".join(cure for name, cure in _CURES.items() if f'"{name}"' in blanks)
             raise TokenizerError(
-                f"tokenizer.source={source!r} puts a blank before every text, so each chunk would get one that its "
-                f"document does not have; {cures or 'switch that off'} in a copy of its tokenizer.json, and name that copy"
+                f"tokenizer.source={source!r} prepends a space to every text, so each chunk would get one that its document "
+                f"does not have; {cures or 'disable that'} in a copy of its tokenizer.json, and use that copy"
             )
 
 
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
-    """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
+    """Yield the texts of randomly sampled chunks, about `TRAINING_CHARS` characters in total."""
     tables = (read_chunks(chunks, ("start", "end")) for _, chunks in corpus)
     total_chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
@@ -264,34 +270,34 @@ def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterat
 
 
 def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
-    """Return a random key per chunk, shape (rows,), from its document's content and its start alone."""
+    """Return a random key for each chunk, shape (rows,), from its document's content and its start alone."""
     table = read_chunks(chunks)
     of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
 
 
-# which characters the tokens of a byte-level BPE stand for
+# The characters that the tokens of a byte-level BPE encode.
 
 
 def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
-    """Return _TOKEN_CHARS, shape (highest id + 1,): from it NumPy computes what remains of a chunk that is cut.
+    """Return _TOKEN_CHARS, shape (highest id + 1,), from which NumPy computes the text of a chunk that is cut.
 
-    So a process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000. No token is
-    readable where the tokenizer is no byte-level BPE or has another normalizer than NFC.
+    With it, processes that export need not load the tokenizer, which takes half a second for a vocabulary of 128,000. No token
+    is readable if the tokenizer is no byte-level BPE, or has a normalizer other than NFC.
     """
     vocabulary, added_tokens = tokenizer.get_vocab(with_added_tokens=False), tokenizer.get_added_tokens_decoder()
     table = np.zeros(max([*vocabulary.values(), *added_tokens], default=-1) + 1, _TOKEN_CHARS)
     normalizer = tokenizer.normalizer
     if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
         return table
-    # The byte that a character stands for, read off the reference's ByteLevel: these code points hold every byte of UTF-8.
+    # The byte of each stand-in character, taken from the reference's ByteLevel: these code points contain every UTF-8 byte.
     codes = [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)]
     bytes_of = {
         ord(stand_in): byte
         for char in map(chr, codes)
         for stand_in, byte in zip(_BYTE_LEVEL.pre_tokenize_str(char)[0][0], char.encode(), strict=True)
     }
-    # `contents`: id → bytes, without the unknown token and ids that stand for one thing or another.
+    # `contents`: id → bytes, without the unknown token and ambiguous ids.
     alphabet = set(map(chr, bytes_of))
     unknown, contents = tokenizer.model.unk_token, dict[int, bytes]()
     for name, token in vocabulary.items():
@@ -313,19 +319,19 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
 
 
 def _is_readable_under_nfc(content: bytes) -> bool:
-    """Return whether a token's characters are whole, none of them composed, and none a mark, which may have changed places."""
-    # Of such characters, NFC's output is the text's characters, decomposed one by one.
+    """Return whether NFC keeps a token's characters: they are complete, not composed, and no marks, which NFC may reorder."""
+    # For such characters, NFC's output is the text's characters, decomposed one by one.
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return False
-    # A character that Python's Unicode does not know yet may be composed in the tokenizer's.
+    # A character that Python's Unicode version does not know may be composed in the tokenizer's version.
     unsure = any(unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text)
     return not unsure and unicodedata.is_normalized("NFD", text)
 
 
 def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Return the share of the texts' characters, in NFC, that what their tokens decode to does not have, 0 to 1."""
+    """Return the share of the texts' characters, in NFC, that is lost when their tokens are decoded, 0 to 1."""
     decoder = tokenizer.decoder
     if decoder is None and token_chars(tokenizer)["readable"].any():
         decoder = decoders.ByteLevel()
@@ -341,20 +347,20 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
 
 
 def lossy_tokenizer(share: float) -> str:
-    """Say what a share of lost text means and what helps; "" where nothing is lost."""
+    """Return the message about a share of lost text, with the fix; "" if nothing is lost."""
     if not share:
         return ""
     return (
-        f"loses {share:.1%} of the text's characters (capitals, accents, newlines, or what it does not know): no model can learn "
-        "what its tokens do not say; a byte-level tokenizer loses nothing"
+        f"loses {share:.1%} of the text's characters (capitals, accents, newlines or unknown characters), which a model then "
+        "cannot learn; use a byte-level tokenizer, which is lossless"
     )
 
 
-# which token begins a document, and which ends one
+# The tokens that begin and end a document.
 
-# Models that were tuned to chat name the end of a turn as their EOS (<|eot_id|>, <|im_end|>); in text for continued pretraining
-# the token that ended documents in pretraining has to stand, which these vocabularies hold, too.
-# As pretraining used them, the more telling first: Llama 3, GPT-2 and most byte-level ones, OLMo and MPT, Llama 2, Gemma, …
+# Chat models set EOS to the end of a turn (<|eot_id|>, <|im_end|>). Text for continued pretraining needs the token that
+# ended documents in pretraining, which these vocabularies also contain; here the most specific names come first: Llama 3,
+# GPT-2 and most byte-level models, OLMo and MPT, Llama 2, Gemma, …
 _DOCUMENT_ENDS: Final = (
     "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "<|eos|>", "</s>", "<eos>", "<EOS>",
     "<|eod|>", "<EOD_TOKEN>", "<|END_OF_TEXT|>",
@@ -366,20 +372,20 @@ _TURN_ENDS: Final = (
 
 
 class Ends(NamedTuple):
-    """The tokens that begin and end a document, None for none, and where each is said: a file, or how it is known."""
+    """The tokens that begin and end a document (None: no token), and the source of each: a file, or another reason."""
 
     bos: str | None = None
     eos: str | None = None
-    bos_said_by: str = ""
-    eos_said_by: str = ""
+    bos_source: str = ""
+    eos_source: str = ""
 
 
 def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
-    """Return what ends and begins a document of `tokenizer`, whose other files lie in the folder `beside`.
+    """Return the tokens that begin and end a document of `tokenizer`, whose other files are in the folder `beside`.
 
-    The end is what tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json call EOS, or what the
-    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that
-    the tokenizer puts before every text: models without one were never shown any.
+    The end is the EOS of tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json, or a token that
+    the tokenizer itself appends to a text, or one with the name of a document end. The beginning is only a token that the
+    tokenizer prepends to every text: other models have never seen one.
     """
     configs: dict[str, dict[str, Any]] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
@@ -388,7 +394,7 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
             configs[file] = parsed if isinstance(parsed, dict) else {}
 
     def named(which: str) -> Iterator[tuple[str, str]]:
-        """Yield the tokens that the files call EOS or BOS, with the file."""
+        """Yield the EOS or BOS tokens of the files, each with its file."""
         for file, config in configs.items():
             token, ids = config.get(f"{which}_token"), config.get(f"{which}_token_id")
             text = token.get("content") if isinstance(token, dict) else token
@@ -399,32 +405,32 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
                     yield text, file
 
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    # The special tokens that the tokenizer itself puts before and behind a text.
+    # The special tokens that the tokenizer itself adds before and after a text.
     encoded = tokenizer.encode("a", add_special_tokens=True)
     text = [place for place, is_special in enumerate(encoded.special_tokens_mask) if not is_special] or [len(encoded)]
     before = [(token, "its post-processor") for token in encoded.tokens[: text[0]]]
-    behind = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
+    after = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
-    found = [one for one in (*named("eos"), *behind) if tokenizer.token_to_id(one[0]) is not None]
-    chosen = [one for one in found if one[0] not in _TURN_ENDS]
-    eos, eos_said_by = next(iter([*chosen, *known, *found]), (None, ""))
+    candidates = [one for one in (*named("eos"), *after) if tokenizer.token_to_id(one[0]) is not None]
+    chosen = [one for one in candidates if one[0] not in _TURN_ENDS]
+    eos, eos_source = next(iter([*chosen, *known, *candidates]), (None, ""))
     if not before and configs.get("tokenizer_config.json", {}).get("add_bos_token") is True:
         before = list(named("bos"))
-    bos, bos_said_by = next(iter(before), (None, ""))
-    return Ends(bos, eos, bos_said_by, eos_said_by)
+    bos, bos_source = next(iter(before), (None, ""))
+    return Ends(bos, eos, bos_source, eos_source)
 
 
 def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
-    """Return the ends of a recipe's tokenizer as far as its files are on this machine, None if they are not."""
+    """Return the ends of a recipe's tokenizer, or None if its files are not on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
     if config.source is None:
-        return Ends(eos=END_OF_TEXT, eos_said_by="the tokenizer that is trained")
+        return Ends(eos=END_OF_TEXT, eos_source="the tokenizer that is trained")
     path = local_path(config.source)
-    if not path.is_file():  # downloaded before? Nothing is asked of the hub
+    if not path.is_file():  # look in the download cache only; nothing is requested from the Hub
         cached = try_to_load_from_cache(config.source, "tokenizer.json", revision=config.revision)
         path = Path(cached) if isinstance(cached, str) else path
     try:
         return find_ends(Tokenizer.from_file(str(path)), path.parent)
-    except Exception:  # the library raises a bare one; what is wrong with the file, `run` says
+    except Exception:  # the library raises a bare one; `run` reports what is wrong with the file
         return None

@@ -34,13 +34,13 @@ def finished(out: Path) -> list[Path]:
 
 
 def damage(checkpoint: Path) -> str | None:
-    """Return what is missing from a checkpoint or was altered since it was saved, if anything is."""
+    """Describe a file that is missing from a checkpoint or was altered since it was saved; None if there is none."""
     try:
         files = store.read_json(checkpoint / RECORD)["files"]
     except RunError as error:
         return str(error)
-    found = store.hash_folder(checkpoint)
-    altered = (checkpoint / name for name, xxh3 in files.items() if found.get(name) != xxh3)
+    hashes = store.hash_folder(checkpoint)
+    altered = (checkpoint / name for name, xxh3 in files.items() if hashes.get(name) != xxh3)
     return next((f"{path} is missing or was altered since it was saved" for path in altered), None)
 
 
@@ -53,7 +53,7 @@ def save(
     tokenizer: PreTrainedTokenizerBase | None,
     stopped_because: str | None = None,
 ) -> None:
-    """Write the checkpoint of `step` steps done. Raises RunError where the disk refuses; the checkpoints before it stay."""
+    """Write the checkpoint of `step` steps done. Raises RunError if the disk fails; earlier checkpoints are kept."""
     folder = out / FOLDER / f"step-{step:06d}"
     if (folder / RECORD).exists():  # training resumed from it and stopped before the next step: only the reason is new
         with explained(folder):
@@ -69,7 +69,7 @@ def save(
 
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `final` at the end, whole or not at all. Raises RunError where the disk refuses."""
+    """Yield an empty folder that becomes `final` at the end, whole or not at all. Raises RunError if the disk fails."""
     work = final.with_name(f".{final.name}.tmp")
     with explained(final):
         shutil.rmtree(work, ignore_errors=True)
@@ -131,7 +131,7 @@ def remove_old(out: Path, *, keep_last: int) -> None:
 
 @contextmanager
 def explained(where: Path) -> Iterator[None]:
-    """Turn errors of the disk into a RunError with the fix; safetensors reports them in words."""
+    """Turn errors of the disk, also those that safetensors reports as text, into a RunError with the fix."""
     from safetensors import SafetensorError
 
     with store.explained(where):

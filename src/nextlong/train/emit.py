@@ -1,4 +1,4 @@
-"""Emit: the same training for another trainer: its config, its data set, its launch script.
+"""Emit: the config, data set and launch script of the same training for another trainer.
 
 In:  a training recipe over finished runs; axolotl, megatron, olmo, prolong or trl.
 Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
@@ -72,7 +72,7 @@ def check_llama(config: Json, *, path: str, trainer: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """A recipe, the folder of its files, the tokens of its longest sequence and row, and in all; the id of EOS.
+    """A recipe, the folder of its files, the tokens of its longest sequence, of a row, and in total; the id of EOS.
 
     Raises RecipeError if the devices do not fill machines, or cannot share a step's rows evenly.
     """
@@ -87,7 +87,7 @@ class Settings:
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
         if count % min(_GPUS_PER_NODE, count):
-            cure = "use a multiple"
+            cure = f"use a multiple of {_GPUS_PER_NODE}"
             raise RecipeError(f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; {cure}")
         _ = self.accumulation
 

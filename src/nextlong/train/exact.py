@@ -62,8 +62,8 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
             raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
         bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
         if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
-            cure = f"these are {query.shape[0]} rows of {query.shape[2]} tokens with documents up to {bounds[-1]}"
-            raise ValueError(f"rows are laid end to end, shape (1, T, …); {cure}")
+            cure = f"got {query.shape[0]} rows of {query.shape[2]} tokens with documents up to {bounds[-1]}"
+            raise ValueError(f"rows must be concatenated, shape (1, T, …); {cure}")
         longest = max(last - first for first, last in pairwise(bounds))
         if sliding_window is not None and sliding_window < longest:
             name = type(module).__name__

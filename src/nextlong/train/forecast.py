@@ -1,4 +1,4 @@
-"""Forecast: what a training takes, and whether it fits, before anything is loaded (`nextlong train RECIPE --dry-run`).
+"""Forecast: memory, operations and time of a training, before anything is loaded (`nextlong train RECIPE --dry-run`).
 
 In:  a training recipe, the model's config and the lengths of the rows; no weights.
 Out: memory, operations and hours, and a table of machines and row lengths: nextlong's loop on one GPU, torchtitan on several.
@@ -48,7 +48,9 @@ _ANCHORS: Final = (1 << 16, 1 << 17)  # row lengths that are run; longer ones ar
 _LOSS_CHUNKS: Final = 8  # torchtitan's ChunkedLossWrapper
 _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 prefetches
 _SAMPLED_STEPS: Final = 200
-_MOST_EPOCHS: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
+_MOST_EPOCHS: Final = (
+    4  # up to which repeated data are as good as new: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
+)
 _SAMPLED_ROWS: Final = 64
 # A CPU takes minutes for a step of a long row; the rest follows from operations.
 _MEASURED_TOKENS: Final = 8192
@@ -85,7 +87,7 @@ class _PeakMemory:
 
 @dataclass(frozen=True)
 class _Cost:
-    """What a training takes: memory of each device, operations and seconds in all, and what the seconds are based on."""
+    """The cost of a training: memory per device, total operations and seconds, and the basis of the seconds."""
 
     sizes: _Sizes
     memory: _PeakMemory
@@ -108,7 +110,7 @@ class _Case:
 
 
 class _Forecast(NamedTuple):
-    """The prepared data of a recipe, what its training takes, and the table of machines and row lengths."""
+    """The prepared data of a recipe, the cost of its training, and the table of machines and row lengths."""
 
     ready: Prepared
     cost: _Cost
@@ -134,7 +136,7 @@ class _Forecast(NamedTuple):
 
 
 def forecast(recipe: TrainRecipe) -> _Forecast:
-    """Return the forecast of a recipe, without its weights. Raises NextlongError for what training would refuse before these."""
+    """Return the forecast of a recipe; no weights are loaded. Raises NextlongError as training would before."""
     ready = prepare(recipe)
     documents = [ready.rows[row].bounds.diff().tolist() for row in range(min(len(ready.rows), _SAMPLED_ROWS))]
     return _Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
@@ -166,7 +168,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         basis = f"{_UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows
     if hardware.count == 1:
-        memory = peak_memory(recipe, config, at_once)
+        memory = _peak_memory(recipe, config, at_once)
     else:
         memory = _sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
     return _Cost(sizes, memory, total, seconds, basis)
@@ -174,17 +176,17 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
     """Return the seconds of training on a row here: one and two layers with random weights are timed, the rest is linear."""
-    here, bounds = accelerator(), [0, *accumulate(lengths)]
-    batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
+    device, bounds = accelerator(), [0, *accumulate(lengths)]
+    batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), device)
     times: dict[int, list[float]] = {1: [], 2: []}
     for layers, of_steps in times.items():
-        network = model_of_layers(recipe, config, layers=layers).to(here)
+        network = _model_of_layers(recipe, config, layers=layers).to(device)
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
-            with autocast(recipe, here):
+            with autocast(recipe, device):
                 result = network(**batch).loss
             result.backward()
-            if here.type == "cuda":
+            if device.type == "cuda":
                 torch.cuda.synchronize()
             of_steps.append(time.perf_counter() - started)
     one, two = map(min, times.values())
@@ -194,7 +196,7 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
 def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
     """Yield a case of each machine and row length; of several GPUs the fewest ranks per row that fit, else the most."""
     sizes = sizes_of(config)
-    alone = [peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
+    alone = [_peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
     split = [_on_one_rank(recipe, config, tokens) for tokens in _ANCHORS]
     for name, count in _MACHINES:
         tera, gigabytes = _DEVICES[name]
@@ -220,7 +222,7 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     if recipe.memory.checkpointing == "offload":
         changes |= {"checkpointing": "layers"}
     chunked = recipe.model_copy(update={"memory": recipe.memory.model_copy(update=changes)})
-    return peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
+    return _peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
 def _sharded(whole: _PeakMemory, sizes: _Sizes, devices: int) -> _PeakMemory:
@@ -233,19 +235,19 @@ def _sharded(whole: _PeakMemory, sizes: _Sizes, devices: int) -> _PeakMemory:
 
 def show(made: _Forecast, console: Console) -> None:
     """Print a forecast: facts, the table of machines, and what the table assumes."""
-    recipe, found, tokens = made.ready.recipe, made.cost, made.ready.recipe.training.tokens
-    memory, hardware, hours = found.memory, recipe.hardware, found.seconds / 3600
+    recipe, cost, tokens = made.ready.recipe, made.cost, made.ready.recipe.training.tokens
+    memory, hardware, hours = cost.memory, recipe.hardware, cost.seconds / 3600
     machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
     *parts, total = _gigabytes(memory)
     by_part = "{} weights, {} gradients, {} optimizer states, {} activations".format(*parts)
     layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
     facts = [
-        ("parameters", f"{found.sizes.parameters:,}"),
+        ("parameters", f"{cost.sizes.parameters:,}"),
         ("tokens", f"{tokens:,} in {counted(recipe.training.steps, 'step')}"),
         ("memory", f"{total} GB per device: {by_part}"),
         ("one layer", f"{layer} in its backward pass"),
-        ("operations", f"{found.flops:.2e} FLOPs, {found.flops / tokens:.2e} per token"),
-        ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
+        ("operations", f"{cost.flops:.2e} FLOPs, {cost.flops / tokens:.2e} per token"),
+        ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{cost.seconds:.0f} s'} on {machine} ({cost.basis})"),
     ]
     if hardware.device != "this" and memory.total > (available := _DEVICES[hardware.device][1] * 1e9):
         facts.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {memory_advice(recipe)}"))
@@ -315,7 +317,7 @@ def peak_flops(device: torch.device) -> float | None:
     return next((tera * 1e12 for part, (tera, _) in _DEVICES.items() if part in name), None)
 
 
-def peak_memory(
+def _peak_memory(
     recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32
 ) -> _PeakMemory:
     """Return the peak memory of a step over documents of these lengths, computed at once.
@@ -344,7 +346,7 @@ def _interpolate(first: Mapping[str, float], second: Mapping[str, float], *, sha
     return {part: first[part] + (second[part] - first[part]) * share for part in first}
 
 
-def model_of_layers(
+def _model_of_layers(
     recipe: TrainRecipe, config: PretrainedConfig, *, layers: int, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
     """Return the model as `model.make_model` makes it, with random weights and this many layers; nothing is offloaded."""
@@ -369,7 +371,7 @@ def _run_step(
     with FakeTensorMode():
         # PEFT moves each module to the device that it is on, and torch cannot move fake weights.
         with patch.object(torch.nn.Module, "_apply", lambda module, *_: module):
-            model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
+            model = _model_of_layers(recipe, config, layers=layers, dtype=dtype)
         optimizer = optimizer_for(model, recipe)
         for parameter in model.parameters():  # a first step makes the optimizer's states
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

@@ -3,8 +3,8 @@
 In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg; of TRL its own checkpoints and logs.
 
-A folder is trained in by one process at a time, and training resumes from what it holds. Rows, learning rate and random numbers
-of a step follow from its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
+Only one process at a time trains in a folder, and training resumes from its last checkpoint. Rows, learning rate and random numbers
+of a step depend on its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
 
 TRL trains on the rows of our own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
 chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.

@@ -1,4 +1,4 @@
-"""Metrics: what each step and each validation gave: JSON lines, the terminal, and a figure of the loss.
+"""Metrics: the measurements of each step and each validation, as JSON lines, on the terminal, and in a figure of the loss.
 
 In:  steps; a model and rows that are never trained on, with their spans.
 Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`. Lines after the checkpoint that a training resumes from are
@@ -43,8 +43,8 @@ _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
 _SPIKE_WINDOW: Final = 20  # steps
 _SMOOTHED_STEPS: Final = 10  # whose mean speed and loss are shown
 STOPPED_ADVICE: Final = (
-    "choose another `out` with a lower training.lr or a longer training.warmup_steps; or, if this is harmless, raise "
-    "watch.spike and run again, which resumes"
+    "choose another `out` with a lower training.lr or more training.warmup_steps; or, if this is harmless, raise "
+    "watch.spike and run the same command again, which resumes"
 )
 _BY_DISTANCE: Final = "Held-out meta-chunks, by distance"
 _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8c"}
@@ -81,7 +81,7 @@ class Metrics:
         self._recent_losses = [*self._recent_losses, step.loss][-_SPIKE_WINDOW:]
 
     def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
-        """Return in words why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); or None."""
+        """Describe why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); else None."""
         for name, value in (("loss", loss), ("norm of the gradient", grad_norm)):
             if not math.isfinite(value):
                 return f"the {name} of step {number} is {value}"
@@ -93,7 +93,7 @@ class Metrics:
         )
 
     def held_out(self, step: int, measured: Json) -> None:
-        """Log a validation, what `means` returned."""
+        """Log a validation, as returned by `means`."""
         self._append(_HELD_OUT, {"step": step, **measured})
 
     def flush(self) -> None:
@@ -116,7 +116,7 @@ def read(path: Path) -> list[Json]:
 
 
 class Progress:
-    """Shows steps as they are done: now and then a line, and on a terminal the last step below it.
+    """Prints finished steps: some of them as lines, and on a terminal the last one below.
 
     `flops_per_token` over `peak_flops` gives the MFU; None where the device's peak is unknown.
     """
@@ -253,8 +253,8 @@ def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDA
 
 
 def means(totals: NDArray[np.float64], *, longest: int) -> Json:
-    """Return of added tallies the mean loss, nats per token: `loss`; and by `role`, `position` and `distance` of each group
-    that has tokens its mean loss and number of tokens.
+    """Return the mean losses of added tallies, nats per token: `loss` over all tokens; by `role`, `position` and `distance` the
+    mean loss and the number of tokens of each group that has tokens.
     """
     edges = [longest * place // _POSITION_BINS for place in range(_POSITION_BINS + 1)]
     positions = [f"{first}–{last}" for first, last in pairwise(edges)]

@@ -4,8 +4,8 @@ In:  the recipe.
 Out: what every engine needs before a model is loaded: rows, tokenizer, config with the RoPE base set for the rows, and which rows
      each step reads; a causal model of transformers in float32 (autocast does the rest).
 
-All errors in the data are found here, before a device is touched. The rows of a step are a function of the seed and the step
-alone, so an interrupted training resumes at the very next row, and nothing about the data is saved but a fingerprint.
+All errors in the data are found here, before a device is used. The rows of a step depend only on the seed and the step, so an
+interrupted training resumes at the next row, and of the data only a fingerprint is saved.
 
 transformers 5 keeps the RoPE base in `config.rope_parameters["rope_theta"]` and silently ignores `config.rope_theta = …` and
 `from_pretrained(rope_theta=…)`. So the base is set there before the model is made: the base of the recipe is the one that the
@@ -54,7 +54,7 @@ _COMPILER: Final = "inductor"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe's `config`, RoPE base set, with the `changes` in words; its rows, tokens of the longest, and their fingerprint."""
+    """A recipe, the model's `config` with its RoPE base set and the `changes` to it, the rows, and `data`, their fingerprint."""
 
     recipe: TrainRecipe
     config: PretrainedConfig
@@ -84,12 +84,12 @@ class Prepared:
         return numbers.reshape(-1, self.recipe.training.micro_batch_rows)
 
     def notes(self) -> list[str]:
-        """Return the changes and the data in words."""
+        """Describe the changes to the model's config, and the data."""
         rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
         notes = [*self.changes, f"data: {rows}, {self.rows_per_step} a step, read {self.epochs:g} times"]
         notes += [f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)"]
         if dropped := getattr(self.rows.source, "dropped", 0):
-            notes.append(f"{dropped:,} conversations are longer than data.pack, and left out")
+            notes.append(f"{dropped:,} conversations were filtered out: longer than data.pack")
         return notes
 
     def write_record(self, folder: Path) -> None:
@@ -99,12 +99,16 @@ class Prepared:
     def check_record(self, folder: Path) -> None:
         """Raise RunError if the weights in `folder` were trained with other keys than the recipe's, or on other data."""
         if not (folder / RECORD).is_file():
-            raise RunError(f"{folder} has checkpoints without {RECORD}, of an unknown training; choose another `out`")
+            raise RunError(
+                f"{folder} has checkpoints without {RECORD}, so their training is unknown; choose another `out`"
+            )
         record = store.read_json(folder / RECORD)
         then, now = (dict(flattened(keys)) for keys in (record["recipe"], self.recipe.trained_keys()))
         if changed := [f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]:
             differences = "; ".join(changed[:3])
-            raise RunError(f"{folder} is of another recipe: {differences}; restore that, or choose another `out`")
+            raise RunError(
+                f"{folder} was trained with another recipe: {differences}; restore these values, or choose another `out`"
+            )
         if record["data"] != self.data:
             raise RunError(
                 f"the training data have changed since {folder} was saved: the runs hold other sequences; restore them, or choose "
@@ -127,7 +131,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         run_tokenizer = Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
         vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
     config = config_of(recipe, vocabulary=vocabulary)
-    tokenizer = tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
+    tokenizer = _tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
     source, held_out = source_of(data, split="train", tokenizer=tokenizer), None
     if data.validation:
         try:
@@ -140,7 +144,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
     rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
-    changes = set_rope_base(config, recipe, max_tokens=rows.longest_document)
+    changes = _set_rope_base(config, recipe, max_tokens=rows.longest_document)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)
@@ -177,7 +181,7 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
     return LlamaConfig(vocab_size=ids, num_hidden_layers=layers, tie_word_embeddings=True, **widths, **heads)
 
 
-def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
+def _set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
     """Set RoPE base and longest document in a config, and return notes. Raises RecipeError where the model cannot be extended."""
     base, replaces = recipe.model.rope_base, recipe.model.rope_scaling == "replace"
     parameters = getattr(config, "rope_parameters", None)
@@ -218,7 +222,7 @@ def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel
     if recipe.compile == "on":
         for layer in exact.layers_of(model):
             layer.compile(backend=_COMPILER)
-    # Where there is no GPU, everything is in main memory already, and torch cannot pin it.
+    # Without a GPU everything is in main memory already, and torch cannot pin it.
     return ready_to_train(
         model, recipe, offload=recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
     )
@@ -253,7 +257,7 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
     if path is None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
-    # Trained weights are float32, for AdamW's small updates vanish in bfloat16; frozen ones need no more than they compute with.
+    # Trained weights are float32, since AdamW's small updates vanish in bfloat16; frozen ones have the type that they compute with.
     is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
     options = {"attn_implementation": name, "dtype": torch.bfloat16 if is_frozen else torch.float32}
     try:
@@ -277,7 +281,7 @@ def not_finite(model: torch.nn.Module) -> str | None:
 
 
 def accelerator() -> torch.device:
-    """Return the accelerator of this process, or the CPU where there is none."""
+    """Return the accelerator of this process, or the CPU if it has none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return device or torch.device("cpu")
 
@@ -322,10 +326,12 @@ def memory_advice(recipe: TrainRecipe) -> str:
     return "; or ".join([*unused[:2], "use several GPUs: --engine torchtitan"])
 
 
-def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary: int) -> PreTrainedTokenizerBase | None:
+def _tokenizer_of(
+    recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary: int
+) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer to save beside the weights: the model's own, or the run's for a model from scratch.
 
-    Raises TokenizerError unless the runs' ids mean to the model, of `vocabulary` ids, what they meant to the run.
+    Raises TokenizerError if an id of the runs is not one of the model's `vocabulary` ids, or stands for another word there.
     """
     path, tokenizer = recipe.model.path, None
     if path is not None:
@@ -343,7 +349,7 @@ def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary:
     if differing := sorted(word for word, number in ids.items() if known.get(word) != number):
         first = differing[0]
         raise TokenizerError(
-            f"the runs' tokenizer is not that of {name}: {len(differing):,} of {len(ids):,} words have another id ({first!r} is "
+            f"the runs' tokenizer is not that of {name}: {len(differing):,} of {len(ids):,} words have other ids ({first!r} is "
             f"{ids[first]}, in the model {known.get(first, 'unknown')}); {advice}"
         )
     return tokenizer
@@ -354,7 +360,7 @@ _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative, of
 
 
 class Leak(NamedTuple):
-    """The outputs that moved when a document was changed: its own, which should, and those of others, which must not."""
+    """The outputs that changed with a document: its own, which should change, and those of other documents, which must not."""
 
     moved_inside: int
     moved_outside: int
@@ -367,7 +373,7 @@ class Leak(NamedTuple):
 
 
 def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.device, is_packed: bool) -> str:
-    """Return what was compared, in words. Raises RecipeError if documents of a packed row leak, or the losses differ."""
+    """Describe what was compared. Raises RecipeError if documents of a packed row leak, or if the losses differ."""
     bare = model.get_base_model() if hasattr(model, "peft_config") else model
     bounds = _BOUNDS if is_packed else _BOUNDS[:2]
     generator = torch.Generator().manual_seed(0)
@@ -391,8 +397,8 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
             total = 0.0
             for first, last in pairwise(bounds):
                 document = ids[:, first:last]
-                found = bare.own_forward(input_ids=document, labels=document, use_cache=False)
-                total += float(found.loss) * (last - first - 1)
+                output = bare.own_forward(input_ids=document, labels=document, use_cache=False)
+                total += float(output.loss) * (last - first - 1)
             own = total / (bounds[-1] - len(bounds) + 1)
         bare.set_attn_implementation(name_of_ours)
         bare.train()

@@ -1,8 +1,8 @@
 """Training recipe: model, data and training settings. YAML in, frozen models out; unknown keys are refused.
 
-The defaults are correct for every model, and tuned for none. Presets are published settings, each with its source
+The defaults are correct for every model, but tuned for none. Presets are published settings, each with its source
 (`presets.yaml`). A recipe is written as YAML with meanings and sources as comments.
-A trainer declares the keys that it supports; `check_supported` refuses a recipe that it would silently train differently.
+A trainer declares the keys that it supports; `check_supported` refuses a recipe that the trainer would silently train differently.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Data(Section):
     shared_chunks: Literal["keep", "leave-out"] = Field(
         "keep", description="leave-out: do not train on sequences that share a chunk with the held-out ones"
     )
-    split_seed: int = Field(0, description="of the train-validation split; keep it equal on the same documents")
+    split_seed: int = Field(0, description="seed of the train-validation split; use the same for the same documents")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
-        if len(given) != 1:
-            held = " and ".join(f"data.{key}" for key in given) or "none of them"
+        kinds = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
+        if len(kinds) != 1:
+            held = " and ".join(f"data.{key}" for key in kinds) or "none of them"
             raise ValueError(f"name one of data.runs, data.parquet and data.chat (set: {held})")
         if self.chat and not self.pack:
             raise ValueError("data.chat needs data.pack, the tokens of a row of conversations, such as 65536")
@@ -73,7 +73,17 @@ class _Scratch(Section):
     layers: Positive = 4
     heads: Positive = 4
     key_value_heads: Positive = 2
-    vocabulary: Positive | None = Field(None, description="null: the run's tokenizer's")
+    vocabulary: Positive | None = Field(None, description="number of token ids; null: those of the run's tokenizer")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.hidden_size % (2 * self.heads):  # RoPE turns pairs of a head's dimensions
+            raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of 2 × heads={self.heads}; make it one")
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}; make it one"
+            )
+        return self
 
 
 class _Model(Section):
@@ -110,14 +120,20 @@ class Training(Section):
     beta1: _Share = 0.9
     beta2: _Share = 0.95
     eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; norms and biases never decay")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="weight decay of matrices; norms and biases never decay"
+    )
     clip: PositiveFloat | None = Field(1.0, description="maximum norm of the gradient; null: no clipping")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the computation; weights and states are float32")
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="type of the computation; weights and optimizer states are float32"
+    )
 
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            raise ValueError(f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}")
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower warmup_steps or raise steps"
+            )
         return self
 
     @property
@@ -211,7 +227,7 @@ class TrainRecipe(RecipeFile):
     INIT: ClassVar[str] = "nextlong train init {} --data RUN --model PATH"
 
     out: Annotated[str, Field(min_length=1)] = Field(description="folder of checkpoints, logs and figures")
-    seed: int = Field(0, description="of initial weights and row order")
+    seed: int = Field(0, description="seed of initial weights and row order")
     data: Data
     model: _Model
     attention: Attention = Field(
@@ -236,7 +252,7 @@ class TrainRecipe(RecipeFile):
         return self.model_dump(mode="json", include={"seed", "data", "model", "attention", "training"})
 
 
-# The values that a trainer supports of a key, or of a whole section; None: all values.
+# The values of a key, or of a whole section, that a trainer supports; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
 _ALWAYS_SUPPORTED = ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
 
@@ -268,22 +284,23 @@ def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, rank
     (groups, rest), at_once = divmod(devices, ranks_per_row), recipe.training.micro_batch_rows
     if rest or rows_per_step % (groups * at_once):
         raise RecipeError(
-            f"{devices} devices, {ranks_per_row} a row, cannot share {rows_per_step} rows a step, {at_once} at once, evenly; "
+            f"{devices} devices, {ranks_per_row} per row, cannot share the {rows_per_step} rows of a step evenly ({at_once} at "
+            "once); "
             "change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
         )
     return rows_per_step // (groups * at_once)
 
 
 def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
-    """Return the tokens of whole rows, at least one, that come nearest."""
+    """Return the nearest number of tokens that fills whole rows, at least one."""
     return max(1, round(tokens_per_step / row_tokens)) * row_tokens
 
 
 def preset(name: str) -> Mapping[str, tuple[Any, str]]:
-    """Return each key of a preset with its value and the source of it. Raises RecipeError for a name that is none."""
+    """Return each key of a preset with its value and the source of it. Raises RecipeError for an unknown name."""
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
     if name not in presets:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
+        raise RecipeError(f"--preset {name!r}: unknown preset; choose from {', '.join(presets)}")
     return {
         key: (tuple(value) if isinstance(value, list) else value, source)
         for source, keys in presets[name].items()

@@ -24,6 +24,7 @@ from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
+from nextlong.text import counted
 from nextlong.torch import SequenceDataset
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
@@ -63,7 +64,7 @@ def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | No
 
 
 def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
-    """Return which of the numbered rows, or conversations, are on one side of the split: sampled by keyed hash."""
+    """Return which of the numbered rows, or conversations, are on one side of the split, which is sampled by keyed hash."""
     keys = keyed_hash(numbers.astype(np.uint64), seed=data.split_seed, stage="validation")
     is_held_out: NDArray[np.bool_] = keys < threshold_for(data.validation)
     return is_held_out if split == "validation" else ~is_held_out
@@ -108,17 +109,17 @@ class _ParquetRows:
         rows: list[tuple[tuple[Path, int], int, NDArray[np.int64]]] = []
         state = hashlib.blake2b(digest_size=8)
         for path in (Path(name).expanduser() for name in data.parquet):
-            if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
+            if not (files := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
                 raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
-            for one in found:
+            for one in files:
                 rows += _rows_of(one)
                 state.update(repr(pq.read_metadata(one).to_dict()).encode())  # offsets and statistics of all columns
-        here = np.flatnonzero(_is_on_side(np.arange(len(rows)), data, split=split))
-        if not len(here):
-            raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
-        state.update(here.tobytes())
+        numbers = np.flatnonzero(_is_on_side(np.arange(len(rows)), data, split=split))
+        if not len(numbers):
+            raise CorpusError(f"data.parquet has no row for {split}; change data.validation, or export more rows")
+        state.update(numbers.tobytes())
         self.fingerprint = state.hexdigest()  # of the files' metadata, and of which rows are read
-        self._rows = [rows[number] for number in here.tolist()]
+        self._rows = [rows[number] for number in numbers.tolist()]
         tokens = sorted({int(lengths.sum()) for *_, lengths in self._rows})
         if len(tokens) > 1:
             cure = "name exports whose rows have one length, or name the runs under data.runs with data.pack"
@@ -138,6 +139,9 @@ class _ParquetRows:
             self._open = group, reader.read_row_group(group[1], columns=names).combine_chunks()
         table = self._open[1]
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
+        if lengths.sum() != len(ids):
+            mistake = f"seq_lengths of row {place} of row group {group[1]} add up to {lengths.sum():,} tokens, not {len(ids):,}"
+            raise RecipeError(f"data.parquet: {group[0]}: {mistake}; {_PARQUET_CURE}")
         if "spans" not in table.column_names:
             return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
@@ -168,6 +172,9 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
     names = file.schema_arrow.names
     if "input_ids" not in names:
         raise RecipeError(f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}")
+    kind = file.schema_arrow.field("input_ids").type
+    if not pa.types.is_integer(getattr(kind, "value_type", pa.null())):
+        raise RecipeError(f"data.parquet: {path}: input_ids holds {kind}, not lists of token ids; {_PARQUET_CURE}")
     if "seq_lengths_padded" in names:
         cure = "export it without export.pad_documents_to"
         raise RecipeError(f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}")
@@ -175,6 +182,9 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
     for number in range(file.num_row_groups):
         (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
         for place, one in enumerate(column):
+            if not one.is_valid or not len(one):
+                cure = "remove the row, or export again"
+                raise RecipeError(f"data.parquet: {path}: row {place} of row group {number} holds no tokens; {cure}")
             lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
             yield (path, number), place, lengths.astype(np.int64)
 
@@ -189,7 +199,9 @@ class _ChatRows:
         assert data.chat is not None, "the recipe names it"
         assert data.pack is not None, "the recipe requires it"
         if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-            raise TokenizerError("data.chat needs a chat template; the model's tokenizer has none: use another model")
+            raise TokenizerError(
+                "data.chat needs a chat template; the model's tokenizer has none; use a model that has one"
+            )
         self.row_tokens = self.sequence_tokens = data.pack
         self.dropped = 0
         self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
@@ -209,7 +221,7 @@ class _ChatRows:
             state.update(ids.tobytes() + is_answer.tobytes())
             room -= len(ids)
         if not self._rows[0]:
-            raise CorpusError(f"data.chat leaves no conversation for {split}; check data.validation and data.pack")
+            raise CorpusError(f"data.chat has no conversation for {split}; check data.validation and data.pack")
         self.fingerprint = state.hexdigest()
 
     def __len__(self) -> int:
@@ -257,7 +269,7 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
                         f'{path}:{number}: not a conversation; write {{"messages": [{{"role": …, "content": …}}, …]}}'
                     ) from None
                 if "assistant" not in roles:
-                    raise CorpusError(f"{path}:{number}: a conversation without an answer (assistant); remove it")
+                    raise CorpusError(f"{path}:{number}: a conversation without an answer of the assistant; remove it")
                 yield list(messages)
     except OSError as error:
         raise RecipeError(f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file") from None
@@ -349,5 +361,5 @@ def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
         )
     if rows < rows_per_step:
         cure = "make more sequences, or lower training.tokens_per_step"
-        raise CorpusError(f"there are {rows} rows to train on and a step needs {rows_per_step}; {cure}")
+        raise CorpusError(f"{counted(rows, 'row')} to train on and a step needs {rows_per_step}; {cure}")
     return rows_per_step

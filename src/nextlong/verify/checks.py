@@ -1,4 +1,7 @@
-"""Checks: all of them in the order of the route, in one process or side by side in several."""
+"""Checks: run all checks in the order of the route, in one process or in several.
+
+In:  a run directory. Out: the outcome of each check, as soon as it is known.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
 
-_WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
+_WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files; one process checks that much in about three seconds
 
 _COPIES: Final = "near-duplicates"
 # In the order of the route.
@@ -50,13 +53,13 @@ def verify(
 ) -> Iterator[CheckOutcome]:
     """Yield the outcome of each check of a finished run.
 
-    `sample` random meta-chunks are searched for again, as many random vectors encoded again; if it is EVERYTHING, every chunk is
-    tokenized by the reference tokenizer, too, of which a large run's are otherwise sampled. Checks run side by side in up to
-    `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
-    RunError if there is no finished run. Files that cannot be read are breaches, not errors.
+    `sample` random meta-chunks are searched again, and as many random vectors encoded again. If it is EVERYTHING, the reference
+    tokenizer also tokenizes every chunk, of which it samples those of a large run otherwise. Checks of a large run use up to
+    `workers` processes. `starting` receives the name of the next check. Raises RunError if there is no finished run. Unreadable
+    files are breaches, not errors.
     """
     run = StoredRun(run_dir, sample=sample, seed=seed)
-    whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
+    is_whole_run = run.path == run_dir.expanduser()  # rather than one variant
     stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
     if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
         yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
@@ -67,33 +70,33 @@ def verify(
             starting(name)
             yield from _guarded(run, name, check)
     known = {step.folder for step in run.steps.values()}
-    for name, variant in other_variants(run) if whole else ():
+    for name, variant in other_variants(run) if is_whole_run else ():
         starting(f"exports of {name}")
-        # The files that are not this run's too, and the exports; its sequences are for `verify RUN@NAME`.
+        # Files that this run does not share, and exports; `verify RUN@NAME` checks the sequences.
         for outcome in _guarded(variant, "exports", lambda of: [*check_files(of, known=known), *check_exports(of)]):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
 def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckOutcome]]) -> list[CheckOutcome]:
-    """Return the outcomes of a check with the names of chunks; a breach if files that it needs cannot be read."""
+    """Run a check and insert the names of chunks; unreadable files are a breach."""
     try:
         return run.name_marks(check(run))
     except UNREADABLE as error:
         broken = CheckOutcome(name, "files")
-        broken.breach(f"could not be checked, a file is missing or damaged: {in_words(error)}")
+        broken.breach(f"could not be checked because a file is missing or damaged: {in_words(error)}")
         return [broken]
 
 
 def _side_by_side(
     run: StoredRun, run_dir: Path, *, workers: int, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
-    # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
+    # Near-duplicates are compared within a sequence, so several processes can share the sequences.
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
-    longest = ("tokens", _COPIES, "exports", "search")  # which begin first
+    longest = ("tokens", _COPIES, "exports", "search")  # start first
     tasks = [(name, part) for name in dict.fromkeys((*longest, *CHECKS)) for part in parts.get(name, [range(0)])]
     ended: dict[int, list[CheckOutcome]] = {}
-    # Forked from a server that has imported what all of them need, processes start at once.
+    # Processes start fast, because they are forked from a server that has imported these modules.
     with LocalExecutor(workers, preload=[__name__, "tokenizers", "fastokens"]) as processes:
         for key, (name, part) in enumerate(tasks):
             check = partial(_check, run_dir, run.sample, run.seed, name, part)
@@ -108,19 +111,19 @@ def _side_by_side(
                 try:
                     ended |= processes.ended()
                 except RunError:
-                    cause = "a process that checked was killed, most likely because memory ran out"
+                    cause = "a worker process was killed, most likely because memory ran out"
                     raise RunError(f"{cause}; verify again with --workers 1") from None
             found = [outcome for key in keys for outcome in ended.pop(key)]
             if name == _COPIES:
-                broken = [outcome for outcome in found if outcome.unit == "files"]  # of `_guarded`
+                broken = [outcome for outcome in found if outcome.unit == "files"]  # from `_guarded`
                 found = broken[:1] or check_near_duplicates(run, found)
             yield from found
 
 
-_opened = lru_cache(maxsize=1)(StoredRun)  # in a process that checks: checks share what they look up
+_opened = lru_cache(maxsize=1)(StoredRun)  # per process: its checks share look-ups
 
 
 def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
-    """Return the outcomes of a check, in a process of its own; of near-duplicates those of the sequences of some numbers."""
+    """Run a check in a worker process; of near-duplicates, only for the sequences with these numbers."""
     check = (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name]
     return _guarded(_opened(run_dir, sample=sample, seed=seed), name, check)

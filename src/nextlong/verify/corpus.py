@@ -1,10 +1,9 @@
-"""Corpus: documents, the chunks that tile them, and the token ids of the chunks that sequences use.
+"""Corpus: check documents, the chunks that cover them, and the token ids of the chunks that sequences use.
 
-In:  DOCUMENTS, CHUNKS, TOKENS, tokenizer.json. The reference of token ids is `Tokenizer.encode(text, add_special_tokens=False)` of
-the `tokenizers` library on the chunk's slice of its document; each chunk is tokenized once, however many sequences contain it.
-
-The reference encodes all chunks of a small run. Of a large run fastokens encodes all of them, about fifteen times as fast, and
-the reference a seeded sample and every chunk for which fastokens disagrees with the stored ids (docs/decisions/0015).
+In:  DOCUMENTS, CHUNKS, TOKENS, tokenizer.json. Out: one outcome per check. The reference for token ids is
+`Tokenizer.encode(text, add_special_tokens=False)` of the `tokenizers` library on the text of each chunk. The reference encodes
+all chunks of a small run. In a large run, fastokens encodes all of them, about 15 times as fast, and the reference a seeded
+sample and every chunk for which fastokens disagrees with the stored ids (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from nextlong.verify.run_files import Ids, StoredRun
 _HELD_DOCUMENTS: Final = 4_000_000
 EVERYTHING = sys.maxsize  # as a sample
 _BATCH_CHUNKS = 512
-_SAMPLE_CHARS = 8_000_000  # which the reference encodes in about a second
-_DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the reference alone is asked
+_SAMPLE_CHARS = 8_000_000  # the reference encodes them in about a second
+_DOUBTFUL = "\u017f\u212a\u180e"  # the two libraries classify these differently: only the reference decides
 
 _Bools = NDArray[np.bool_]
-# Some chunks of a shard: rows, shape (n,), their texts, and the ids that are stored for each.
+# Some chunks of a shard: rows, shape (n,), texts, and stored token ids.
 _Tokenized = tuple[Ids, list[str], list[NDArray[np.uint32]]]
 
 
 def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
-    # Which documents the chunks were made from is settled by one step or another: the last that says so counts.
+    # Several steps decide which documents are kept: the last one counts.
     keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
     compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
@@ -54,16 +53,17 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
         for first, batch in run.documents(shard, "text", "content_hash"):
             documents.checked += batch.num_rows
-            for row, (text, said) in enumerate(zip(*(column.to_pylist() for column in batch), strict=True), first):
+            for row, (text, stored) in enumerate(zip(*(column.to_pylist() for column in batch), strict=True), first):
                 name = f"document {document_name(row, shard)}"
-                now = xxhash.xxh3_64_intdigest(text.encode())
-                if not now == said == own_hashes[row]:
-                    documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
+                computed = xxhash.xxh3_64_intdigest(text.encode())
+                if not computed == stored == own_hashes[row]:
+                    hashes_stored = f"{stored:016x}, {own_hashes[row]:016x}"
+                    documents.breach(f"{name} has the hash {computed:016x}, stored are {hashes_stored}")
                 normalized = " ".join(text.lower().split()) if is_normalized else ""
                 if is_normalized and xxhash.xxh3_64_intdigest(normalized.encode()) != own_compared[row]:
-                    documents.breach(f"{name} has another normalized hash than is stored, {own_compared[row]:016x}")
+                    documents.breach(f"{name} has another normalized hash than the stored {own_compared[row]:016x}")
                 if len(text) != own_chars[row]:
-                    documents.breach(f"{name} has {len(text):,} characters, stored is {own_chars[row]:,}")
+                    documents.breach(f"{name} has {len(text):,} characters, but {own_chars[row]:,} are recorded")
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
@@ -72,13 +72,13 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]]) -> Iterator[str]:
-    """Yield what is wrong with the CHUNKS of a shard apart from the texts: which are in use, their order and length."""
-    # The chunks in use are some of those that documents were split into, in their order.
+    """Yield problems of the CHUNKS of a shard, apart from texts: which chunks are used, their order and length."""
+    # The used chunks must be a subsequence of the chunks of the documents.
     used, known = (zip(*(of[name].tolist() for name in table), strict=True) for of in (run.chunks(shard), table))
-    strange = (chunk for chunk in used if chunk not in known)  # `known` goes on where the last was found
+    strange = (chunk for chunk in used if chunk not in known)  # `in` continues where the last chunk was found
     for row, start, end, _ in islice(strange, 1):
         of = f"chunk [{start}, {end}) of document {document_name(row, shard)}"
-        yield f"shard {shard}: the {of} is in use, but is not one of its chunks, or is out of order"
+        yield f"shard {shard}: the {of} is used, but is not one of its chunks, or is out of order"
     if np.any(np.diff(table["doc_row"]) < 0):
         yield f"shard {shard}: chunks are not in the order of their documents"
     limit = int(run.setting("chunk", "max_chars", 0))
@@ -90,38 +90,38 @@ def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]
 
 
 def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome]:
-    """Find documents with other columns than the recipe names for their source, and those that the exclusion list named."""
+    """Check the metadata columns of documents against the recipe, and that excluded documents are absent."""
     recipe = run.recipe["ingest"]
     columns_of = {of.get("name") or of["path"]: list(of.get("metadata") or ()) for of in recipe["sources"]}
     outcome, path = CheckOutcome("excluded documents", "documents"), recipe.get("exclude")
     lists = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json") if path]
-    outcome.not_needed = "" if lists else f"{path} named nothing"
+    outcome.not_needed = "" if lists else f"{path} excludes nothing"
     excluded = {(of["source"], name or None) for of in lists for name in of["ids"]}
     excluded |= {(of["source"], None) for of in lists if of["whole"]}
     for shard in range(len(run.shards)):
-        is_told = False  # of a shard the first document with other columns
+        is_reported = False  # only the first document of a shard with other columns is reported
         for first, batch in run.documents(shard, "source", "source_id", "metadata"):
             sources, ids = (batch.column(name).to_pylist() for name in ("source", "source_id"))
             kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(ids)
-            names_of: dict[str, list[str]] = {}  # by what a document keeps; in most corpora that is the same for all
+            names_of: dict[str, list[str]] = {}  # by metadata, which is the same for all documents in most corpora
             for source_kept in set(kept):
                 with suppress(ValueError):
                     names_of[source_kept] = list(json.loads(source_kept))
             outcome.checked += len(ids)
             for row, (source, name, source_kept) in enumerate(zip(sources, ids, kept, strict=True), first):
                 document, names = f"document {document_name(row, shard)}", names_of.get(source_kept)
-                if not is_told and names != columns_of.get(source, []):
-                    is_told = True
-                    of = f"{document} keeps {names} of {source}"
-                    documents.breach(f"{of}, the recipe asks for {columns_of.get(source)}")
+                if not is_reported and names != columns_of.get(source, []):
+                    is_reported = True
+                    wrong = f"{document} of {source} has the metadata columns {names}"
+                    documents.breach(f"{wrong}, the recipe asks for {columns_of.get(source)}")
                 if (source, name) in excluded or (source, None) in excluded:
-                    outcome.breach(f"{document}, {name} of {source}, is in the corpus, but was to be excluded")
+                    outcome.breach(f"{document}, {name} of {source}, is in the corpus but is excluded")
     outcome.checked *= bool(lists)
     return [outcome] if path else []
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
-    """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
+    """Find kept documents that `ingest.dedup` treats as equal, one range of hashes at a time."""
     outcome = CheckOutcome("no duplicate documents", "documents")
     outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
     passes = outcome.checked // _HELD_DOCUMENTS + 1
@@ -142,21 +142,21 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
-    """Return what is wrong with the chunks of a document: their starts, ends, and whether each is open-ended."""
+    """Return the problem of a document's chunks, given their starts, ends and `separator` values; "" if there is none."""
     if not is_kept:
         return f"has {len(tiles[0])} chunks but was not selected" if tiles[0] else ""
-    at = 0
+    position = 0
     for start, end, is_open in zip(*tiles, strict=True):
-        if start != at or end <= start:
-            return f"a chunk is [{start}, {end}) where the one before ends at {at}"
+        if start != position or end <= start:
+            return f"a chunk is [{start}, {end}) but the one before ends at {position}"
         if is_open != (text[end - 1 : end] != "\n"):
             return f"chunk [{start}, {end}) has separator={is_open} but ends in {text[end - 1 : end]!r}"
-        at = end
-    return "" if at == len(text) else f"its chunks end at {at} of {len(text)} characters"
+        position = end
+    return "" if position == len(text) else f"its chunks end at {position} of {len(text)} characters"
 
 
 def check_tokens(run: StoredRun) -> list[CheckOutcome]:
-    """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
+    """Tokenize and decode every chunk in a sequence; by the reference alone if the sample is EVERYTHING."""
     ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
     used = run.used_rows()
     tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
@@ -164,19 +164,19 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
     suspects = _suspects(run, used) if share < 1 else None
     draw, judged_by_reference = np.random.default_rng(run.seed), 0
-    # The ids that the run put between chunks.
-    said = run.steps["tokenizer"].manifest["parts"][0]["counts"]
+    # The ids that the run inserted between chunks.
+    recorded = run.steps["tokenizer"].manifest["parts"][0]["counts"]
     for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
-        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
+        stored = recorded[key] if isinstance(recorded[key], list) else [] if recorded[key] is None else [recorded[key]]
         if stored != run.special_ids[role]:
-            ids.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")
+            ids.breach(f"tokenizer {key} is {recorded[key]}, the reference tokenizer gives {run.special_ids[role]}")
     if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         texts.skipped = "this tokenizer's decoder does not restore the text"
     for shard, is_used in enumerate(used):
         by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
         wanted = np.flatnonzero(is_used)
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
-            ids.breach(f"{chunk_name(row, shard)} is in a sequence but has no tokens")
+            ids.breach(f"{chunk_name(row, shard)} is used in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
             rows = chunks[0]
             judged = np.flatnonzero(by_reference[rows]).tolist()
@@ -190,7 +190,7 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
-    """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
+    """Yield the chunks with tokens among some rows of a shard, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
     for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
         for start in range(0, len(texts), _BATCH_CHUNKS):
@@ -200,11 +200,12 @@ def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
 
 
 def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
-    """Return for each shard of which of the chunk rows in use fastokens does not give the stored ids.
+    """Return for each shard the used chunk rows for which fastokens disagrees with the stored ids.
 
-    None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
+    Returns None if fastokens does not support the tokenizer. It is loaded before the reference and released again: each takes
+    100 MB.
     """
-    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read when it first encodes
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read at the first encoding
     import fastokens  # type: ignore[import-untyped]
 
     (path,) = run.files("tokenizer", ".tokenizer.json")
@@ -220,10 +221,10 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
 
 
 def _differs(fast: Any, texts: list[str], ids: list[NDArray[np.uint32]]) -> list[bool]:
-    """Return of which chunks a tokenizer of fastokens does not give the stored ids, or would not be believed."""
+    """Return for each chunk whether fastokens gives other ids than the stored ones, or cannot be trusted."""
     try:
         flat, stops = fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
-    except ValueError:  # a limit of its regular expressions, say
+    except ValueError:  # for example, a limit of its regular expressions
         return [True] * len(texts)
     encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
     compared = zip(texts, encoded, ids, strict=True)
@@ -244,8 +245,11 @@ def _id_problems(run: StoredRun, chunks: _Tokenized, places: list[int]) -> Itera
 def _text_problems(run: StoredRun, chunks: _Tokenized) -> Iterator[tuple[int, str]]:
     normalizer, (_, texts, ids) = run.tokenizer.normalizer, chunks
     decoded = run.tokenizer.decode_batch([stored.tolist() for stored in ids], skip_special_tokens=False)
-    for place, (text, said) in enumerate(zip(texts, decoded, strict=True)):
+    for place, (text, decoded_text) in enumerate(zip(texts, decoded, strict=True)):
         true = text if normalizer is None else normalizer.normalize_str(text)
-        if said != true:
-            at, decoded_text, document = first_difference(said, true)
-            yield place, f" at character {at}: tokens say {decoded_text!r}, the document {document!r}"
+        if decoded_text != true:
+            position, from_tokens, from_document = first_difference(decoded_text, true)
+            yield (
+                place,
+                f" at character {position}: the tokens decode to {from_tokens!r}, the document has {from_document!r}",
+            )

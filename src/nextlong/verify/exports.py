@@ -1,10 +1,10 @@
-"""Exports: which sequences make up which row, and every row of every format against what it should hold, composed again.
+"""Exports: check the assignment of sequences to rows, and compare every exported row with a row that is composed again.
 
 In:  the SEQUENCE_INDEX and offsets of each split; the export steps of the record, and earlier ones of the same sequences;
-SEQUENCES, TOKENS, CHUNKS and DOCUMENTS. Out: one `Outcome` per step, and two of the rows.
+SEQUENCES, TOKENS, CHUNKS and DOCUMENTS. Out: one outcome per export, and two for the assignment.
 
-Files are read by their format's own reader (docs/decisions/0019); what a row should hold is composed here without the code of the
-export. Memory holds some forty bytes a sequence, and where shared chunks are left out one byte a chunk.
+Files are read by their format's own reader (docs/decisions/0019); the expected rows are composed here, without the export's
+code. Memory holds about forty bytes per sequence, and one byte per chunk if shared chunks are left out.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from nextlong.verify.sequences import Tokenized
 _Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
 
 _VALIDATION = "-validation"
-_IGNORED = -100  # the label of a token that no context predicts, such as the first of a document
+_IGNORED = -100  # the label of a token that no context predicts, such as the first token of a document
 
 
 def check_exports(run: StoredRun) -> list[CheckOutcome]:
-    """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
+    """Check the assignment of sequences to rows, then every exported row, also of earlier exports of the data set."""
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: defaultdict[tuple[str, str], list[Comparison]] = defaultdict(list)
     rows, formats = run.rows, run.setting("export", "formats", ())
-    # Where a manifest cannot be read, the step's name tells whether it wrote an export.
+    # If a manifest is unreadable, the name of the step shows whether it is an export.
     known = {f"{name}{kind}" for name in (*FORMATS.names(), *formats) for kind in ("", _VALIDATION)}
     exports = {name: of for name, of in run.steps.items() if of.is_export or (of.damage and name in known)}
     for name, step in (exports | {step.folder.name: step for step in run.earlier_exports}).items():
@@ -58,14 +58,14 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     for name in (name for name in formats if name not in outcomes):
         outcomes[name] = CheckOutcome(f"{name} rows", "rows")
         outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
-    # Exports of the same rows are read in step, so that each expected row is composed once.
+    # Exports of the same rows are read in parallel, so that each expected row is composed once.
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
     return [*_check_rows(run, list(rows.values())), *outcomes.values()]
 
 
 def open_format(name: str, outcome: CheckOutcome) -> Format | None:
-    """Return a format that can be read again, and say in the outcome what its unit is; None, and say so there, if it cannot."""
+    """Return a format with a reader, and set the unit of the outcome; mark it as skipped and return None otherwise."""
     try:
         made = format_of(name)
     except (KeyError, PluginError):
@@ -78,7 +78,7 @@ def open_format(name: str, outcome: CheckOutcome) -> Format | None:
 
 
 class Comparison:
-    """The rows of one export, each compared with what it should hold."""
+    """Compare the rows of one export with the expected rows, one after the other."""
 
     def __init__(self, run: StoredRun, step: StepFiles, made: Format, outcome: CheckOutcome) -> None:
         config = step.manifest["config"]
@@ -89,16 +89,16 @@ class Comparison:
         name = config.get("megatron_eod")
         self._eod = None if name is None else run.tokenizer.token_to_id(name)
         if name is not None and self._eod is None:
-            outcome.breach(f"{name!r}, which should end each document, is not a token of the tokenizer")
+            outcome.breach(f"{name!r}, which must end each document, is not a token of the tokenizer")
 
     def take(self, true: _Row) -> None:
-        """Compare the next row; of a format of documents the next ones, one per document of the row."""
+        """Compare the next row, or for a format of documents, the next document for each one in the row."""
         if self.made.unit == "rows":
             self._compare(true)
             return
         for first, last in true["indices"]:
             ids = true["input_ids"][first:last]
-            # Megatron-LM wants every document to end in the token; the writer appends it where a document has another last one.
+            # Every document of Megatron-LM must end in this token; the writer appends it to documents without it.
             if self._eod is not None and ids[-1] != self._eod:
                 ids = np.append(ids, np.int32(self._eod))
             self._compare({"input_ids": ids})
@@ -125,16 +125,16 @@ class Comparison:
 
 
 def rows_in(step: StepFiles, made: Format) -> Iterator[_Row]:
-    """Yield what the format's reader finds. Raises ValueError for other columns, and for files that the manifest does not name."""
+    """Yield the rows of the format's reader. Raises ValueError for other columns, and for files not in the manifest."""
     assert made.read is not None, "readable"
     names = [path.name for suffix in made.suffixes for path in step.files(suffix)]
     present = {path.name for suffix in made.suffixes for path in step.folder.glob(f"*{suffix}")}
     if strays := sorted(present - set(names)):
-        raise ValueError(f"{strays[0]} is not named in the manifest, but readers would load it as part of the data set")
+        raise ValueError(f"{strays[0]} is not in the manifest, but readers would load it as part of the data set")
     columns = format_of(made.name, step.manifest["config"]).columns
     for row in made.read(step.folder, names):
         if columns and row.keys() != set(columns):
-            raise ValueError(f"its rows have the columns {sorted(row)}, should have {sorted(columns)}")
+            raise ValueError(f"its rows have the columns {sorted(row)}, expected {sorted(columns)}")
         yield row
 
 
@@ -150,7 +150,7 @@ def compare(run: StoredRun, rows: StepFiles, split: str, comparisons: Sequence[C
                 for comparison in comparisons:
                     comparison.take(true[comparison.layout])
     except UNREADABLE as error:
-        problem = f"could not be checked, a file that its rows refer to is damaged: {in_words(error)}"
+        problem = f"could not be checked because a file that its rows refer to is damaged: {in_words(error)}"
         for comparison in comparisons:
             comparison.outcome.breach(problem)
     else:
@@ -159,7 +159,7 @@ def compare(run: StoredRun, rows: StepFiles, split: str, comparisons: Sequence[C
 
 
 class _Expected:
-    """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
+    """Compose the expected rows of a block of sequences; `parts` are the expensive columns needed: `spans`, `text`."""
 
     def __init__(self, run: StoredRun, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
         self._run, self._parts = run, parts
@@ -172,14 +172,14 @@ class _Expected:
         decode = partial(run.tokenizer.decode, skip_special_tokens=False)
         self._special_texts = {role: decode(ids) for role, ids in run.special_ids.items()}
         self._stored_ids: dict[int, NDArray[np.uint32]] = {}  # of each shard
-        self._first: dict[int, int] = {}  # of each chunk, where its ids begin in those of its shard
+        self._first: dict[int, int] = {}  # of each chunk, the start of its ids in those of its shard
         for shard, rows in run.by_shard(chunks):
             named, offsets, self._stored_ids[shard] = run.token_shard(shard)
             firsts = offsets[np.searchsorted(named, rows)]
             self._first.update(zip(pack_ids(shard, rows).tolist(), firsts.tolist(), strict=True))
 
     def row(self, sequences: Sequence[ResolvedSequence], boundaries: str, multiple: int) -> dict[str, Any]:
-        """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
+        """Return the row of these sequences with the columns of all formats; documents are padded to a `multiple`."""
         pieces = [self._input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
         bounds: list[int] = []  # the token at which each document of the row begins
@@ -192,7 +192,7 @@ class _Expected:
         lengths = np.diff([*bounds, firsts[-1]])
         room = lengths + -lengths % multiple
         starts = np.cumsum(room) - room
-        # Where each token of the sequences, shape (T,), comes to stand in the row.
+        # (T,) the position of each token of the sequences in the row.
         places = np.arange(firsts[-1]) + np.repeat(starts - bounds, lengths)
         ids = np.full(room.sum(), (self._run.special_ids[EOS] or [0])[0], np.int32)
         ids[places] = np.concatenate(pieces)
@@ -219,7 +219,7 @@ class _Expected:
         return row
 
     def _domain(self, sequence: ResolvedSequence) -> str:
-        """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
+        """Return the source of the meta-document or first document, or of the first chunk if neither is left."""
         first = [*sequence.key_spans, *np.flatnonzero(sequence.is_chunk)][0]
         return self._sources.get(int(sequence.doc[first]), "")
 
@@ -242,7 +242,7 @@ class _Expected:
         return ends
 
     def _spans(self, sequence: ResolvedSequence, places: NDArray[np.int64]) -> dict[str, list[Any]]:
-        """Return the fields of the spans of a sequence whose token t stands at places[t] of its row."""
+        """Return the span fields of a sequence whose token t is at places[t] of its row."""
         docs = sequence.doc.tolist()
         return {
             "chunk_id": sequence.chunk.tolist(),
@@ -268,53 +268,53 @@ class _Expected:
 def _problems(row: _Row, true: _Row) -> Iterator[str]:
     for name, value in row.items():
         if name not in true:
-            yield f"its reader returns {name!r}, which rows do not have"
+            yield f"its reader returns the unexpected column {name!r}"
             continue
-        right = true[name]
-        if isinstance(right, np.ndarray):
-            if len(value) != len(right):
-                yield f"{len(value):,} {'ids' if name == 'input_ids' else name}, should be {len(right):,}"
-            elif not np.array_equal(value, right):
-                place = int(np.flatnonzero(np.asarray(value) != right)[0])
-                yield f"{name}[{place}] is {value[place]}, should be {right[place]}"
+        expected = true[name]
+        if isinstance(expected, np.ndarray):
+            if len(value) != len(expected):
+                yield f"{len(value):,} {'ids' if name == 'input_ids' else name}, expected {len(expected):,}"
+            elif not np.array_equal(value, expected):
+                place = int(np.flatnonzero(np.asarray(value) != expected)[0])
+                yield f"{name}[{place}] is {value[place]}, expected {expected[place]}"
         elif name == "spans":
             for key, values in value.items():
-                if len(values) != len(right[key]):
-                    yield f"{len(values)} spans, should be {len(right[key])}"
-                elif values != right[key]:
+                if len(values) != len(expected[key]):
+                    yield f"{len(values)} spans, expected {len(expected[key])}"
+                elif values != expected[key]:
                     named = {"chunk_id": chunk_name, "doc_id": document_name}.get(key, repr)
-                    pairs = enumerate(zip(values, right[key], strict=True))
-                    for span, (said, expected) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
-                        yield f"spans[{span}].{key} is {named(said)}, should be {named(expected)}"
-        elif name == "text" and value != right:
-            place, said, expected = first_difference(value, right)
-            yield f"its text is {said!r} at character {place}, should be {expected!r}"
-        elif value != right:
-            yield f"{name} is {value!r}, should be {right!r}"
+                    pairs = enumerate(zip(values, expected[key], strict=True))
+                    for span, (found, right) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
+                        yield f"spans[{span}].{key} is {named(found)}, expected {named(right)}"
+        elif name == "text" and value != expected:
+            place, found, right = first_difference(value, expected)
+            yield f"its text is {found!r} at character {place}, expected {right!r}"
+        elif value != expected:
+            yield f"{name} is {value!r}, expected {expected!r}"
 
 
 def _is_same(value: Any, true: Any) -> bool:
-    """Return whether a field of a span is as it should be; JSON has six digits of a score, and null where there is none."""
+    """Return whether a span field is as expected; JSON stores six digits of a score, and null for NaN."""
     if not isinstance(true, float):
         return bool(value == true)
-    said = math.nan if value is None else value
-    return (math.isnan(said) and math.isnan(true)) or abs(said - true) <= 1e-6
+    score = math.nan if value is None else value
+    return (math.isnan(score) and math.isnan(true)) or abs(score - true) <= 1e-6
 
 
 @dataclass(frozen=True)
 class _SplitRows:
-    """Row i of a split is the sequences index[offsets[i]:offsets[i + 1]], in this order."""
+    """Row i of a split consists of the sequences index[offsets[i]:offsets[i + 1]], in this order."""
 
     index: NDArray[Any]
     offsets: Ids
 
     @property
     def row_tokens(self) -> Ids:
-        """How many tokens each row has, shape (rows,)."""
+        """The number of tokens of each row, shape (rows,)."""
         return np.diff(np.append(0, np.cumsum(self.index["length"]))[self.offsets])
 
     def rows(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield the SEQUENCES file and the place there of each sequence of a row, row by row."""
+        """Yield (SEQUENCES file, place) of each sequence of a row, row by row."""
         named = self.index[["part", "place"]]
         yield from (named[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist()))
 
@@ -323,18 +323,18 @@ _Splits = dict[str, _SplitRows]  # by name
 
 
 def _read_split(step: StepFiles, split: str) -> _SplitRows:
-    """Return one split of a rows artefact. Raises ValueError for what is none."""
+    """Read one split of a rows step. Raises ValueError for invalid files."""
     (index_path,), (offsets_path,) = (step.files(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
     index, offsets = np.load(index_path), np.load(offsets_path)
     if index.dtype.names != SEQUENCE_INDEX.names:
-        raise ValueError(f"{index_path.name} has the fields {index.dtype.names}, should have {SEQUENCE_INDEX.names}")
+        raise ValueError(f"{index_path.name} has the fields {index.dtype.names}, expected {SEQUENCE_INDEX.names}")
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 1).any():
         raise ValueError(f"{offsets_path.name} does not divide {len(index):,} sequences into rows")
     return _SplitRows(index, offsets)
 
 
 def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
-    """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
+    """Check all assignments to rows that exports were written from; the second outcome exists only for a split."""
     once = CheckOutcome("rows hold each sequence once", "sequences")
     apart = CheckOutcome("train and validation apart", "sequences")
     steps = [step for step in rows if step.damage or not step.manifest["config"]["others"]]
@@ -351,22 +351,24 @@ def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
         except UNREADABLE as error:
-            once.breach(f"{step.folder.name} could not be checked, a file is missing or damaged: {in_words(error)}")
+            once.breach(
+                f"{step.folder.name} could not be checked because a file is missing or damaged: {in_words(error)}"
+            )
     return [once, apart] if apart.checked else [once]
 
 
 class _Truth:
-    """What the corpus says of each sequence of the data set: its length, and the hash of its document, (sequences,) each."""
+    """The length of each sequence of the data set, and the hash of its document, from the corpus: (sequences,) each."""
 
     def __init__(self, run: StoredRun) -> None:
-        self._takes = np.array(run.takes)  # sequences of each SEQUENCES file that belong to the data set
+        self._takes = np.array(run.takes)  # sequences of each SEQUENCES file in the data set
         self.lengths, leaders = (np.full(sum(run.takes), NO_CHUNK, np.int64) for _ in range(2))
         self.keys = np.zeros(len(leaders), np.uint64)
         for sequence in run.bare_sequences():
             self.lengths[sequence.number] = sequence.end[-1]
             if len(leading := sequence.chunk[sequence.key_spans]):
                 leaders[sequence.number] = leading[0]
-            else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
+            else:  # no meta-chunk is left after the cut, so the key cannot be checked
                 self.keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
             of_shard = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
@@ -374,7 +376,7 @@ class _Truth:
             self.keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
 
     def numbers(self, index: NDArray[Any]) -> Ids:
-        """Return which sequence of the data set each row of an index names, -1 where there is none, shape (n,)."""
+        """Return the sequence of the data set that each index row refers to, -1 if there is none, shape (n,)."""
         part, place = index["part"].astype(np.int64), index["place"].astype(np.int64)
         known = (index["run"] == 0) & (part >= 0) & (part < len(self._takes)) & (place >= 0)
         known[known] = place[known] < self._takes[part[known]]
@@ -383,19 +385,21 @@ class _Truth:
 
 def _check_once(step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
-    times = np.zeros(len(truth.lengths), np.int64)  # how often each sequence is in a row, over all splits
+    times = np.zeros(len(truth.lengths), np.int64)  # number of rows with each sequence, over all splits
     for name, split in splits.items():
         where, numbers = f"{step.folder.name} {name}", truth.numbers(split.index)
         for at in np.flatnonzero(numbers < 0).tolist():
             place, file = split.index["place"][at], split.index["part"][at]
-            outcome.breach(f"{where}: index[{at}] names sequence {place} of part {file}, which is not of the data set")
+            outcome.breach(
+                f"{where}: index[{at}] refers to sequence {place} of part {file}, which is not in the data set"
+            )
         known = numbers[numbers >= 0]
         times += np.bincount(known, minlength=len(times))
         for field, form, true in (("length", ",", truth.lengths[known]), ("key", "016x", truth.keys[known])):
             exported = split.index[field][numbers >= 0]
             for at in np.flatnonzero(exported != true).tolist():
-                said = f"{exported[at]:{form}}, should be {true[at]:{form}}"
-                outcome.breach(f"{where}: {field} of sequence {known[at]} is {said}")
+                problem = f"is {exported[at]:{form}}, expected {true[at]:{form}}"
+                outcome.breach(f"{where}: {field} of sequence {known[at]} {problem}")
         outcome.breach_each(f"{where}: {problem}" for problem in _row_problems(split, config["pack"], numbers))
         recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
@@ -406,13 +410,15 @@ def _check_once(step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckO
         outcome.breach(f"{step.folder.name}: sequence {number} is in the rows {times[number]} times")
     missing, left_out = np.flatnonzero(times == 0), part["counts"]["left_out"]
     if len(missing) != left_out:
-        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest says {left_out:,}")
+        outcome.breach(
+            f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest records {left_out:,}"
+        )
     if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
         outcome.breach_each(f"{step.folder.name}: sequence {number} is in no row" for number in missing.tolist())
 
 
 def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator[str]:
-    """Say which rows hold too much, or so little that two would make one, and where they are not in the order of `numbers`."""
+    """Yield rows with too many tokens, pairs of rows that would fit into one, and rows that are not in order."""
     tokens, sizes = split.row_tokens, np.diff(split.offsets)
     if pack is None:
         for row in np.flatnonzero(sizes != 1).tolist():
@@ -420,11 +426,11 @@ def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator
     else:
         for row in np.flatnonzero(tokens > pack).tolist():
             yield f"row {row} has {tokens[row]:,} tokens, more than pack={pack:,}"
-        # Best fit opens a row only for a sequence that fits into no other, so no two rows ever fit into one.
+        # Best fit opens a row only for a sequence that fits into no other row, so no two rows can fit into one.
         shortest = np.argsort(tokens, kind="stable")[:2]
         if len(shortest) == 2 and tokens[shortest].sum() <= pack:
             a, b = sorted(shortest.tolist())
-            yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
+            yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one row of {pack:,}"
     if (numbers < 0).any():
         return
     starts = np.zeros(len(numbers), np.bool_)  # whether a sequence is the first of its row
@@ -437,7 +443,7 @@ def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator
 
 
 def _check_apart(run: StoredRun, step: StepFiles, splits: _Splits, truth: _Truth, outcome: CheckOutcome) -> None:
-    """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
+    """Check by content hash, and by chunk if shared chunks are left out, that train holds nothing of validation."""
     every = np.arange(len(truth.lengths))
     train, validation = (np.isin(every, truth.numbers(splits[name].index)) for name in ("train", "validation"))
     outcome.checked += len(train)
@@ -446,7 +452,7 @@ def _check_apart(run: StoredRun, step: StepFiles, splits: _Splits, truth: _Truth
         outcome.breach(f"{step.folder.name}: sequence {number} of train is made of {document}, as is one of validation")
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
-    # One byte a chunk: whether a sequence of validation holds it.
+    # One byte per chunk: whether a sequence of validation has it.
     withheld = run.used_rows(validation)
     for sequence in run.bare_sequences():
         if validation[sequence.number]:

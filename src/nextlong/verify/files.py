@@ -1,13 +1,11 @@
-"""Files: every file against the size and hash that were recorded of it, in a run or in an export that was delivered.
+"""Files: compare every file with its recorded size and hash, in a run or in a delivered export.
 
-In:  a run directory; or a folder that `nextlong export … --into` filled, on any file system, and the run if it is at hand. Out:
-`Outcome`s.
+In:  a run directory; or a folder that `nextlong export … --into` filled, on any file system, and its run if available. Out: one
+outcome per check.
 
-Of a run this includes replaced exports, the finished rows in `data/`, and mixes of several runs, of which the hashes alone are
-checked: what their rows should hold is known only to all of their runs together.
-
-Of a delivered export: whether the record is intact, every file by its hash, the rows and tokens of every split, and with the run
-each row by its content. Remote files are streamed and only hashed.
+The files of a run include replaced exports, finished rows in `data/`, and mixes of several runs. Only hashes of mixes are
+checked, because all runs together are needed to know their rows. Of a delivered export, the record, every file, the rows and
+tokens of every split, and, with the run, the content of each row are checked. Remote files are streamed and only hashed.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ from nextlong.verify.exports import Comparison, compare, open_format, rows_in
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StepFiles, StoredRun
 
-_MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
+_MIX: Final = "mix.json"  # next to the rows of a mix: the runs in it
 _RECORD: Final = "manifest.json"
-_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
-_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
-_UNPARSED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of JSON that is damaged, or another's
+_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # added by users and hubs
+_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, finished or not
+_UNPARSED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # for damaged or foreign JSON
 
 
 def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
-    """Hash every file that a manifest names, except those in the folders that are `known` already."""
+    """Hash every file in a manifest, except those in the `known` folders."""
     files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
     hashed: set[tuple[int, int]] = set()  # device and inode
     steps = {step.folder: step for step in (*run.steps.values(), *run.rows.values(), *run.earlier_exports)}
@@ -50,13 +48,13 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
         for name, fingerprint in step.manifest["inputs"].items():
             made_from = run.rows.get(fingerprint) if name == "rows" else run.steps.get(name)
             present = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
-            # A step is known by the hash of its inputs, so another fingerprint means that it was made from something else.
-            # Of a manifest that cannot be read, that is reported for that step.
+            # The fingerprint of a step includes its inputs', so a different one means that it was made from something else. An
+            # unreadable manifest is reported for its own step.
             if present != fingerprint and not (made_from and made_from.damage):
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {present}")
         _check_step(step, files)
         hashed |= {_inode(step.folder / name) for name in step.entries if (step.folder / name).is_file()}
-    # The folders of `data/` that hold rows of this run; what is no record of an export is the user's, or was damaged.
+    # The folders in `data/` with rows of this run; any other record belongs to the user, or was damaged.
     exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
     data = run.path / "data"
     places = [data, *data.glob("mix-*"), *(data / path.stem for path in (run.path / "variants").glob("*.json"))]
@@ -70,10 +68,10 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
                 entries = dict(record["files"])
         except _UNPARSED:
             if folder.name in exports:
-                entries = {path.name: {"bytes": -1, "xxh3": ""}}  # which no file matches
+                entries = {path.name: {"bytes": -1, "xxh3": ""}}  # never matches
         for name, entry in entries.items():
             files.checked += 1
-            is_hashed = (folder / name).is_file() and _inode(folder / name) in hashed  # by a hard link
+            is_hashed = (folder / name).is_file() and _inode(folder / name) in hashed  # a hard link
             if not is_hashed and (problem := _problem_of(folder / name, entry)):
                 files.breach(f"{folder.relative_to(run.path)}/{name} {problem}")
     return [manifests, files]
@@ -97,7 +95,7 @@ def _problem_of(path: Path, entry: Json) -> str:
 
 
 def _content_problem(file: Any, size: int, entry: Json) -> str:
-    """Return how an open binary file of `size` bytes differs from what was recorded, "" if it does not."""
+    """Return how an open binary file of `size` bytes differs from its record, "" if it does not."""
     if size != entry["bytes"]:
         return f"has {size:,} bytes, {entry['bytes']:,} were recorded"
     state = xxhash.xxh3_128()
@@ -108,7 +106,7 @@ def _content_problem(file: Any, size: int, entry: Json) -> str:
 
 
 def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
-    """Return the other variants of the run directory, by name, each set of sequences once and none that this run has itself."""
+    """Return the other variants of the run directory, by name, one per set of sequences, without that of this run."""
     variants: dict[tuple[str, ...], tuple[str, StoredRun]] = {}
     for record in [None, *sorted((run.path / "variants").glob("[!.]*.json"))]:
         variant = run if record is None else StoredRun(Path(f"{run.path}@{record.stem}"))
@@ -118,7 +116,7 @@ def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
 
 
 def check_mixes(run: StoredRun) -> list[CheckOutcome]:
-    """Hash every file of each mix of runs in this run directory, and say that its rows were not checked."""
+    """Hash every file of each mix of runs in this run directory; its rows are not checked."""
     outcomes = []
     for rows in run.all_steps:
         if not rows.manifest.get("config", {}).get("others") and not (rows.folder / _MIX).exists():
@@ -126,7 +124,7 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
         outcome = CheckOutcome(f"mix {rows.folder.name}", "files")
         if rows.damage:
             outcome.breach(f"{rows.folder.name}/{_RECORD} {rows.damage}")
-        fingerprint = rows.folder.name.rpartition("-")[2]  # which a damaged manifest would not tell
+        fingerprint = rows.folder.name.rpartition("-")[2]  # also for a damaged manifest
         exports = [step for step in run.all_steps if step.manifest["inputs"].get("rows") == fingerprint]
         for step in (rows, *exports):
             _check_step(step, outcome)
@@ -142,7 +140,7 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
 
 
 def is_delivered(folder: Path) -> bool:
-    """Return whether a local folder is a delivered export, or holds one per format; a run is neither. A damaged record counts."""
+    """Return whether a local folder is a delivered export, or has one per format; it may be damaged, but is not a run."""
     folder = folder.expanduser()
     names = [path.parent.name for path in folder.glob(f"*/{_RECORD}")]
     is_record = (folder / _RECORD).is_file() or not all(map(_STEP_FOLDER.match, names))
@@ -154,11 +152,11 @@ def verify_delivered(
 ) -> Iterator[CheckOutcome]:
     """Yield the outcome of each check of the exports in the folder `root` of an fsspec file system.
 
-    Raises RunError if there is none, if it cannot be listed, or if it is not an export of the run `run_dir`.
+    Raises RunError if there is none, if the folder cannot be listed, or if the export is not from the run `run_dir`.
     """
     root = root.rstrip("/")
     try:
-        # Object stores cache listings; a file that was replaced a moment ago must be seen.
+        # Object stores cache listings, which would hide files that were replaced recently.
         fs.invalidate_cache()
         found = fs.find(root, detail=True)
     except Exception as error:  # every file system has errors of its own
@@ -168,8 +166,8 @@ def verify_delivered(
     records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == _RECORD and name.count("/") < 2)
     folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))
     if not folders:
-        place, cure = fs.unstrip_protocol(root), "name one that `nextlong export --into` filled"
-        raise RunError(f"{place} holds no {_RECORD} of a delivered export; {cure}")
+        place, cure = fs.unstrip_protocol(root), "use a folder that `nextlong export --into` filled"
+        raise RunError(f"{place} has no {_RECORD} of a delivered export; {cure}")
     for folder in [""] if "" in folders else folders:
         below = f"{folder}/" if folder else ""
         own = {name.removeprefix(below): size for name, size in sizes.items() if name.startswith(below)}
@@ -187,7 +185,7 @@ def _verify_one(
         read = json.loads(fs.cat_file(place + _RECORD))
         if "parts" in read:
             step_of = posixpath.dirname(place.rstrip("/"))
-            raise RunError(f"{place} is a step of a run; verify that run: nextlong verify {step_of}")
+            raise RunError(f"{place} is a step of a run; verify the run: nextlong verify {step_of}")
         hashed = {key: value for key, value in read.items() if key != "xxh3"}
         plain = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
         if read["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
@@ -213,12 +211,12 @@ def _verify_one(
         if is_local:
             _check_rows(Path(place), record, split, run, outcome)
         else:
-            outcome.skipped = "remote rows are not read; where all hashes hold, they are those that were delivered"
+            outcome.skipped = "remote rows are not read; if all hashes match, they are the delivered ones"
         yield outcome
 
 
 def _run_of(record: Json, run_dir: Path) -> StoredRun:
-    """Return the run that an export was made of. Raises RunError if it is of another one, or a mix."""
+    """Return the run of an export. Raises RunError if the export is from another run, or from several."""
     if len(record["runs"]) != 1:
         names = ", ".join(f"{run['name']}@{run['variant']}" for run in record["runs"])
         cure = "verify it without --run, and each run by itself"
@@ -227,15 +225,14 @@ def _run_of(record: Json, run_dir: Path) -> StoredRun:
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
         raise RunError(
-            f"this export is of the sequences compose-{exported} of a run called {of['name']}, "
-            f"{run_dir} has compose-{composed}; name that run, or the variant of it that was exported; "
-            "if it was deleted, omit --run: files and counts are checked"
+            f"this export has the sequences compose-{exported} of a run called {of['name']}, but {run_dir} has compose-{composed}; "
+            "use that run, or the exported variant of it; if it was deleted, omit --run to check files and counts only"
         )
     return run
 
 
 def _check_hashes(fs: Any, place: str, sizes: dict[str, int], record: Json) -> CheckOutcome:
-    """Hash every file that the record names, and find others that a reader would load as part of the data set."""
+    """Hash every recorded file, and find others that a reader would load as part of the data set."""
     outcome = CheckOutcome("hashes", "files", checked=len(record["files"]))
 
     def problem_of(name: str) -> str:
@@ -252,32 +249,32 @@ def _check_hashes(fs: Any, place: str, sizes: dict[str, int], record: Json) -> C
         outcome.breach_each(f"{name} {problem}" for name, problem in problems if problem)
     for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):
         if not any(part.startswith(".") for part in name.split("/")):
-            outcome.breach(f"{name} is not named in the record, but readers may load it as part of the data set")
+            outcome.breach(f"{name} is not in the record, but readers may load it as part of the data set")
     return outcome
 
 
 def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, outcome: CheckOutcome) -> None:
-    """Compare the rows of one split with those of the run; where it is not at hand, count rows and tokens without padding."""
+    """Compare the rows of one split with those of the run; without the run, count rows and tokens without padding."""
     recorded = record["splits"][split]
     if (made := open_format(record["format"], outcome)) is None:
         return
-    # The files of the split as if they were in the folder of the step that wrote them.
+    # Present the files of the split like the folder of the step that wrote them.
     below = recorded.get("folder", "")
     named = {name.removeprefix(below): entry for name, entry in record["files"].items() if name.startswith(below)}
     files = {name: entry for name, entry in named.items() if "/" not in name}
     manifest = {"parts": [{"files": files}], "config": recorded["config"]}
     step = StepFiles(f"{record['format']} {split}", folder / below, manifest)
-    note = "counted; --run RUN compares each with what it should hold"
+    note = "counted only; --run RUN compares each row with the run"
     if len(record["runs"]) > 1:
-        note = "counted; a mix of several runs, so verify each run by itself"
+        note = "counted only; a mix of several runs, so verify each run separately"
     if run is not None:
         rows = run.open_rows(record["rows"])
         if not rows.damage:
             compare(run, rows, split, [Comparison(run, step, made, outcome)])
             run.name_marks([outcome])
             return
-        gone = f"{run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
-        note = f"counted, not compared: {gone}, so their order is not known"
+        missing = f"{run.path} no longer has the rows {record['rows']} (deleted by gc?)"
+        note = f"counted only: {missing}, so the order of the rows is unknown"
     tokens = 0
     try:
         for row in rows_in(step, made):
@@ -287,7 +284,7 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
         outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
         return
     expected = recorded["rows"] if made.unit == "rows" else recorded["sequences"]
-    for what, counted, true in ((made.unit, outcome.checked, expected), ("tokens", tokens, recorded["tokens"])):
+    for unit, counted, true in ((made.unit, outcome.checked, expected), ("tokens", tokens, recorded["tokens"])):
         if counted != true:
-            outcome.breach(f"{counted:,} {what}, the record says {true:,}")
+            outcome.breach(f"{counted:,} {unit}, but {true:,} are recorded")
     outcome.note = note

@@ -1,8 +1,9 @@
 """Near-duplicates: find negatives that repeat their meta-document or another negative of their sequence.
 
-In:  the texts of a sequence, and the run's table of weights, which are counted again. Every negative is compared with the whole
-meta-document and with every other negative. This is a second implementation of the rule of docs/decisions/0005-near-duplicates.md:
-it shares no code with `nextlong.retrieval`. A word is a 64-bit number, equal for equal words whatever their case.
+In:  the texts of each sequence, and the run's table of word weights, which is counted again. Out: one outcome per check. Every
+negative is compared with the whole meta-document and with every other negative. This is a second implementation of the rule in
+docs/decisions/0005-near-duplicates.md, and shares no code with `nextlong.retrieval`. A word is a 64-bit number, equal for equal
+words regardless of case.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from nextlong.verify.sequences import texts_of_cuts
 
 _Numbers = NDArray[np.uint64]
 
-_LEAST_WORDS: Final = 10  # fewer are a copy of the same words only
+_LEAST_WORDS: Final = 10  # shorter texts are compared as a whole
 _PASSAGE_WORDS: Final = 100
 _FULL_WEIGHT: Final = 1024
 _SLOTS: Final = 1 << 22  # of the table of weights
-_ALL_COUNTED_CHARS: Final = 48_000_000  # a corpus of no more than these is counted whole
+_ALL_COUNTED_CHARS: Final = 48_000_000  # words are counted in all documents of a corpus up to this size
 _RUN_WORDS: Final = 3
 _BASE: Final = 0xD1342543DE82EF95
-# Thai and Lao, Burmese, Khmer, kana, Han: written without blanks, so that each letter is a word.
+# Thai and Lao, Burmese, Khmer, kana, Han are written without blanks, so each letter counts as a word.
 _ALONE: Final = "0E00-0EFF 1000-109F 1780-17FF 3040-30FF 3400-9FFF F900-FAFF 20000-3FFFF"
-_CODES: Final = 1 << 18  # no code point from here on is a letter
+_CODES: Final = 1 << 18  # no higher code point is a letter
 _BATCH_CHARS: Final = 1 << 16
 
 
 def check_near_duplicates(run: StoredRun, found: list[CheckOutcome] | None = None) -> list[CheckOutcome]:
-    """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
+    """Compare every negative, or merge outcomes `found` in parts; without mine.near_duplicates they are only counted."""
     outcome = _outcome(run)
     if outcome.not_needed:
         return [outcome]
@@ -46,13 +47,13 @@ def check_near_duplicates(run: StoredRun, found: list[CheckOutcome] | None = Non
     outcome.checked, outcome.breaches = (sum(getattr(part, of) for part in parts) for of in ("checked", "breaches"))
     if run.setting("mine", "near_duplicates") is None:
         count = f"{outcome.breaches:,} found, stock passages included"
-        outcome.note = f"{count}; mine.near_duplicates is not set, so they are only counted"
+        outcome.note = f"{count}; only counted, because mine.near_duplicates is null"
         outcome.breaches, outcome.examples = 0, []
     return [outcome]
 
 
 def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
-    """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
+    """Compare every negative of the sequences with some numbers; those that repeat something are breaches."""
     outcome = _outcome(run)
     for block in () if outcome.not_needed else run.blocks(numbers):
         of_chunk, of_document = _words_of(run, block)
@@ -61,11 +62,11 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
             spans, document = sequence.known(NEGATIVE).tolist(), of_document[sequence.number]
             outcome.checked += int((sequence.role == NEGATIVE).sum())
             negatives = [of_chunk[int(sequence.chunk[span])] for span in spans]
-            # The negative that is cut is judged by its whole chunk, and by what the sequence holds of it.
+            # A cut negative is compared both as a whole chunk and as cut.
             cut = [span for span in spans if sequence.is_truncated[span] and int(sequence.chunk[span]) in cuts]
             for span in cut:
                 negatives += _words_in([cuts[int(sequence.chunk[span])].visible(int(sequence.lengths[span]))])
-            # The meta-document and its short chunks, then a text for each of `spans`.
+            # The meta-document and its short chunks, then one text per span.
             texts, first, whole = [*document, *negatives], len(document), len(spans)
             spans += cut
             problems: dict[int, str] = {}  # by span
@@ -81,7 +82,7 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
 
 
 def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
-    """Return which of the chunks that sequences, by number, passed over neither repeat nor are repeated in their sequence."""
+    """Return those unused chunks, by sequence number, that are not near-duplicates of anything in their sequence."""
     unexplained = {}
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]
@@ -89,18 +90,18 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
         for sequence in wanted:
             placed, candidates = sequence.chunk[sequence.known(NEGATIVE)], passed_over[sequence.number]
             words = [of_chunk[chunk] for chunk in (*placed.tolist(), *candidates.tolist())]
-            # The meta-document and its short chunks, the negatives, then the chunks that were passed over.
+            # The meta-document and its short chunks, the negatives, then the unused chunks.
             texts = [*of_document[sequence.number], *words]
             first = len(texts) - len(candidates)
             pairs = ((a, b) for a, b, _ in _repeats(texts, first - len(placed), **_rule_of(run)))
-            # Of a pair the one that was passed over, whichever repeats the other.
+            # The unused chunk of each pair, whichever repeats the other.
             repeating = {max(a, b) for a, b in pairs if (a >= first) != (b >= first)}
             unexplained[sequence.number] = candidates[[text not in repeating for text in range(first, len(texts))]]
     return unexplained
 
 
 def _outcome(run: StoredRun) -> CheckOutcome:
-    """Return the outcome before anything is compared, which says whether sequences are meant to be free of near-duplicates."""
+    """Return an empty outcome; `not_needed` if sequences may contain near-duplicates."""
     outcome = CheckOutcome("near-duplicates among negatives", "negatives")
     if run.layout != Layout.EXTENDED:
         outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
@@ -121,8 +122,8 @@ def _rule_of(run: StoredRun) -> dict[str, Any]:
 def _words_of(
     run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids
 ) -> tuple[dict[int, _Numbers], dict[int, list[_Numbers]]]:
-    """Return the words of each negative and further chunk, and those of each sequence's meta-document and its short chunks."""
-    # All chunks of the meta-document, whether the sequence has them or not.
+    """Return the words of each negative and further chunk, and of each sequence's meta-document and its short chunks."""
+    # All chunks of the meta-document, also those that the sequence lacks.
     metas = [(sequence, sequence.known(META)[:1]) for sequence in block]
     own_chunks = {of.number: np.arange(of.doc_first[meta].sum(), of.doc_stop[meta].sum()) for of, meta in metas}
     negatives = (sequence.chunk[sequence.known(NEGATIVE)] for sequence in block)
@@ -136,7 +137,7 @@ def _words_of(
 
 
 def check_weights(run: StoredRun) -> list[CheckOutcome]:
-    """Count again, from the texts, in how many of the counted documents the runs of each slot stand."""
+    """Count again, from the texts, in how many of the counted documents the word runs of each slot occur."""
     if "weights" not in run.steps:
         return []
     outcome = CheckOutcome("word weights counted again", "slots", checked=_SLOTS)
@@ -146,16 +147,16 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     tables = [run.chunks(shard) for shard in range(len(run.shards))]
     chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     documents = sum(len(np.unique(table["doc_row"])) for table in tables)
-    if chars <= _ALL_COUNTED_CHARS and documents != len(counted):  # a small corpus is counted whole
+    if chars <= _ALL_COUNTED_CHARS and documents != len(counted):
         outcome.breach(f"{len(counted):,} documents are counted of {documents:,} that have chunks")
     counts = np.zeros(_SLOTS, np.int64)
     for shard, doc_rows in run.by_shard(counted):
         for _, owners, texts in run.chunk_texts(shard, np.flatnonzero(np.isin(tables[shard]["doc_row"], doc_rows))):
             runs, chunk = _runs_of(_words_in(texts))
-            # Document and slot in one number: a run that a document has twice counts once. A batch holds whole documents.
+            # Document and slot as one number: a run that a document has twice counts once. A batch has whole documents.
             of_documents = np.sort(owners[chunk].astype(np.uint64) << np.uint64(SHARD_BITS) | runs % _SLOTS)
             np.add.at(counts, of_documents[_begins(of_documents)] % _SLOTS, 1)
-    # A run of words in up to 1 of 1,000 documents (at least 16) has full weight; beyond, its weight falls as 1 / count.
+    # A run of words in at most 1 of 1,000 documents (or 16 documents) has full weight; above that, its weight is ∝ 1 / count.
     limit = max(16 * 1000, len(counted))
     by_count = _FULL_WEIGHT * limit // (1000 * np.maximum(np.arange(counts.max() + 1), 1))
     weights = np.clip(by_count, 1, _FULL_WEIGHT)[counts]
@@ -173,13 +174,13 @@ def _repeats(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield (a, b, how) for each text a from `first` on that repeats another text b.
 
-    Without `weights`, a table by slot, all words weigh the same.
+    Without `weights`, a table by slot, all words have the same weight.
     """
-    holders: defaultdict[bytes, set[int]] = defaultdict(set)  # by the words of a short text, or of a passage
+    holders: defaultdict[bytes, set[int]] = defaultdict(set)  # texts by the words of a short text, or of a passage
     for text, numbers in enumerate(words):
         if 0 < len(numbers) < _LEAST_WORDS:
             holders[numbers.tobytes()].add(text)
-    # Of r runs of all texts: which text each is of, and its group, the same for equal runs. A pair is a group and a text.
+    # For the r runs of all texts: their text, and their group, which is the same for equal runs. A pair is a group and a text.
     runs, text_of = _runs_of(words)
     order = np.argsort(runs, kind="stable")
     is_new, is_pair = _begins(runs[order]), _begins(runs[order]) | _begins(text_of[order])
@@ -187,12 +188,12 @@ def _repeats(
     group[order] = np.cumsum(is_new) - 1
     # Group g is in the texts pair_texts[firsts[g]:firsts[g + 1]].
     firsts = np.append(np.flatnonzero(is_new[is_pair]), len(pair_texts))
-    is_met = np.diff(firsts)[group] > 1  # (r,) whether another text has the run, too
+    is_shared = np.diff(firsts)[group] > 1  # (r,) whether another text has the run, too
     bounds = np.searchsorted(text_of, np.arange(len(words) + 1))  # text t has the runs bounds[t]:bounds[t + 1]
 
-    # A passage of 100 words in two texts: 98 runs of each, one after the other, are met.
+    # A passage of 100 words in two texts consists of 98 consecutive shared runs.
     length = _PASSAGE_WORDS - _RUN_WORDS + 1
-    unmet = np.append(0, np.cumsum(~is_met))
+    unmet = np.append(0, np.cumsum(~is_shared))
     begins = np.arange(max(0, len(runs) - length + 1))
     begins = begins[(unmet[begins + length] == unmet[begins]) & (text_of[begins + length - 1] == text_of[begins])]
     for run, text in zip(begins.tolist(), text_of[begins].tolist(), strict=True):
@@ -203,19 +204,19 @@ def _repeats(
             how = "is the same as" if len(words[a]) < _LEAST_WORDS else "has the same 100 words in a row as"
             yield from ((a, b, how) for b in texts if a >= first and a != b)
 
-    # A word weighs what the rarest of its three runs does, and is shared if any of them is; (r,) by the first of the three.
+    # A word has the weight of the rarest of its three runs, and is shared if any of them is; (r,) by the first of the three.
     rarity = np.full(len(runs), _FULL_WEIGHT) if weights is None else weights[runs % len(weights)].astype(np.int64)
     has_three = text_of == np.append(text_of[2:], [-1, -1])[: len(runs)]
     weight = np.where(has_three, _of_three(rarity, np.maximum), 0)
-    shared_at_most = weight * _of_three(is_met, np.logical_or)
+    shared_at_most = weight * _of_three(is_shared, np.logical_or)
     whole, most = (np.bincount(text_of, one, len(words)).astype(np.int64) for one in (weight, shared_at_most))
     millionths = round(threshold * 1_000_000)
     for a in np.flatnonzero((whole > 0) & (most * 1_000_000 >= millionths * whole)).tolist():
         if a < first:
             continue
         own = slice(bounds[a], bounds[a + 1])
-        holds = np.zeros((bounds[a + 1] - bounds[a], len(words)), np.bool_)  # which texts have each run of `a`
-        rows = np.flatnonzero(is_met[own])
+        holds = np.zeros((bounds[a + 1] - bounds[a], len(words)), np.bool_)  # texts with each run of `a`
+        rows = np.flatnonzero(is_shared[own])
         sizes = np.diff(firsts)[group[own][rows]]
         places = np.arange(sizes.sum()) + np.repeat(firsts[group[own][rows]] - np.cumsum(sizes) + sizes, sizes)
         holds[np.repeat(rows, sizes), pair_texts[places]] = True
@@ -226,12 +227,12 @@ def _repeats(
 
 
 def _begins(ordered: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each element differs from the one before; the first does, shape (n,)."""
+    """Return whether each element differs from the previous one, shape (n,); the first counts as different."""
     return np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
 
 
 def _of_three(values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
-    """Return the values of each run and the two behind it, combined; the last two are as they were."""
+    """Combine the values of each run and the two runs after it; the last two values are unchanged."""
     combined = values.copy()
     for step in range(1, _RUN_WORDS):
         combined[:-step] = combine(combined[:-step], values[step:])
@@ -239,7 +240,7 @@ def _of_three(values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
 
 
 def _runs_of(words: Sequence[_Numbers]) -> tuple[_Numbers, Ids]:
-    """Return the runs of three words of the texts that are not short, one after the other, and which text each is of."""
+    """Return the three-word runs of all texts that are not short, concatenated, and the text of each run."""
     long = [text if len(text) >= _LEAST_WORDS else text[:0] for text in words]
     text_of_word = np.repeat(np.arange(len(long)), [*map(len, long)])
     joined = np.concatenate([np.empty(0, np.uint64), *long])
@@ -266,7 +267,7 @@ def _words_in(texts: Sequence[str]) -> list[_Numbers]:
         if not len(firsts):
             numbers += [np.empty(0, np.uint64)] * len(some)
             continue
-        # A word's number is Σ letter · B^place, mixed; what parts words adds 0 to the word before.
+        # A word's number is Σ letter · B^place, mixed; characters between words add 0 to the word before.
         place = np.arange(firsts[0], len(codes)) - np.repeat(firsts, np.diff(firsts, append=len(codes)))
         powers = np.full(place.max() + 1, _BASE, np.uint64)
         powers[0] = 1
@@ -278,7 +279,7 @@ def _words_in(texts: Sequence[str]) -> list[_Numbers]:
 
 @cache
 def _letters() -> tuple[_Numbers, NDArray[np.uint8]]:
-    """Return the number of each letter by code point, 0 of others, and its kind: 0 no letter, 1 a letter, 2 a word by itself."""
+    """Return by code point the number of a letter (0 for others), and its kind: 0 no letter, 1 a letter, 2 a whole word."""
     codes = np.arange(_CODES, dtype=np.uint32)
     is_letter = np.char.isalnum(codes.view("U1"))
     lower = codes.astype(np.uint64)
@@ -292,7 +293,7 @@ def _letters() -> tuple[_Numbers, NDArray[np.uint8]]:
 
 
 def _mixed(numbers: _Numbers) -> _Numbers:
-    """Return the numbers mixed by the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Mix numbers with the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
     return numbers ^ (numbers >> np.uint64(31))

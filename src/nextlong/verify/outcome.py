@@ -1,4 +1,4 @@
-"""Outcome: what one check looked at and what it found, shown as a table or as JSON."""
+"""Outcome: the result of one check, and its display as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from nextlong.text import counted
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an error says, with the file where it names one."""
+    """Return the message of an error, with its file if it names one."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def first_difference(said: str, true: str) -> tuple[int, str, str]:
-    """Return the first character at which two texts differ, which may be the end of one, and a few of either from there on."""
-    pairs = enumerate(zip_longest(said, true))
-    at = next((place for place, (one, other) in pairs if one != other), len(true))
-    return at, said[at : at + 20], true[at : at + 20]
+def first_difference(found: str, expected: str) -> tuple[int, str, str]:
+    """Return the first position at which two texts differ (possibly the end of one), and the next characters of both."""
+    pairs = enumerate(zip_longest(found, expected))
+    place = next((place for place, (one, other) in pairs if one != other), len(expected))
+    return place, found[place : place + 20], expected[place : place + 20]
 
 
 @dataclass
 class CheckOutcome:
-    """One check: `checked` things of a kind, `breaches` of them wrong, the first few of these in words."""
+    """The result of one check: how many `unit` were checked, the number of breaches, and descriptions of the first few."""
 
     check: str
     unit: str
@@ -41,11 +41,11 @@ class CheckOutcome:
     breaches: int = 0
     examples: list[str] = field(default_factory=list)
     note: str = ""
-    skipped: str = ""  # why nothing was checked, or …
-    not_needed: str = ""  # … why the method, or what the recipe asks of it, has nothing to check
+    skipped: str = ""  # why nothing could be checked
+    not_needed: str = ""  # why there is nothing to check with this method or recipe
 
     def breach(self, example: str) -> None:
-        """Count one breach, and keep its description if it is among the first."""
+        """Count a breach, and keep its description if it is one of the first."""
         self.breaches += 1
         if len(self.examples) < 5:
             self.examples.append(example)
@@ -65,12 +65,12 @@ MARK: Final = re.compile(r"⟦(chunk|document) (-?\d+)⟧")
 
 
 def chunk_name(row: int, shard: int = 0) -> str:
-    """Return the mark of a chunk, by its row or whole id, which becomes its document's id and its ordinal there, from 1."""
+    """Return a placeholder for a chunk, by row or id, which is replaced by its document's id and its number there, from 1."""
     return f"⟦chunk {shard << SHARD_BITS | int(row)}⟧"
 
 
 def document_name(row: int, shard: int = 0) -> str:
-    """Return the mark of a document, by its row or whole id, which becomes its own id."""
+    """Return a placeholder for a document, by row or id, which is replaced by its own id."""
     return f"⟦document {shard << SHARD_BITS | int(row)}⟧"
 
 
@@ -79,7 +79,7 @@ def passed(outcomes: Sequence[CheckOutcome]) -> bool:
 
 
 def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console) -> None:
-    """Print one line a check, then the first breaches of each."""
+    """Print one line per check, then the first breaches of each."""
     tables.show_title(f"verify {run_dir}", console)
     table = tables.table()
     table.add_column("check", no_wrap=True)
@@ -88,10 +88,10 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
         table.add_column(heading)
     for outcome in outcomes:
         breaches = counted(outcome.breaches, "breach") if outcome.breaches else ""
-        said = breaches or outcome.skipped or outcome.not_needed or outcome.note
+        remark = breaches or outcome.skipped or outcome.not_needed or outcome.note
         style = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}[outcome.result]
         result = f"[{style}]{outcome.result}[/]"
-        table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(said))
+        table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(remark))
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:

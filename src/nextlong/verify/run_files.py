@@ -1,8 +1,7 @@
-"""Run files: a finished run as its files have it.
+"""Run files: read a finished run from its files.
 
-In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences. SEQUENCES
-and TOKENS are read here, because what they refer to may be missing (docs/decisions/0019).
-
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns by chunk id, and sequences. SEQUENCES and
+TOKENS are read here instead of with the run's own code, because data that they refer to may be missing (docs/decisions/0019).
 Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences.
 """
 
@@ -35,16 +34,16 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]
 
-UNKNOWN: Final = NO_CHUNK  # in place of what cannot be found
+UNKNOWN: Final = NO_CHUNK  # for missing values
 _BLOCK_TOKENS: Final = 1 << 22
-# Shards whose CHUNKS, about 2 MB each, stay in memory: each block of sequences refers to nearly all shards.
+# Shards whose CHUNKS, about 2 MB each, stay in memory, because each block of sequences refers to nearly all shards.
 _KEPT_SHARDS: Final = 64
 _NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
 class StepFiles:
-    """The folder of a step and its manifest; `damage` says why the manifest could not be read."""
+    """The folder and manifest of a step; `damage` describes why the manifest cannot be read."""
 
     name: str
     folder: Path
@@ -61,7 +60,7 @@ class StepFiles:
         return {"format", "split"} <= set(self.manifest.get("config", {}))
 
     def files(self, suffix: str) -> list[Path]:
-        """Return the files that end in `suffix`, in the order of the numbers in their names."""
+        """Return the files with the suffix, sorted by the numbers in their names."""
         names = [name for name in self.entries if name.endswith(suffix)]
         return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
 
@@ -78,7 +77,7 @@ def _open_step(name: str, folder: Path) -> StepFiles:
 
 @dataclass(frozen=True)
 class _StoredSequence:
-    """One sequence as SEQUENCES has it; all arrays have shape (spans,)."""
+    """One sequence of SEQUENCES; all arrays have shape (spans,)."""
 
     number: int
     id: str
@@ -94,13 +93,13 @@ class _StoredSequence:
 
     @property
     def key_spans(self) -> Ids:
-        """The spans of its meta-document, or of its documents."""
+        """The spans of its meta-document or of its documents."""
         return np.flatnonzero(np.isin(self.role, (META, DOCUMENT)))
 
 
 @dataclass(frozen=True)
 class ResolvedSequence(_StoredSequence):
-    """One sequence with what CHUNKS and TOKENS say; UNKNOWN where a span names no chunk, or a missing one."""
+    """One sequence with columns of CHUNKS and TOKENS; UNKNOWN for a span without a chunk, or with a missing one."""
 
     doc: Ids
     doc_first: Ids  # the document's chunks are [doc_first, doc_stop)
@@ -120,11 +119,11 @@ class ResolvedSequence(_StoredSequence):
 
     @cached_property
     def is_truncated(self) -> NDArray[np.bool_]:
-        """Which spans hold only the beginning of a chunk."""
+        """The spans that hold only the beginning of a chunk."""
         return self.is_chunk & (self.lengths < self.tokens)
 
     def known(self, role: int) -> Ids:
-        """Return the spans of a role whose chunks are in the corpus."""
+        """Return the spans of a role whose chunks exist."""
         return np.flatnonzero((self.role == role) & (self.doc != UNKNOWN))
 
     def where(self, span: int) -> str:
@@ -134,10 +133,10 @@ class ResolvedSequence(_StoredSequence):
 
 
 class StoredRun:
-    """A run as its files have it."""
+    """A finished run, read from its files."""
 
     def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
-        """Read the record and the manifests; `sample` and `seed` are for the checks that look at a part only.
+        """Read the record and the manifests; `sample` and `seed` are for checks of a random sample.
 
         Raises RunError if there is no finished run.
         """
@@ -152,15 +151,15 @@ class StoredRun:
 
     @cached_property
     def all_steps(self) -> list[StepFiles]:
-        """Every finished step of the run directory, also of other variants and mixes, in the order of the folders."""
+        """All finished steps of the run directory, including other variants and mixes, sorted by folder."""
         folders = sorted(path.parent for path in self.path.glob("[0-9][0-9]-*/manifest.json"))
         return [_open_step(folder.name, folder) for folder in folders]
 
     @cached_property
     def rows(self) -> dict[str, StepFiles]:
-        """The steps that arranged the sequences of this data set, and of no other run, by fingerprint.
+        """The steps that arranged the sequences of this data set alone into rows, by fingerprint.
 
-        Those from which the record's exports were made are first, whether they can be read or not.
+        Steps from which the record's exports were made come first, readable or not.
         """
         rows = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
         for fingerprint in [step.manifest["inputs"].get("rows") for step in self.steps.values()]:
@@ -175,26 +174,27 @@ class StoredRun:
         return rows
 
     def open_rows(self, fingerprint: str) -> StepFiles:
-        """Return the step that arranged some rows, with `damage` where there is none of that fingerprint."""
+        """Return the rows step with this fingerprint, with `damage` if there is none."""
         folders = sorted(self.path.glob(f"*-rows-{fingerprint}"))
         return _open_step("rows", folders[0] if folders else self.path / f"rows-{fingerprint}")
 
     @cached_property
     def earlier_exports(self) -> list[StepFiles]:
-        """The steps that wrote exports of the same sequences but are not in the record."""
-        exports = (
+        """The exports of the same sequences that are not in the record."""
+        recorded = {step.folder for step in self.steps.values()}
+        exports = [
             step for step in self.all_steps if step.is_export and step.manifest["inputs"].get("rows") in self.rows
-        )
-        return [step for step in exports if step.folder not in {of.folder for of in self.steps.values()}]
+        ]
+        return [step for step in exports if step.folder not in recorded]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
-        """Return a key of the recipe, the default where it is null or not in this recipe."""
+        """Return the value of a recipe key; the default if it is null or missing."""
         value = (self.recipe.get(section) or {}).get(key)
         return default if value is None else value
 
     @property
     def layout(self) -> str:
-        """How the documents of a sequence stand in it, as the step that drafted promised."""
+        """How the documents of a sequence are arranged, as declared by the draft step."""
         return str(self.steps["draft"].manifest["config"]["layout"])
 
     @property
@@ -203,15 +203,15 @@ class StoredRun:
 
     @cached_property
     def extra_tokens(self) -> int:
-        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        """The tokens that an export needs in addition to `compose.target_tokens`."""
         return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
 
     @cached_property
     def min_gap_tokens(self) -> int:
-        """The recipe's `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk, counted from CHUNKS."""
-        asked = self.setting("compose", "min_gap_tokens", "auto")
-        if asked != "auto":
-            return int(asked)
+        """The recipe's `compose.min_gap_tokens`; auto: half the tokens of a mean chunk, counted from CHUNKS."""
+        setting = self.setting("compose", "min_gap_tokens", "auto")
+        if setting != "auto":
+            return int(setting)
         sizes = [table["end"] - table["start"] for table in map(self.chunks, range(len(self.shards)))]
         chars, chunks = sum(int(of_shard.sum()) for of_shard in sizes), sum(map(len, sizes))
         (part,) = self.steps["tokenizer"].manifest["parts"]
@@ -219,11 +219,11 @@ class StoredRun:
 
     @property
     def is_exact(self) -> bool:
-        """Whether negatives fill a budget, and only the last of a sequence is cut."""
+        """Whether negatives fill a token budget, and only the last one of a sequence is cut."""
         return self.layout == schemas.Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
     def is_embedded(self, shard: int) -> NDArray[np.bool_]:
-        """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
+        """Return whether each chunk of a shard was embedded; with a shortlist, only marked ones are."""
         if "shortlist" not in self.steps:
             return np.ones(len(self.chunks(shard)["start"]), np.bool_)
         return np.asarray(np.load(self.files("shortlist", ".shortlist.npy")[shard]) > 0)
@@ -236,18 +236,18 @@ class StoredRun:
         (path,) = self.files("tokenizer", ".tokenizer.json")
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+        except Exception as error:  # the library raises a bare Exception for any damaged file
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from None
-        tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
+        tokenizer.encode_special_tokens = True  # a special token spelled out in a document is text
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
 
     @cached_property
     def special_ids(self) -> dict[int, list[int]]:
-        """The ids that stand for the separator, bos and eos, found by the reference tokenizer from the recipe."""
+        """The ids of separator, bos and eos, computed by the reference tokenizer from the recipe."""
         separator = self.setting("compose", "separator", "")
-        self.tokenizer.encode_special_tokens = False  # a separator that spells a special token is that token
+        self.tokenizer.encode_special_tokens = False  # a separator may be a special token
         ids_of = {SEPARATOR: self.tokenizer.encode(separator, add_special_tokens=False).ids}
         self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
@@ -257,17 +257,17 @@ class StoredRun:
 
     @cached_property
     def shards(self) -> list[tuple[Path, Path]]:
-        """DOCUMENTS and the CHUNKS in use of each shard."""
+        """DOCUMENTS and the used CHUNKS of each shard."""
         chunks = self.files("decontaminate" if "decontaminate" in self.steps else "chunk", ".chunks.arrow")
         return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
 
     @cached_property
     def chunks(self) -> Callable[[int], _Columns]:
-        """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
+        """Return the CHUNKS of a shard by number, as arrays, shape (rows,)."""
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: lookup.read_chunks(self.shards[shard][1]))
 
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that it has."""
+        """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that exist."""
         source, first = pa.memory_map(str(self.shards[shard][0])), 0
         fields = [place for place in map(pa.ipc.open_file(source).schema.get_field_index, names) if place >= 0]
         with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)) as reader:
@@ -276,7 +276,7 @@ class StoredRun:
                 first += batch.num_rows
 
     def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, Ids, list[str]]]:
-        """Yield (rows, rows of their documents, texts) of chunk rows, distinct and ascending, a batch of documents at a time."""
+        """Yield (rows, document rows, texts) of distinct ascending chunk rows, one batch of documents at a time."""
         return lookup.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
@@ -293,11 +293,11 @@ class StoredRun:
         return dict(zip(known.tolist(), columns[0].tolist(), strict=True))
 
     def by_shard(self, ids: Ids) -> list[tuple[int, Ids]]:
-        """Return (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
+        """Return (shard, ascending rows) of distinct ids; ids of missing shards are skipped."""
         return lookup.by_shard(ids[(ids >= 0) & (ids >> SHARD_BITS < len(self.shards))])[0]
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
-        """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
+        """Return the stored vectors, shape (n, dimensions), of existing chunk ids."""
         return lookup.vectors(ids, self.files("embed", ".vectors.npy")) if len(ids) else np.empty((0, 0), np.float32)
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
@@ -315,23 +315,23 @@ class StoredRun:
         return chain.from_iterable(self.blocks())
 
     def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
-        """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
+        """Yield the sequences, or those with some numbers, in order, in resolved blocks of about four million tokens."""
         places = self._places() if numbers is None else islice(self._places(), numbers.start, numbers.stop)
         for block in self.blocks_of_rows([place] for place in places):
             yield [sequence for (sequence,) in block]
 
     def blocks_of_rows(self, rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[list[list[ResolvedSequence]]]:
-        """Yield the sequences of each row, named by their SEQUENCES file and their place there, in blocks as `blocks` does."""
+        """Yield the sequences of each row, given by SEQUENCES file and place, in blocks as `blocks` does."""
         block: list[list[_StoredSequence]] = []
         held = 0
         for row in rows:
             block.append([self._stored(*place) for place in row])
             held += sum(int(sequence.end[-1]) for sequence in block[-1] if len(sequence.end))
             if held >= _BLOCK_TOKENS:
-                yield self._looked_up(block)
+                yield self._resolved(block)
                 block, held = [], 0
         if block:
-            yield self._looked_up(block)
+            yield self._resolved(block)
 
     def bare_sequences(self) -> Iterator[_StoredSequence]:
         return (self._stored(*place) for place in self._places())
@@ -340,10 +340,10 @@ class StoredRun:
         return ((part, place) for part, take in enumerate(self.takes) for place in range(take))
 
     def _stored(self, part: int, place: int) -> _StoredSequence:
-        """Return the sequence at a place of a SEQUENCES file, whose batches hold one each."""
+        """Return the sequence at a place of a SEQUENCES file; each batch has one sequence."""
         batch = self._sequence_file(part).get_batch(place)
         if batch.num_rows != 1:
-            raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, should have one")
+            raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, expected one")
         lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
         columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
         if len(set(map(len, columns))) > 1:
@@ -355,13 +355,15 @@ class StoredRun:
     def _sequence_file(self) -> Callable[[int], pa.RecordBatchFileReader]:
         paths = self.files("compose", ".sequences.arrow")
         if len(paths) != len(self.takes):
-            raise ValueError(f"there are {len(paths)} SEQUENCES files, the record counts those of {len(self.takes)}")
+            raise ValueError(
+                f"there are {len(paths)} SEQUENCES files, but the record counts those of {len(self.takes)}"
+            )
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
-    def _looked_up(self, rows: Sequence[Sequence[_StoredSequence]]) -> list[list[ResolvedSequence]]:
+    def _resolved(self, rows: Sequence[Sequence[_StoredSequence]]) -> list[list[ResolvedSequence]]:
         block = list(chain.from_iterable(rows))
         ids = np.concatenate([sequence.chunk for sequence in block])
-        # In the order of the fields of ResolvedSequence.
+        # In the field order of ResolvedSequence.
         names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "tokens")
         columns: _Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
         columns["open_ended"] = np.zeros(len(ids), np.bool_)
@@ -376,13 +378,13 @@ class StoredRun:
             columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
             for name, of_chunks in (("char_start", "start"), ("char_end", "end"), ("open_ended", "separator")):
                 columns[name][places] = table[of_chunks][chunk_rows]
-            # `named` are the chunk rows that were tokenized, sorted; a row that is missing there stays UNKNOWN.
+            # `named` are the tokenized chunk rows, sorted; other rows stay UNKNOWN.
             named, offsets = map(lookup.opened, self._token_files[shard][:2])
             at = np.searchsorted(named, chunk_rows)
             is_named = at < len(named)
             is_named[is_named] = named[at[is_named]] == chunk_rows[is_named]
             columns["tokens"][places[is_named]] = offsets[at[is_named] + 1] - offsets[at[is_named]]
-        # (spans,) of all sequences, one after the other: divided into those of each.
+        # Split the columns, (spans,) of all sequences, into those of each sequence.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
         found = (
@@ -390,24 +392,24 @@ class StoredRun:
         )
         return [[next(found) for _ in row] for row in rows]
 
-    def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
-        """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""
+    def used_rows(self, selected: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
+        """Return for each shard which chunk rows are used by the `selected` sequences, shape (sequences,), or by any."""
         used = [np.zeros(len(self.chunks(shard)["start"]), np.bool_) for shard in range(len(self.shards))]
         for sequence in self.bare_sequences():
-            if asked is not None and not asked[sequence.number]:
+            if selected is not None and not selected[sequence.number]:
                 continue
             for shard, rows in self.by_shard(sequence.chunk):
                 used[shard][rows[rows < len(used[shard])]] = True
         return used
 
     def name_marks(self, outcomes: list[CheckOutcome]) -> list[CheckOutcome]:
-        """Replace the marks of chunks and documents in the few examples of outcomes by names, in place."""
+        """Replace the placeholders of chunks and documents in the examples of outcomes by names, in place."""
         for outcome in outcomes:
             outcome.examples = [MARK.sub(self._name, example) for example in outcome.examples]
         return outcomes
 
     def _name(self, mark: re.Match[str]) -> str:
-        """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
+        """Return `doc-17 · chunk 3` or `doc-17`; shard and row for an unknown id."""
         kind, number = mark[1], int(mark[2])
         if number < 0:
             return f"no {kind}"

@@ -1,11 +1,12 @@
-"""Search: encode a sample of vectors again, recompute the scores from the stored ones, and search again by brute force.
+"""Search: encode a sample of vectors again, recompute the scores, and search again by brute force.
 
-In:  VECTORS, CANDIDATES, SEQUENCES. The reference is NumPy's float32 product of each sampled query with every stored vector;
-equal cosines may come in any order. An approximate index is held to the recall that its manifest promises: the mean over the
-sample may lie below it by no more than three of its standard errors.
+In:  VECTORS, CANDIDATES, SEQUENCES. Out: one outcome per check. The reference is NumPy's float32 product of each sampled query
+with every stored vector; equal cosines may be in any order. An approximate index must reach the recall in its manifest: the
+mean over the sample may be lower by at most three of its standard errors.
 
-A method of whole documents declares to which other document the score of a document is the cosine; where only the drafts record
-it, nothing is checked. SPLiCe's scores are those to an earlier document, the previous one where each retrieves one (k = 1).
+A method of whole documents declares which other document the score of a document refers to. Nothing is checked if only the
+drafts record it. SPLiCe's scores refer to an earlier document, which is the previous one if each document retrieves one (k =
+1).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
-from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.retrieval.encoders.base import kind_of
 from nextlong.schemas import DOCUMENT, META, NEGATIVE, Layout, pack_ids
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
@@ -32,13 +33,13 @@ _TOLERANCE = 1e-3
 _BLOCK_ROWS = 32_768
 _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
-_LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
-_FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
-_FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
+_LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it, the first chunk's vector is used
+_FIRST, _BEFORE = "the first document of the sequence", "the previous document"  # as methods declare it
+_FOUND_FOR, _EARLIER = "their parent in the tree", "an earlier document of the sequence"
 
 
 def check_vectors(run: StoredRun) -> list[CheckOutcome]:
-    """Check shape and length of all vectors, zero of chunks not on a shortlist, and encode a sample of random chunks again."""
+    """Check shape and length of all vectors (zero if not on a shortlist), and encode a random sample again."""
     if "embed" not in run.steps:
         return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
     lengths, again = (CheckOutcome(f"vectors {what}", "vectors") for what in ("have unit length", "encoded again"))
@@ -52,14 +53,14 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
         rows = min(len(stored), len(is_embedded))
         for first in range(0, rows, _BLOCK_ROWS):
             block = slice(first, min(rows, first + _BLOCK_ROWS))
-            wanted = is_embedded[block]  # 1, and 0 of what is not embedded
+            expected = is_embedded[block]  # 1, or 0 for chunks that were not embedded
             norms = np.linalg.norm(stored[block].astype(np.float32), axis=1)
-            for row in np.flatnonzero(~(np.abs(norms - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)).tolist():
+            for row in np.flatnonzero(~(np.abs(norms - expected) < _LENGTH_TOLERANCE * expected + 1e-9)).tolist():
                 lengths.breach(f"the vector of {chunk_name(first + row, shard)} has the length {norms[row]:.4f}")
     ids = np.concatenate([np.empty(0, np.int64), *embedded])
-    drawn = ids[np.sort(np.random.default_rng(run.seed).permutation(len(ids))[: run.sample])]
-    if len(drawn):
-        _encode_again(run, drawn, again)
+    sampled = ids[np.sort(np.random.default_rng(run.seed).permutation(len(ids))[: run.sample])]
+    if len(sampled):
+        _encode_again(run, sampled, again)
     return [lengths, again]
 
 
@@ -68,9 +69,10 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     if (kind := kind_of(encoder)).not_repeatable:
         outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
         return
-    cosines = np.empty(len(ids), np.float32)  # of each stored vector to the one that the encoder makes of the text now
+    cosines = np.empty(len(ids), np.float32)  # between each stored vector and the one encoded now
     try:
-        model = load_encoder(encoder, fitted=run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None)
+        fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
+        model = kind.load(encoder, fitted=fitted, dtype=None, threads=None)  # a plugin's `load` may have no defaults
         for first in range(0, len(ids), _TEXTS_AT_ONCE):
             some = ids[first : first + _TEXTS_AT_ONCE]
             texts = run.texts_of(some)
@@ -80,7 +82,7 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     except NextlongError as error:
         outcome.skipped = str(error)
         return
-    outcome.checked, outcome.note = len(ids), f"least cosine {cosines.min():.6f}"
+    outcome.checked, outcome.note = len(ids), f"minimum cosine {cosines.min():.6f}"
     for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
         name = chunk_name(ids[place])
         outcome.breach(f"the vector of {name} has the cosine {cosines[place]:.4f} to the one encoded now")
@@ -94,19 +96,19 @@ class _MetaChunk(NamedTuple):
     chunk: int
 
     def owns(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which chunks are of the meta-document, shape (n,)."""
+        """Return which chunks belong to the meta-document, shape (n,)."""
         return np.asarray((ids >= self.sequence.doc_first[self.span]) & (ids < self.sequence.doc_stop[self.span]))
 
 
 class _Neighbours(NamedTuple):
-    """The chunks that are most similar to a meta-chunk, and their scores, descending, shape (k,) each."""
+    """The chunks most similar to a meta-chunk, and their scores, descending, shape (k,) each."""
 
     ids: Ids
     scores: NDArray[np.float32]
 
 
 def check_search(run: StoredRun) -> list[CheckOutcome]:
-    """Check the scores of all negatives, or documents, and search again for a sample of random meta-chunks."""
+    """Check the scores of all negatives or documents, and search again for a random sample of meta-chunks."""
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
     if run.layout != Layout.EXTENDED:
         candidates.not_needed = f"{run.layout} sequences have none"
@@ -117,31 +119,31 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return [scores, candidates, nearest]
     parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
-    promised = float(parts[0]["counts"]["recall"]) if parts else None  # by the index; None of an exact search
+    promised = float(parts[0]["counts"]["recall"]) if parts else None  # None for an exact search
     if not run.negatives.are_nearest:
         nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.setting("mine", "max_similarity") is not None or run.setting("compose", "max_uses") is not None:
         nearest.not_needed = "mine.max_similarity or compose.max_uses excludes some of the nearest"
     elif promised is not None:
-        nearest.not_needed = f"the index is approximate: held to its recall of {promised:g}"
+        nearest.not_needed = f"the index is approximate: its recall of {promised:g} is checked instead"
     recalls: list[float] = []
     passed_over: list[tuple[_MetaChunk, float, _Neighbours]] = []
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
         some = meta_chunks[first : first + _QUERIES_AT_ONCE]
         candidates_of = _stored_candidates(run, [meta.chunk for meta in some])
-        # Brute force returns as many as were stored, so that the two lists can be compared rank by rank.
+        # Brute force returns as many as are stored, so that the two lists can be compared rank by rank.
         k = max((len(stored.ids) for stored in candidates_of.values()), default=0)
         for meta, true in zip(some, _brute_force(run, some, k), strict=True):
             candidates.checked += 1
             stored = candidates_of.get(meta.chunk)
             candidates.breach_each(_candidate_problems(run, meta, stored, true, is_exact=promised is None))
             if stored is not None and len(true.ids):
-                # true.scores[-1] is the k-th best: a stored neighbour as near counts, whichever of several equal ones it is.
+                # true.scores[-1] is the k-th best; a stored neighbour with that score counts, whichever of equal ones it is.
                 found = np.isin(stored.ids, true.ids) | (stored.scores >= true.scores[-1])
                 recalls.append(min(1.0, float(found.sum()) / len(true.ids)))
             if not nearest.not_needed:
                 nearest.checked += 1
-                # The cosine of the farthest whole negative of the group, and the nearer chunks that are not in the sequence.
+                # The cosine of the farthest uncut negative of the group, and the nearer chunks outside the sequence.
                 sequence = meta.sequence
                 in_group = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[meta.span])
                 known = np.isin(true.ids, sequence.chunk[in_group & ~sequence.is_truncated])
@@ -153,35 +155,38 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return [scores, candidates, nearest]
     recall = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
     mean, error = float(np.mean(recalls)), float(np.std(recalls)) / len(recalls) ** 0.5
-    recall.note = f"{mean:.3f}, promised {promised:g}"
+    low, worst = np.percentile(recalls, 5), min(recalls)
+    recall.note = (
+        f"{mean:.3f} on average, 5th percentile {low:.3f}, worst {worst:.3f}; promised {promised:g} on average"
+    )
     if mean + 3 * error < promised:
         recall.breach(f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}")
     return [scores, candidates, recall, nearest]
 
 
 def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChunk]]:
-    """Compare each negative's score with the cosine to its group's meta-chunk; return a sample of random meta-chunks, too."""
+    """Compare the score of each negative with its cosine to the meta-chunk; also return a random sample of meta-chunks."""
     outcome = CheckOutcome("scores are cosines", "negatives")
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
-    drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
+    sampled = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
     meta_chunks, number = [], 0
     for sequence in run.sequences():
         metas, negatives = np.flatnonzero(sequence.role == META), sequence.known(NEGATIVE)
-        # (n,) the negatives whose group has a meta-chunk, what is said of each, and the cosine to that meta-chunk.
+        # (n,) the negatives whose group has a meta-chunk, their recorded scores, and their cosines to that meta-chunk.
         meta_of = dict(zip(sequence.group[metas].tolist(), sequence.chunk[metas].tolist(), strict=True))
         spans = negatives[np.isin(sequence.group[negatives], [*meta_of])]
-        groups, said = sequence.group[spans], sequence.score[spans]
+        groups, scores = sequence.group[spans], sequence.score[spans]
         queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
         true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), run.vectors_of(queries))
         outcome.checked += len(spans)
-        for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
+        for place in np.flatnonzero(~(np.abs(true - scores) <= _TOLERANCE)).tolist():
             where, true_score = sequence.where(spans[place]), f"the cosine is {true[place]:.4f}"
-            outcome.breach(f"{where} has the score {said[place]:.4f}, {true_score}")
-        is_nearer = (np.diff(said) > 1e-6) & (np.diff(groups) == 0) & run.negatives.are_nearest
+            outcome.breach(f"{where} has the score {scores[place]:.4f}, {true_score}")
+        is_nearer = (np.diff(scores) > 1e-6) & (np.diff(groups) == 0) & run.negatives.are_nearest
         for span in spans[:-1][is_nearer].tolist():
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():
-            if number in drawn and sequence.doc[span] != UNKNOWN:
+            if number in sampled and sequence.doc[span] != UNKNOWN:
                 meta_chunks.append(_MetaChunk(sequence, span, int(sequence.chunk[span])))
             number += 1
     return outcome, meta_chunks
@@ -200,10 +205,10 @@ def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbou
 
 
 def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Iterator[_Neighbours]:
-    """Yield for each query the `k` nearest chunks of other documents; with a shortlist only embedded ones of positive cosine."""
-    farthest = _TOLERANCE if "shortlist" in run.steps else -np.inf  # a cosine near 0 may be stored or not
+    """Yield the `k` nearest chunks of other documents for each query; with a shortlist, only those of positive cosine."""
+    farthest = _TOLERANCE if "shortlist" in run.steps else -np.inf  # candidates with a cosine near 0 may be missing
     queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))  # (q, d)
-    # The best so far of each query, unordered, at most k: the corpus is read once, block by block.
+    # The best k so far of each query, unordered; the corpus is read once, block by block.
     best = [_Neighbours(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in meta_chunks]
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
         stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
@@ -229,30 +234,30 @@ def _candidate_problems(
     if stored is None:
         yield f"{where} has no candidates"
         return
-    ids, said = stored
+    ids, scores = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
     for own in ids[meta.owns(ids)][:1].tolist():
         yield f"{where} has the candidate {chunk_name(own)}, of its own document"
     vectors = run.vectors_of(np.append(ids, meta.chunk))
     cosines = vectors[:-1] @ vectors[-1]
-    for rank in np.flatnonzero(~(np.abs(cosines - said) <= _TOLERANCE))[:1].tolist():
-        scored = f"has the score {said[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
+    for rank in np.flatnonzero(~(np.abs(cosines - scores) <= _TOLERANCE))[:1].tolist():
+        scored = f"has the score {scores[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
         yield f"{where}: candidate {chunk_name(ids[rank])} at rank {rank} {scored}"
-    if np.any(np.diff(said) > 1e-6):
+    if np.any(np.diff(scores) > 1e-6):
         yield f"{where}: scores are not descending"
     if not is_exact:
         return
     if len(ids) < len(true.ids):
-        yield f"{where} has {len(ids)} candidates, there are {len(true.ids)}"
-    differs = np.abs(said[: len(true.ids)] - true.scores[: len(said)]) > _TOLERANCE
+        yield f"{where} has {len(ids)} candidates, brute force finds {len(true.ids)}"
+    differs = np.abs(scores[: len(true.ids)] - true.scores[: len(scores)]) > _TOLERANCE
     for rank in np.flatnonzero(differs)[:1].tolist():
         nearest = f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
-        yield f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, {nearest}"
+        yield f"{where}: rank {rank} is {chunk_name(ids[rank])} with {scores[rank]:.4f}, {nearest}"
 
 
 def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:
-    """Yield for each meta-chunk the nearest chunk that was passed over without being a near-duplicate."""
+    """Yield for each meta-chunk the nearest unused chunk that is not a near-duplicate."""
     by_sequence: dict[int, Ids] = {}
     for number, ids in ((meta.sequence.number, skipped.ids) for meta, _, skipped in passed_over if len(skipped.ids)):
         by_sequence[number] = np.union1d(by_sequence.get(number, ids), ids)
@@ -285,45 +290,45 @@ def _check_document_scores(run: StoredRun) -> CheckOutcome:
 
 def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) -> Iterator[str]:
     spans, begins, document_of = _documents(sequence)
-    said = sequence.score[begins]  # (n,) of each document
-    differs = ~np.isclose(sequence.score[spans], said[document_of], rtol=0, atol=0, equal_nan=True)
+    scores = sequence.score[begins]  # (n,) of each document
+    differs = ~np.isclose(sequence.score[spans], scores[document_of], rtol=0, atol=0, equal_nan=True)
     for span in spans[differs][:1].tolist():
         yield f"{sequence.where(span)} has the score {sequence.score[span]:.4f}, its document has another"
     if not scored_to:
-        for place in np.flatnonzero(~np.isnan(said))[:1].tolist():
-            yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {run.method} gives none"
+        for place in np.flatnonzero(~np.isnan(scores))[:1].tolist():
+            yield f"{sequence.where(begins[place])} has the score {scores[place]:.4f}, {run.method} gives none"
         return
     vectors = _document_vectors(run, sequence, begins)
-    # (n,) the cosine of each document to the other that its score is of; of several that it may be, the one nearest to the score.
+    # (n,) the cosine of each document to the one that its score refers to; of several possible ones, the closest to the score.
     if scored_to == _EARLIER:
         cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
-        true = cosines[np.arange(len(said)), np.abs(cosines - said[:, None]).argmin(axis=1)]
+        true = cosines[np.arange(len(scores)), np.abs(cosines - scores[:, None]).argmin(axis=1)]
     else:
         others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
         true = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
-    wrong = ~(np.abs(true - said) <= _TOLERANCE)
+    wrong = ~(np.abs(true - scores) <= _TOLERANCE)
     if scored_to != _FIRST:
-        wrong &= ~np.isnan(said)  # a walk may jump
-    wrong[:1] = ~np.isnan(said[:1])  # the first document has no score
+        wrong &= ~np.isnan(scores)  # a path may continue without a score
+    wrong[:1] = ~np.isnan(scores[:1])  # the first document has no score
     for place in np.flatnonzero(wrong).tolist():
         true_score = f"the cosine to {scored_to} is {true[place]:.4f}"
-        yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {true_score}"
+        yield f"{sequence.where(begins[place])} has the score {scores[place]:.4f}, {true_score}"
 
 
 def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
-    """Check that the documents of each sequence belong to one partition, if there are any, by the centres nearest to them."""
+    """Check that all documents of a sequence belong to one partition, by their nearest cluster centres."""
     if "partition" not in run.steps or not run.steps["partition"].manifest["parts"]:
         return []
     outcome = CheckOutcome("partitions", "sequences")
     centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
-    # The partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares.
+    # Order the clusters so that each is followed by its nearest remaining one, then cut this row into equal shares: partitions.
     parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
     sizes = np.zeros(len(centres_CD))  # documents of each cluster
     for path in run.files("partition", ".clusters.npy"):
         np.add.at(sizes, np.load(path), 1)
     row, left = [0], [*range(1, len(centres_CD))]
     while left:
-        row.append(left.pop(int(np.argmax((centres_CD @ centres_CD[row[-1]])[left]))))  # of equal ones the first
+        row.append(left.pop(int(np.argmax((centres_CD @ centres_CD[row[-1]])[left]))))  # the first of equal ones
     part_of, before = np.zeros(len(row), np.int64), 0.0
     for cluster in row:
         part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
@@ -331,7 +336,7 @@ def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
     outcome.note = f"{part_of.max() + 1} partitions"
     for sequence in run.sequences():
         cosines_NC = _document_vectors(run, sequence, _documents(sequence)[1]) @ centres_CD.T
-        # Of two centres that are about as near either may be the one that was found.
+        # Either of two centres at nearly the same distance may have been assigned.
         nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
         may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
         outcome.checked += 1
@@ -341,15 +346,15 @@ def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _documents(sequence: ResolvedSequence) -> tuple[Ids, Ids, Ids]:
-    """Return the spans of known documents, (s,), the first span of each document, (n,), and of each of the s its document."""
+    """Return the spans of known documents (s,), the first span of each document (n,), and the document of each span (s,)."""
     spans = sequence.known(DOCUMENT)
     _, begins, by_id = np.unique(sequence.doc[spans], return_index=True, return_inverse=True)
-    order = np.argsort(begins)  # of the documents, which are sorted by id, in the sequence
+    order = np.argsort(begins)  # from document id to order in the sequence
     return spans, spans[begins[order]], np.argsort(order)[by_id]
 
 
 def _document_vectors(run: StoredRun, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
-    """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
+    """Return the unit vectors, rounded as stored, of the documents that begin at the given spans."""
     firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
     if run.setting("documents", "vector", "mean") == "first":
         return run.vectors_of(firsts)

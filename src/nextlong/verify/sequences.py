@@ -1,7 +1,7 @@
-"""Sequences: check that spans tile [0, T), are in order and complete, that no chunk occurs twice, and where chunks are cut.
+"""Sequences: check that spans cover [0, T), are in order and complete, that no chunk repeats, and where chunks are cut.
 
-In:  SEQUENCES with what CHUNKS and TOKENS say of each chunk. Checks go by role, so that a sequence of meta-chunks and
-negatives and one of whole documents are each held to its own rules.
+In:  SEQUENCES, with columns of CHUNKS and TOKENS for each chunk. Out: one outcome per check. Each role has its own rules, so
+that sequences of meta-chunks and negatives and those of whole documents are both checked.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
-_MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
+_MOST_TRIMMED = 4  # maximum number of tokens that a cut gives up to fall between two characters
 
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     spans = CheckOutcome("spans tile the sequence", "spans")
-    by_itself = [
+    per_sequence = [
         (CheckOutcome("separators, bos, eos", "sequences"), _separator_problems),
         (CheckOutcome("chunks complete and in order", "sequences"), _order_problems),
         (CheckOutcome("no chunk twice", "sequences"), _repeat_problems),
     ]
     negatives = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
-    wants_own = run.negatives.repeat_meta_chunk  # negatives of the meta-document
+    wants_own = run.negatives.repeat_meta_chunk  # whether negatives belong to the meta-document
     for sequence in run.sequences():
         spans.checked += len(sequence.chunk)
         spans.breach_each(_span_problems(run, sequence))
-        for outcome, problems in by_itself:
+        for outcome, problems in per_sequence:
             outcome.checked += 1
             outcome.breach_each(problems(run, sequence))
         is_negative, metas = sequence.role == NEGATIVE, np.flatnonzero(sequence.role == META)
         negatives.checked += int(is_negative.sum())
         is_own = np.isin(sequence.doc, sequence.doc[metas])
         for span in np.flatnonzero(is_negative & (is_own != wants_own)).tolist():
-            negatives.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document")
+            negatives.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}part of the meta-document")
         # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
         tokens = np.append(0, np.cumsum(sequence.lengths * is_negative))
         gaps = np.diff(tokens[metas]).tolist() if run.is_exact else []
@@ -47,19 +47,19 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
             if gap < run.min_gap_tokens:
                 few = f"has {gap} tokens of negatives between it and the meta-chunk before"
                 between.breach(f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}")
-    outcomes = [spans, *(outcome for outcome, _ in by_itself)]
+    outcomes = [spans, *(outcome for outcome, _ in per_sequence)]
     outcomes += [negatives] if negatives.checked else []
     outcomes += [between] if run.is_exact else []
     return [*outcomes, *_check_across(run)]
 
 
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
+    """Yield spans that do not cover exactly [0, T), or do not match their chunk."""
     target = int(run.setting("compose", "target_tokens", 0)) + run.extra_tokens
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
-    before = np.concatenate([[0], sequence.end[:-1]])  # (spans,) where each span should start
+    before = np.concatenate([[0], sequence.end[:-1]])  # (spans,) expected start of each span
     lengths, is_chunk = sequence.lengths, sequence.is_chunk
     for is_wrong, problem in (
         ((sequence.start != before) | (lengths < 1), "should begin at {before} and hold at least one token"),
@@ -74,52 +74,54 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield separators that are missing, too many or too long, and bos and eos out of place."""
+    """Yield missing, superfluous or overlong separators, and misplaced bos and eos tokens."""
     special, lengths = run.special_ids, sequence.lengths
     last = len(lengths) - 1
     for role, place in ((BOS, 0), (EOS, last)):
         spans = np.flatnonzero(sequence.role == role).tolist()
         if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
-    end = last - bool(special[EOS])  # the span that is cut where the sequence is full
-    # (spans,) whether a chunk, when whole, takes a separator: it ends without a newline, and its document does not go on with the
-    # next chunk of the sequence, separators left aside.
+    end = last - bool(special[EOS])  # the span that is cut if the sequence is full
+    # (spans,) whether an uncut chunk needs a separator: it does not end in a newline, and the next chunk of the sequence, apart
+    # from separators, does not continue its document.
     wants_separator = sequence.is_chunk & sequence.open_ended
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
-    here, after = chunks[:-1], chunks[1:]
-    goes_on = (sequence.chunk[here] + 1 == sequence.chunk[after]) & (sequence.doc[here] == sequence.doc[after])
-    wants_separator[here] &= ~(goes_on & (sequence.char_end[here] == sequence.char_start[after]))
+    current, following = chunks[:-1], chunks[1:]
+    continues = (sequence.chunk[current] + 1 == sequence.chunk[following]) & (
+        sequence.doc[current] == sequence.doc[following]
+    )
+    wants_separator[current] &= ~(continues & (sequence.char_end[current] == sequence.char_start[following]))
     is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
     for span in np.flatnonzero(is_separator).tolist():
         owner = int(np.flatnonzero(~is_separator[:span])[-1]) if (~is_separator[:span]).any() else None
         last_separator = span == last or not is_separator[span + 1]
-        is_filling = owner is not None and is_truncated[owner]  # separators fill what a cut between characters leaves
+        is_filling = owner is not None and is_truncated[owner]  # separators fill up a cut between characters
         partial = last_separator and lengths[span] < len(special[SEPARATOR]) and (span == end or is_filling)
         if lengths[span] != len(special[SEPARATOR]) and not partial:
             yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
         if owner is None or not (is_filling or (wants_separator[owner] and span == owner + 1)):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
         elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + _MOST_TRIMMED:
-            yield f"{sequence.where(span)} is one of more separators than a cut between characters needs"
+            yield f"{sequence.where(span)} is superfluous: a cut between characters needs fewer separators"
     if special[SEPARATOR]:
         followed = np.append(sequence.role[1:] == SEPARATOR, False)
         missing = np.flatnonzero(wants_separator & ~is_truncated & ~followed)
         missing = missing[missing != end]
-        # The last negative may just fill the budget and have no separator: it counts as the one that is cut.
+        # The last negative may fill the budget exactly and have no separator; then it counts as the cut one.
         if len(missing) > (0 if is_truncated.any() else 1):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
 
 
 def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
+    """Yield missing or misplaced meta-chunks and groups, or chunks of documents."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
     if not roles or not roles <= expected:
-        yield f"sequence {sequence.number} has roles {sorted(roles)}, {run.layout} ones have {sorted(expected)}"
+        yield f"sequence {sequence.number} has roles {sorted(roles)}, {run.layout} sequences have {sorted(expected)}"
     elif sequence.method != run.method:
-        yield f"sequence {sequence.number} says its method is {sequence.method}, the recipe's is {run.method}"
+        yield f"sequence {sequence.number} has the method {sequence.method}, the recipe has {run.method}"
     elif sequence.layout != run.layout:
-        yield f"sequence {sequence.number} says it is {sequence.layout}, the run's are {run.layout}"
+        yield f"sequence {sequence.number} is {sequence.layout}, those of the run are {run.layout}"
     elif run.layout == Layout.EXTENDED:
         yield from _meta_problems(run, sequence)
     else:
@@ -160,10 +162,10 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield chunks out of order: of documents one after the other, or of parts of documents with others between them."""
+    """Yield misplaced chunks of concatenated documents, or of interleaved parts of documents."""
     spans, is_truncated = np.flatnonzero(sequence.is_chunk).tolist(), sequence.is_truncated
     is_interleaved = sequence.layout == Layout.INTERLEAVED
-    # By document: the chunk that its next part must begin with, its number in the sequence, and how many groups begin with it.
+    # By document: the chunk with which its next part must begin, its number in the sequence, and how many groups begin with it.
     reached, group_of, begun = dict[int, int](), dict[int, int](), Counter[int]()
     previous = group_before = -1
     for at, span in enumerate(spans):
@@ -191,23 +193,23 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
-    looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
-    chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
+    """Yield repeated chunks; only negatives that repeat their meta-chunk are allowed."""
+    checked = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
+    chunks, counts = np.unique(sequence.chunk[checked], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
-        at = np.flatnonzero(looked_at & (sequence.chunk == chunk)).tolist()
-        yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
+        spans = np.flatnonzero(checked & (sequence.chunk == chunk)).tolist()
+        yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {spans}"
 
 
 def _check_across(run: StoredRun) -> list[CheckOutcome]:
-    """Check what all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
+    """Check properties across sequences. Memory: one byte per document, two bytes per chunk, and the ids of the sequences."""
     keys = CheckOutcome("sequence ids and keys", "sequences")
     documents = CheckOutcome("documents in one sequence only", "sequences")
     uses = CheckOutcome("uses of a negative", "chunks")
     hashes = [np.load(path, mmap_mode="r") for path in run.files("ingest", ".hashes.npy")]
-    # Of each shard: uses as a negative, by chunk row; whether a sequence is made of a document, by its row.
+    # By shard: uses of each chunk as a negative, and whether a sequence is made of each document.
     used = [np.zeros(len(run.chunks(shard)["start"]), np.uint16) for shard in range(len(run.shards))]
-    taken = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
+    in_use = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
     ids: set[str] = set()
     made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
     repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]  # as the step that drafted promised
@@ -217,16 +219,16 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
         where = f"sequence {sequence.number}"
         documents.checked += not repeats_documents
         for shard, rows in () if repeats_documents else run.by_shard(sequence.doc[sequence.role == made_of]):
-            for row in rows[taken[shard][rows]][:1].tolist():
+            for row in rows[in_use[shard][rows]][:1].tolist():
                 documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
-            taken[shard][rows] = True
+            in_use[shard][rows] = True
         for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
             used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
         keys.checked += 1
         if sequence.id in ids and not repeats_documents:
             keys.breach(f"{where} has the id {sequence.id} of an earlier sequence")
         ids.add(sequence.id)
-        # The key is the content hash of the meta-document or first document; where T cut it off, only the key is left.
+        # The key is the content hash of the meta-document or first document, which may be cut off.
         for shard, rows in run.by_shard(sequence.doc[sequence.key_spans][:1]):
             if sequence.key != (expected := int(hashes[shard][rows[0]])):
                 keys.breach(f"{where} has key {sequence.key:016x}, its document is {expected:016x}")
@@ -243,25 +245,25 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
 
 
 class Tokenized:
-    """The text of a chunk, by its tokens."""
+    """The text of a chunk, addressed by its tokens."""
 
     def __init__(self, run: StoredRun, text: str) -> None:
         self.text = text
         self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
 
     def first(self, tokens: int) -> tuple[int, bool]:
-        """Return how many whole characters the first tokens, not all, cover, and whether the next token begins another one."""
+        """Return the number of characters that the first tokens cover, and whether the next token begins another character."""
         stop = max((end for _, end in self._offsets[:tokens]), default=0)
         start = min(start for start, _ in self._offsets[tokens:])
         return min(stop, start), stop <= start
 
     def visible(self, tokens: int) -> str:
-        """Return the text that spans tell of: at least a character."""
+        """Return the text of a span with the first tokens: at least one character."""
         return self.text[: max(1, self.first(tokens)[0])]
 
 
 def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
-    """Return the chunks that the sequences of a block hold only the beginning of."""
+    """Return the truncated chunks of a block of sequences."""
     cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
     return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
 
@@ -277,7 +279,7 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
-    """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
+    """Yield cuts within a character that could be avoided, cuts without a character, and separators after a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
     for span in np.flatnonzero(sequence.is_truncated & np.isin(sequence.chunk, [*texts])).tolist():
         tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.lengths[span])
@@ -290,7 +292,7 @@ def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, T
             yield f"{sequence.where(span)} ends in a newline but a separator follows it"
         if is_between or not separator_tokens:
             continue
-        # A negative that is followed by no separator gives up the room of one, too.
+        # A negative without a separator also gives up the space for one.
         most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
         for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
             chars, is_between = tokenized.first(fewer)

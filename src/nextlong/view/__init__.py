@@ -1,1 +1,1 @@
-"""View: a finished run as local pages, each row read when it is asked for."""
+"""View: a finished run as local web pages, whose rows are read on demand."""

@@ -1,7 +1,7 @@
-"""Documents: those of the corpus that hold a text or have a name, looked through batch by batch; and the chunks of one.
+"""Documents: search the corpus for documents by text or name, batch by batch, and read the chunks of one.
 
-In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue. A search box asks for all of its words, and for
-phrases in quotes (`supply "market price"`); case does not matter.
+In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue. A document matches if it contains all words and
+quoted phrases of the query (`supply "market price"`); case is ignored.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ def parse(text: str) -> list[str]:
 def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArray[np.bool_]:
     """Return which of n texts contain every term, shape (n,)."""
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
-    found = np.ones(len(column), np.bool_)
+    contains = np.ones(len(column), np.bool_)
     for term in parse(text):
-        found &= np.asarray(pc.match_substring(column, term, ignore_case=True))
-    return found
+        contains &= np.asarray(pc.match_substring(column, term, ignore_case=True))
+    return contains
 
 
-def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
+def snippet(text: str, query: str) -> list[tuple[str, bool]]:
     """Return the text around the first term, else its beginning, in pieces, with whether each is a term."""
-    terms = sorted(parse(wanted), key=len, reverse=True)
+    terms = sorted(parse(query), key=len, reverse=True)
     pattern = re.compile(f"({'|'.join(map(re.escape, terms))})", re.IGNORECASE) if terms else None
     first = pattern.search(text) if pattern else None
     start = max(0, first.start() - _BEFORE) if first else 0
     end = (first.end() if first else 0) + _AFTER
     shown = ("…" if start else "") + " ".join(text[start:end].split()) + ("…" if end < len(text) else "")
-    # Split at a group, texts between terms and terms stand by turns.
+    # `re.split` with a group returns the texts between terms and the terms in turn.
     return [(piece, place % 2 == 1) for place, piece in enumerate(pattern.split(shown) if pattern else [shown])]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What a sequence, a document or a chunk has to be; None and "" match everything, and case does not matter.
+    """Conditions on a sequence, a document or a chunk; None and "" match everything, and case is ignored.
 
-    `text` holds words and quoted phrases that a document, or a chunk of a sequence, has to contain. Of a sequence, `least` and
-    `most` bound its mean cosine, `source` and `name` are about its meta-document or first document, `document` is one that it
-    takes text from, `about` one that it is about. Of a chunk, they are about its cosine and its document.
+    `text` has the words and quoted phrases that a document, or a chunk of a sequence, must contain. For a sequence, `least` and
+    `most` limit its mean cosine, `source` and `name` apply to its meta-document or first document, `document` is one that it
+    takes text from, and `about` is its meta-document or one of its documents. For a chunk, they apply to its cosine and document.
     """
 
     text: str = ""
@@ -89,9 +89,9 @@ class Place(NamedTuple):
 
 
 class _MatchingDocuments(NamedTuple):
-    """Documents that fit: doc_id, source, source_id and what `snippet` returns; where to continue, and the searched share.
+    """Matching documents: doc_id, source, source_id and the result of `snippet`; where to continue, and the searched share.
 
-    `next` is None where there are no more.
+    `next` is None if there are no more.
     """
 
     documents: list[Json]
@@ -100,13 +100,13 @@ class _MatchingDocuments(NamedTuple):
 
 
 def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
-    """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
+    """Return at most `most` matching documents from `first` on, searching for about `seconds`."""
     until = time.monotonic() + seconds
     documents: list[Json] = []
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
         with ExitStack() as files:
-            # Texts are decompressed only where they are asked for, for that takes longer than all else.
+            # Texts are decompressed only if the query needs them, because that takes longer than everything else.
             whole = _open(files, corpus.documents[shard])
             searched = whole if query.text else _open(files, corpus.documents[shard], "source", "source_id")
             counted = _open(files, corpus.documents[shard], "content_hash")
@@ -134,9 +134,9 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                 for row in rows:
                     if len(documents) == most:
                         return _MatchingDocuments(documents, Place(shard, number, row), share)
-                    told = {name: batch.column(name)[row].as_py() for name in ("source", "source_id", "text")}
-                    told["doc_id"] = shard << schemas.SHARD_BITS | (start + row)
-                    documents.append(told | {"snippet": snippet(told["text"], query.text)})
+                    document = {name: batch.column(name)[row].as_py() for name in ("source", "source_id", "text")}
+                    document["doc_id"] = shard << schemas.SHARD_BITS | (start + row)
+                    documents.append(document | {"snippet": snippet(document["text"], query.text)})
     return _MatchingDocuments(documents, None, 1.0)
 
 
@@ -148,7 +148,7 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
 
 
 def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
-    """Return a document: source, source_id, metadata, and the texts of its chunks; None if there is none of that number."""
+    """Return a document: source, source_id, metadata, and the texts of its chunks; None if it does not exist."""
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
@@ -162,8 +162,8 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
     ids = schemas.pack_ids(shard, np.arange(first, last))
     source, source_id, metadata = (column[0] for column in columns)
     texts = corpus.texts(ids).tolist() if len(ids) else []
-    told = {"source": str(source), "source_id": str(source_id), "texts": texts}
-    return told | {"metadata": json.loads(metadata) if metadata else {}}
+    document = {"source": str(source), "source_id": str(source_id), "texts": texts}
+    return document | {"metadata": json.loads(metadata) if metadata else {}}
 
 
 def sources(corpus: CorpusFiles, *, most: int) -> list[str]:

@@ -1,6 +1,6 @@
-"""Filtered: what is in no sequence of a run, by reason, with its count and the examples that the steps recorded.
+"""Filtered: documents, chunks and drafts that a run filtered out, by reason, with counts and the recorded examples.
 
-What the corpus left out is what the step `filter_report` says; here it is listed whole where files say which it was.
+The reasons of the corpus come from the step `filter_report`; they are listed completely where files record each case.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.results import ComposeResult, DraftResult
-from nextlong.corpus import filter_report
-from nextlong.corpus.filter_report import Example
+from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
 from nextlong.runs.run import Run
 from nextlong.text import counted
 
@@ -27,7 +26,7 @@ _NAMED_AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class _Entry:
-    """One thing that was left out: where it comes from, its document if that was read, and what more is known."""
+    """One filtered-out item: its origin, its document if that was read, and details."""
 
     name: str
     doc_id: int | None = None
@@ -37,35 +36,35 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Things left out for one reason: `count` of them; `entries` yields those that are remembered."""
+    """Items filtered out for one reason: their `count`; `entries` yields those that were recorded."""
 
     key: str
     what: str
     reason: str
     count: int
     entries: Callable[[], Iterator[_Entry]]
-    is_sampled: bool  # whether only some of each task are remembered
+    is_sampled: bool  # whether only some of each task were recorded
 
 
 def kinds(run: Run) -> list[_Kind]:
-    """Return the reasons for which this run left anything out, in the order of the route."""
+    """Return the reasons for which this run filtered anything out, in the order of the route."""
     return [kind for kind in (*_of_corpus(run), *_of_drafts(run)) if kind.count]
 
 
 def _of_corpus(run: Run) -> Iterator[_Kind]:
     if "filter_report" not in run.steps:
         return
-    reasons = filter_report.read_filter_report(run.steps["filter_report"])
-    by_select = {filter_report.EXACT, filter_report.NORMALIZED, filter_report.OVER}
+    reasons = read_filter_report(run.steps["filter_report"])
+    by_select = {FilterReason.EXACT, FilterReason.NORMALIZED, FilterReason.OVER}
     is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
     for place, one in enumerate(reasons):
-        # Where files tell what was left out for the reason from all else, every entry is listed.
+        # Every entry is listed if files record which items were filtered out for this reason.
         entries: Callable[[], Iterator[_Entry]] | None = None
-        if one.reason.startswith(filter_report.REJECTED):
-            entries = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
-        elif one.reason == filter_report.NEARLY_EQUAL:
+        if one.reason.startswith(FilterReason.REJECTED):
+            entries = partial(_rejects, run, one.reason.removeprefix(FilterReason.REJECTED))
+        elif one.reason == FilterReason.NEAR_DUPLICATE:
             entries = partial(_not_kept, run, "near_duplicates", "select")
-        elif one.reason == filter_report.CONTAMINATED:
+        elif one.reason == FilterReason.CONTAMINATED:
             entries = partial(_contaminated_chunks, run)
         elif one.reason in by_select and is_alone:
             entries = partial(_not_kept, run, "select", None)
@@ -88,7 +87,7 @@ def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
 
 
 def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
-    """Yield the documents that one step drops, and the one before did not."""
+    """Yield the documents that `step` drops and the step `before` keeps."""
     for shard, path in enumerate(run.steps[step].files(".keep.npy")):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:

@@ -1,7 +1,7 @@
-"""Marks: what a reader of the data marked as bad, with a note, in one file of the run directory.
+"""Marks: sequences, documents and sources that a reader marked as bad, with notes, in one file of the run directory.
 
-In:  a mark of a sequence, a document or a source. Out: `RUN/marks.jsonl`, one JSON object a line: `source`, and `id` unless
-the whole source is meant; `note`; `sequence` where a sequence was marked, which stands for the document that it is about.
+In:  a mark of a sequence, a document or a source. Out: `RUN/marks.jsonl`, one JSON object per line: `source`, and `id` unless
+the whole source is marked; `note`; `sequence` if a sequence was marked, which means the document that it is about.
 `ingest.exclude: RUN/marks.jsonl` in a recipe excludes these documents from the next run.
 """
 
@@ -33,7 +33,7 @@ class Mark:
         return "sequence" if self.sequence else "document" if self.id else "source"
 
     def as_form(self) -> str:
-        """Return the mark without its note as ASCII JSON, which no form and no page changes, whatever an id holds."""
+        """Return the mark without its note as ASCII JSON, which survives forms and pages whatever an id contains."""
         return json.dumps({"kind": self.kind, "source": self.source, "id": self.id, "sequence": self.sequence})
 
 
@@ -41,7 +41,7 @@ def read(run_dir: Path) -> list[Mark]:
     """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""
     path = run_dir / FILE
     marks = []
-    # Not `splitlines`: what JSON has in its strings unescaped may be U+2028, which ends a line there.
+    # Not `splitlines`: JSON strings may contain an unescaped U+2028, at which that splits.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1):
         if not line.strip():
             continue
@@ -54,7 +54,7 @@ def read(run_dir: Path) -> list[Mark]:
 
 def change(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
     """Add a mark, or replace the note of the same one; or remove it, whatever its note says."""
-    with store.alone(run_dir / FILE), store.explained(run_dir / FILE):  # other viewers wait; a run does not count
+    with store.alone(run_dir / FILE), store.explained(run_dir / FILE):  # other viewers wait; a run is not affected
         kept = [one for one in read(run_dir) if replace(one, note="") != replace(mark, note="")]
         lines = [{key: value for key, value in asdict(one).items() if value} for one in [*kept, *[mark] * is_set]]
         store.write_file(run_dir / FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

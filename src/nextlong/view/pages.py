@@ -1,8 +1,8 @@
-"""Pages: what the viewer shows, from templates that escape every text.
+"""Pages: the viewer's pages, from templates that escape every text.
 
-In:  the variants of a run directory, opened when they are first asked for, and a request's query. Out: HTML pages.
-`export` writes them as a static copy: `index.html` (the list), a page for each sequence with its texts, the documents that these
-are about, and what was filtered out, which any web host serves. The page's own script sorts and filters lists there.
+In:  the variants of a run directory, opened on first use, and a request's query. Out: HTML pages.
+`export` writes a static copy for any web host: `index.html` (the list), a page for each sequence with its texts, their
+meta-documents, and what was filtered out. There, the page's own script sorts and filters lists.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Variants:
         return record.variant_names(self.run_dir)
 
     def get(self, name: str) -> _OpenVariant:
-        """Return a variant, opened if it was not. Raises RunError if there is none of that name."""
+        """Return a variant, opened on first use. Raises RunError for an unknown name."""
         if name not in self._open:
             self._open[name] = _OpenVariant(Run(f"{self.run_dir}@{name}"))
         return self._open[name]
@@ -184,8 +184,8 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
 
 
 def _sequence_rows(variant: _OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
-    """Return what a list shows of sequences; a search that continues shows mostly rows that it has shown before."""
-    # `rows` holds what was shown, by sequence, chunk and search text, because any of these changes the preview.
+    """Return the rows of a list of sequences; most rows of a continued search were made before, so they are kept."""
+    # `rows` is keyed by sequence, chunk and search text, because each of these changes the preview.
     if len(variant.rows) > _HELD_ROWS:
         variant.rows.clear()
     for number in numbers:
@@ -280,24 +280,24 @@ def document_list(view: View, query: Query, *, first: Place) -> str:
 
 
 def document(view: View, doc_id: int) -> str:
-    """Return the page of a document. Raises IndexError if there is none."""
-    found = documents.read(view.variant.run.corpus, doc_id)
-    if found is None:
-        raise IndexError(f"there is no document {doc_id}")
+    """Return the page of a document. Raises IndexError if it does not exist."""
+    known = documents.read(view.variant.run.corpus, doc_id)
+    if known is None:
+        raise IndexError(f"document {doc_id} does not exist")
     return view.page(
         "document",
-        found["source_id"] or f"Document {doc_id}",
+        known["source_id"] or f"Document {doc_id}",
         doc_id=doc_id,
-        document=found,
-        shown=found["texts"][:_SHOWN_CHUNKS],
-        characters=sum(map(len, found["texts"])),
-        mark=_mark_of(view, Mark(found["source"], found["source_id"])),
-        source_mark=_mark_of(view, Mark(found["source"])),
+        document=known,
+        shown=known["texts"][:_SHOWN_CHUNKS],
+        characters=sum(map(len, known["texts"])),
+        mark=_mark_of(view, Mark(known["source"], known["source_id"])),
+        source_mark=_mark_of(view, Mark(known["source"])),
     )
 
 
 def compare(view: View, other: str, *, doc_id: int | None) -> str:
-    """Return two variants side by side: their numbers, and what each made of one document."""
+    """Return two variants side by side: their numbers, and the sequences that they made from one document."""
     name, variants = view.name, view.variants
     other = other or next((one for one in variants.names if one != name), name)
     pair = [(name, variants.get(name)), (other, variants.get(other))]
@@ -311,7 +311,7 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         sides.append(side)
         if doc_id is None:
             continue
-        # What the variant made of the document, as far as it has been searched for it.
+        # The variant's sequence about the document, as far as the variant has been searched.
         found = of.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
         side |= {"is_searching": not found.numbers and not found.is_complete, "read": found.read}
         for number in found.numbers:
@@ -334,7 +334,7 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
 
 
 def filtered_out(view: View, key: str, *, first: int) -> str:
-    """Return what was filtered out: the reasons, and what is known of one of them."""
+    """Return what was filtered out: the reasons, and the recorded examples of one of them."""
     kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
     entries = list(islice(chosen.entries(), first, first + _ROWS + 1)) if chosen else []
@@ -343,13 +343,13 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
 
 
 def marked(view: View) -> str:
-    """Return what was marked as bad."""
+    """Return the page of marks."""
     run_dir = view.variants.run_dir
     return view.page("marks", "Marked as bad", marks=marks.read(run_dir), path=str(run_dir / marks.FILE))
 
 
 def problem(view: View, message: str, *, title: str) -> str:
-    """Return the page of an error, with the way back."""
+    """Return the page of an error, with links back to the lists."""
     known = view.name if view.name in view.variants.names else view.variants.first
     return replace(view, name=known).page("error", title, message=message)
 
@@ -357,7 +357,7 @@ def problem(view: View, message: str, *, title: str) -> str:
 def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
     """Write a static copy of the `first` sequences (0: all); return how many sequences and pages. Raises NextlongError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise NextlongError(f"{folder} is not an empty folder; choose another one for --export")
+        raise NextlongError(f"--export {folder} is not an empty folder; choose another one")
     variants = Variants(run)
     count = min(first, len(run)) if first else len(run)
     leads = {pieces.lead_document(run.sequence(number).spans) for number in range(count)} - {schemas.NO_CHUNK}

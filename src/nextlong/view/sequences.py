@@ -28,7 +28,7 @@ _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 
 _HELD_QUERIES: Final = 8  # whose matches are kept
 _KNOWN_CHUNKS: Final = 1_000_000  # whose text a query has looked at
 _BINS: Final = 14  # of a histogram …
-_COUNTED: Final = 100_000  # … over so many matches at most
+_COUNTED: Final = 100_000  # … over at most this many matches
 SORTS: Final = ("cosine", "chunks", "documents", "share")  # what a list can be sorted by, besides the sequence number
 
 
@@ -86,11 +86,11 @@ class SequenceIndex:
         self.values = np.empty((len(SORTS), total), np.float64)
         self.leads = np.empty(total, np.int64)  # doc_id of the meta-document or first document
         self.first_chunks = np.empty(total, np.int64)  # chunk_id of the first chunk of that document
-        # Of the queries that were asked last, by query.
+        # The matches of the last few queries.
         self._matches = lru_cache(maxsize=_HELD_QUERIES)(lambda query: _Matches(query, np.zeros(total, np.bool_)))
 
     def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> _Found:
-        """Return a page of the sequences that match `query`, reading for about so many seconds.
+        """Return a page of the sequences that match `query`, reading for about `seconds`.
 
         `sort` is one of SORTS, with a "-" in front for descending order, or "random-SEED" for a random sample; "" is by number.
         """

@@ -1,12 +1,12 @@
-"""Server: the viewer's pages at an address of this machine alone.
+"""Server: the viewer's pages, served on 127.0.0.1 only.
 
-In:  an opened run. Out: an ASGI application of starlette's; a server of uvicorn's that runs until it is stopped.
-One request is answered at a time: the files are read through objects that no two threads may share.
+In:  an opened run. Out: a Starlette application; a uvicorn server that runs until it is stopped. Requests are answered one at a
+time, because the objects that read the files are not thread-safe.
 
-A request must hold the viewer's token, because other users of a shared machine reach the same port: in the address that was
-printed, in the cookie that this address sets, or in the header `Authorization: token …`, as Jupyter takes it.
-A page of another site cannot read the corpus: its name for this machine is not in the list (DNS rebinding), its requests say
-where they come from, and its form cannot post a mark, which is all that can be changed here.
+A request must have the viewer's token, because other users of a shared machine can reach the same port: in the printed address,
+in the cookie that this address sets, or in the header `Authorization: token …`, as in Jupyter. A page of another site cannot
+read the corpus: only the host names 127.0.0.1 and localhost are accepted (DNS rebinding), cross-site requests are refused by
+their headers, and so are its forms, which could otherwise post a mark.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-_NO_TOKEN: Final = "open the address that nextlong view printed, with ?token=… at its end"
+_NO_TOKEN: Final = "the token is missing or wrong; open the address that nextlong view printed, including ?token=…"
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with no-referrer, browsers do not say which page a form is of
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send `Origin: null` with a form
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -64,7 +64,7 @@ _NumberT = TypeVar("_NumberT", int, float)
 
 
 def application(run: Run, *, token: str) -> Starlette:
-    """Return the viewer of a run, which answers requests that hold `token`."""
+    """Return the viewer of a run, which answers requests that have the `token`."""
     variants, lock = Variants(run), threading.Lock()
     if len(run):
         variants.get(variants.first).index.know(0)  # loads libraries now, so that the first page is quick
@@ -76,7 +76,7 @@ def application(run: Run, *, token: str) -> Starlette:
                 made = answer(view, request)
                 return made if isinstance(made, Response) else Response(made, media_type="text/html")
             except (IndexError, ValueError, NextlongError) as error:
-                title = "There is no such page" if isinstance(error, IndexError) else "This page cannot be shown"
+                title = "Page not found" if isinstance(error, IndexError) else "This page cannot be shown"
                 page = pages.problem(view, str(error), title=title)
                 is_wrong = isinstance(error, ValueError) or request.method == "POST"
                 return Response(page, 400 if is_wrong else 404, media_type="text/html")
@@ -122,7 +122,7 @@ def application(run: Run, *, token: str) -> Starlette:
 
 
 def _nothing(_: View, request: Request) -> str:
-    raise IndexError(f"{request.url.path} is not a page of the viewer")
+    raise IndexError(f"the viewer has no page {request.url.path}")
 
 
 def _sequences(view: View, request: Request) -> str:
@@ -160,7 +160,7 @@ def _mark(view: View, form: dict[str, str]) -> Response:
     plain = json.loads(form.get("mark", "{}"))
     known = {name: str(plain.get(name, "")) for name in ("source", "id", "sequence")} if isinstance(plain, dict) else {}
     if not known.get("source") or form.get("action") not in ("add", "remove"):
-        raise ValueError("a mark needs a source, and an action: add or remove")
+        raise ValueError("a mark needs a source and an action (add or remove)")
     mark = Mark(**known, note=form.get("note", ""))
     if (kind := plain.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
         raise ValueError(
@@ -189,7 +189,7 @@ def _after(request: Request) -> int:
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
-    """Return a number of the address, None where it is not given; a whole number is not negative."""
+    """Return a number of the address, None if it is not given. Raises ValueError; a whole number must not be negative."""
     text = _text(request, name)
     try:
         value = kind(text) if text else None
@@ -218,7 +218,7 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
 
 
 async def _guard(request: Request, call_next: RequestResponseEndpoint, *, token: str) -> Response:
-    """Answer requests of this machine's own pages and address bar that hold the token, and no others."""
+    """Answer requests with the token from the viewer's own pages or the address bar; refuse all others."""
     given = request.query_params.get("token", "")
     # Cookies are of a host, so the name holds the port.
     cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
@@ -236,12 +236,12 @@ async def _guard(request: Request, call_next: RequestResponseEndpoint, *, token:
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
     hosts, origin = headers.getlist("host"), headers.get("origin")
     if len(hosts) != 1 or (hosts[0].rpartition(":")[0] not in _LOCAL_NAMES and hosts[0] not in _LOCAL_NAMES):
-        return PlainTextResponse("this viewer answers to 127.0.0.1 and localhost only", 421)
+        return PlainTextResponse("this viewer answers only to the hosts 127.0.0.1 and localhost", 421)
     is_own = origin in (None, f"http://{hosts[0]}") and headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not is_own:
-        return PlainTextResponse("another site's page may not read this", 403)
+        return PlainTextResponse("cross-site requests are refused", 403)
     if method == "POST" and origin is None and not headers.get("authorization"):
-        return PlainTextResponse("a form has to say which page it is of", 403)
+        return PlainTextResponse("a form must be posted with an Origin header", 403)
     if method not in _METHODS:
         return PlainTextResponse("the viewer answers GET, HEAD and POST", 405, headers={"Allow": ", ".join(_METHODS)})
     return None

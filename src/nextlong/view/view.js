@@ -1,5 +1,5 @@
-// View: a search goes on by itself until it is complete, further rows are appended, rows of chunks choose in the strip.
-// What the server sends was escaped there; the pages' policy lets no script but these two files run.
+// View: searches continue until they are complete, further rows are appended, and rows of chunks select in the strip.
+// The server has escaped what it sends; the pages' policy lets only these two script files run.
 "use strict";
 (() => {
   const fetched = async (address) => {
@@ -9,10 +9,10 @@
   };
   const failed = (place) => {
     place.removeAttribute("data-searching");
-    place.append("The viewer does not answer; is nextlong view still running?");
+    place.append("The viewer does not answer. Check that nextlong view is still running.");
   };
 
-  // A list whose search is not complete is asked for again: it shows what was found by then.
+  // A list whose search is incomplete is requested again, and shows the matches found by then.
   async function search(results) {
     results.setAttribute("aria-busy", "true");
     try {

@@ -61,5 +61,5 @@ def test_without_room_or_text_it_is_told(data, tmp_path):
     with pytest.raises(EvaluateError, match="needle needs at least"):
         next(samples(TaskRequest(40, TextTokenizer(word_tokenizer()), data)))
     write(tmp_path / HAYSTACK, "  \n")
-    with pytest.raises(EvaluateError, match=r"haystack\.txt is empty; put a long text there"):
+    with pytest.raises(EvaluateError, match=r"haystack\.txt is empty; write a long text to it"):
         _haystack_text(data)

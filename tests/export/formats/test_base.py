@@ -116,7 +116,7 @@ def test_without_a_reader_of_its_own_only_hashes_are_checked_and_verify_says_so(
 def test_a_reader_that_tells_of_what_rows_do_not_have_is_a_breach(own_run, install):
     install(MODULE.replace('yield {"input_ids"', 'yield {"colour": "red", "input_ids"'))
     runs_export.export([own_run], formats=["lines"])
-    assert "its reader returns 'colour', which rows do not have" in lines_outcome(own_run).examples[0]
+    assert "its reader returns the unexpected column 'colour'" in lines_outcome(own_run).examples[0]
 
 
 def test_what_it_wants_holds_in_recipes(install, own_run):
@@ -128,7 +128,7 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
     plain = json.loads(record_of(own_run).read_text())["recipe"]
     recipe = Recipe.from_dict(plain, overrides=["export.formats=lines"])
     assert recipe.sequence_tokens == recipe.compose.target_tokens + 1
-    with pytest.raises(nextlong.NextlongError, match="pack is 4096 but lines is a toy; leave it null"):
+    with pytest.raises(nextlong.NextlongError, match="pack is 4096 but lines is a toy; set it to null"):
         Recipe.from_dict(plain, overrides=["export.formats=lines", "export.pack=4096"])
 
 
@@ -139,12 +139,12 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
             "import nothing_of_this_name\n",
             "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
         ),
-        ("FORMAT = 7\n", "is not a nextlong format, but 7"),
+        ("FORMAT = 7\n", "is not a nextlong format but 7"),
         (
             "from types import SimpleNamespace\nFORMAT = SimpleNamespace(name='lines', keys=(), no_packing='')\n",
-            "is not a nextlong format, but namespace(",
+            "is not a nextlong format but namespace(",
         ),
-        (MODULE.replace('name="lines"', 'name="rows"'), "is called 'rows' by its own module"),
+        (MODULE.replace('name="lines"', 'name="rows"'), "calls itself 'rows'"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cure(own_run, install, capsys, module, told):
@@ -161,7 +161,7 @@ def test_two_packages_with_one_name_are_told_apart(install):
     install(MODULE)
     install(MODULE, name="other_lines")
     with pytest.raises(
-        PluginError, match=r"brought by other_lines 1\.0 and tiny_lines 1\.0; uninstall all of them but one"
+        PluginError, match=r"provided by other_lines 1\.0 and tiny_lines 1\.0; uninstall all but one of them"
     ):
         format_of("lines")
 
@@ -181,7 +181,7 @@ def test_a_format_that_is_called_as_a_step_is_refused(own_run, install, monkeypa
     info.write_text("[nextlong.formats]\ncompose = tiny_lines:FORMAT\n")
     before = record_of(own_run).read_bytes()
     with pytest.raises(
-        nextlong.NextlongError, match="compose is the name of a step of the run, so a format cannot have it"
+        nextlong.NextlongError, match="compose is also the name of a step of the run; rename the format"
     ):
         runs_export.export([own_run], formats=["compose"])
     assert record_of(own_run).read_bytes() == before

@@ -57,17 +57,17 @@ def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
-    with pytest.raises(ExportError, match="a document has no EOS token at its end, or one before"):
+    with pytest.raises(ExportError, match="a document has no EOS token at its end, or one within"):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
 
 
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["0,3", "4,6"], "has a document from 4 to 6 behind one that ends at 3"),
-        (["0,3", "3,3", "3,6"], "has a document from 3 to 3 behind one that ends at 3"),
-        (["0,3", "3,7"], "has no two or four bytes for each of the 7 tokens"),
-        ([], "has no two or four bytes for each of the 0 tokens"),
+        (["0,3", "4,6"], "has a document from 4 to 6 after one that ends at 3"),
+        (["0,3", "3,3", "3,6"], "has a document from 3 to 3 after one that ends at 3"),
+        (["0,3", "3,7"], "does not have 2 or 4 bytes for each of the 7 tokens"),
+        ([], "does not have 2 or 4 bytes for each of the 0 tokens"),
     ],
 )
 def test_offsets_that_do_not_tile_the_array_are_found(tmp_path, lines, told):

@@ -166,7 +166,9 @@ T = 2048
 
 
 def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
-    with pytest.raises(NextlongError, match=r"wants sequences of compose.target_tokens \+ 1 = 2,049 tokens, those of"):
+    with pytest.raises(
+        NextlongError, match=r"needs sequences of compose.target_tokens \+ 1 = 2,049 tokens, but those of"
+    ):
         exported([own_run], formats=["torchtitan"])
     embedded = {path.name for path in own_run.glob("*-embed-*")}
     done = pipeline.run(recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3"))
@@ -185,6 +187,6 @@ def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, 
         ):
             exported([own_run, tmp_path / "titan"], formats=formats)
     with pytest.raises(
-        NextlongError, match=r"parquet wants sequences of compose.target_tokens = 2,048 tokens, those of"
+        NextlongError, match=r"parquet needs sequences of compose.target_tokens = 2,048 tokens, but those of"
     ):
         exported([tmp_path / "titan"], formats=["parquet"])

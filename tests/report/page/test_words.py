@@ -83,7 +83,7 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
     other = plain(Layout.EXTENDED, random_similarity={"mean": 0.5, "p90": 0.75})
     assert words.reading("source-cosine", [extended, extended], ["base", "tail"]).endswith(f"corpus. {random}")
     assert f"base: {random} tail: Random" in words.reading("source-cosine", [extended, other], ["base", "tail"])
-    assert "Here that is 328 tokens." in words.reading("distance", [extended], ["a"])
+    assert "In this run that is 328 tokens." in words.reading("distance", [extended], ["a"])
     assert words.reading("chunks", [extended], ["a"]).endswith(
         "so a chunk of 2,048 characters (chunk.max_chars) has about 512 tokens on average; the longest chunk has 604."
     )
@@ -109,7 +109,8 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
     assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
     assert "near-duplicate" in words.glossary([nothing, {**nothing, "near_duplicate_documents": 0}])
     assert words.glossary([plain(Layout.EXTENDED), plain(Layout.EXTENDED, negatives="random-corpus")])["negative"] == (
-        "a chunk between two meta-chunks; here the chunks of other documents that are most similar to the meta-chunk before "
+        "a distractor chunk between two meta-chunks; in this run the chunks of other documents that are most similar to "
+        "the meta-chunk before "
         "them; or random chunks of other documents."
     )
     meaning = words.glossary([plain(Layout.EXTENDED)])["cosine"]
@@ -136,7 +137,7 @@ def test_the_decision_is_said_with_its_reasons():
     assert settings == ()
     assert (level, decision) == ("good", "No defects found: you can train on it.")
     assert reasons[0] == (
-        f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."
+        f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."
     )
     assert "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12." in reasons
     assert "Chunks that followed each other in their document are now 1,234 tokens apart (median)." in reasons
@@ -180,7 +181,7 @@ def test_only_the_most_similar_negatives_are_called_similar_and_others_a_control
 
 def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scratch():
     said = words.verdict(plain(Layout.EXTENDED), is_stand_in=True)
-    assert said.decision == f"No defects found: you can train on it, {FROM_SCRATCH}."
+    assert said.decision == f"No defects found: you can train on it, but {FROM_SCRATCH}."
     named = words.verdict(plain(Layout.EXTENDED, negatives="tail", control="It is."), is_stand_in=True).reasons
     assert any(FROM_SCRATCH in reason for reason in named)
     warning = {"name": "stand-in-tokenizer", "message": "m", "change": ""}
@@ -190,18 +191,18 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({}, "the chunks of other documents that are most similar to the meta-chunk before them. A model"),
-        ({"position": "tail"}, "are most similar to the meta-chunk after them. A model"),
+        ({}, "the chunks of other documents that are most similar to the meta-chunk before them. To predict"),
+        ({"position": "tail"}, "are most similar to the meta-chunk after them. To predict"),
         (
             {"negatives": "tail"},
-            "of the chunks that search found for the meta-chunk before them, the least similar. A model",
+            "the least similar of the chunks that were retrieved for the meta-chunk before them. To predict",
         ),
-        ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. A model"),
-        ({"negatives": "random-corpus"}, "between them: random chunks of other documents. A model"),
-        ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. A model"),
-        ({"negatives": None}, "between them: chunks of other documents. A model"),
-        ({}, "from the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between."),
-        ({"distance_tokens": None}, "from the one before it; it must ignore"),
+        ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. To predict"),
+        ({"negatives": "random-corpus"}, "between them: random chunks of other documents. To predict"),
+        ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. To predict"),
+        ({"negatives": None}, "between them: chunks of other documents. To predict"),
+        ({}, "must use the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between."),
+        ({"distance_tokens": None}, "must use the one before it; it must ignore"),
     ],
 )
 def test_the_opening_says_what_the_settings_do(settings, told):

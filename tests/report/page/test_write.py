@@ -221,7 +221,7 @@ def test_a_folder_that_is_not_there_is_named(shared_run, tmp_path, capsys):
 
 
 def test_more_runs_than_colours_are_refused(shared_run):
-    with pytest.raises(NextlongError, match="at most 6 runs side by side, not 7"):
+    with pytest.raises(NextlongError, match="at most 6 runs, not 7"):
         write.page([nextlong.open(shared_run)] * 7)
 
 

@@ -10,7 +10,7 @@ from nextlong.engine.step import Amounts
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines, _Shape
-from nextlong.report.plan.page import Asked, assumed
+from nextlong.report.plan.page import Scenario, assumed
 from nextlong.report.plan.trial import _Tokenizing
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Speed
@@ -49,46 +49,46 @@ def lines(recipe, asked, amounts=AMOUNTS, **cost):
 
 
 def test_workers_are_told_by_the_node(tmp_path):
-    (_, _, nodes, *_) = lines(recipe_in(tmp_path), Asked(nodes=2))
-    assert nodes.startswith("  2 nodes of 4 workers and 0 GPUs, ")
-    assert "takes 4 GB meanwhile" in nodes
-    (_, _, one, *_) = lines(recipe_in(tmp_path), Asked(workers=8))
-    assert one.startswith("  1 node of 8 workers and 0 GPUs, ")
+    (_, _, nodes, *_) = lines(recipe_in(tmp_path), Scenario(nodes=2))
+    assert nodes.startswith("  2 nodes with 4 workers and 0 GPUs each; ")
+    assert "can take 4 GB in that time" in nodes
+    (_, _, one, *_) = lines(recipe_in(tmp_path), Scenario(workers=8))
+    assert one.startswith("  1 node with 8 workers and 0 GPUs each; ")
 
 
 def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
-    *_, exact = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "visited_share": 1.0}))
+    *_, exact = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "visited_share": 1.0}))
     assert exact == (
-        "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 operations, "
-        "at 20 GFLOP/s a core (measured); 3.3 GB of vectors are read"
+        "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 FLOP, "
+        "at 20 GFLOP/s per core (measured); 3.3 GB of vectors are read"
     )
-    *_, built = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
-    assert "× 25.0% visited = 1.0e+11 operations" in built
+    *_, built = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
+    assert "× 25.0% visited = 1.0e+11 FLOP" in built
     large = {**vars(AMOUNTS), "vectors": 1e8, "shards": 1e3, "visited_share": 1.0}
-    *_, blocked = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**large))
+    *_, blocked = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**large))
     assert "; 205.2 GB of vectors are read" in blocked  # each of them once, and the queries' own for each block
-    *_, on_gpus = lines(recipe_in(tmp_path), Asked(gpus=4), on_gpus=True)
-    assert "TFLOP/s a GPU (assumed)" in on_gpus
-    assert not [line for line in lines(recipe_in(tmp_path), Asked(nodes=2), Amounts()) if "search" in line]
+    *_, on_gpus = lines(recipe_in(tmp_path), Scenario(gpus=4), on_gpus=True)
+    assert "TFLOP/s per GPU (assumed)" in on_gpus
+    assert not [line for line in lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts()) if "search" in line]
 
 
 def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
     recipe = recipe_in(tmp_path, JINA)
-    (embed,) = (line for line in lines(recipe, Asked(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
+    (embed,) = (line for line in lines(recipe, Scenario(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
     operations = _Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
     assert embed.startswith(
-        "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 of "
+        "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 for "
     )
     assert (
-        f"= {1e5 * operations:.1e} operations; 100 TFLOP/s a GPU (--gpu-tflops): {1e14 / operations:,.0f} chunks/s"
+        f"= {1e5 * operations:.1e} FLOP; at 100 TFLOP/s per GPU (--gpu-tflops): {1e14 / operations:,.0f} chunks/s"
         in embed
     )
-    assert not [line for line in lines(recipe, Asked(nodes=2)) if line.startswith("  embed: ")]
+    assert not [line for line in lines(recipe, Scenario(nodes=2)) if line.startswith("  embed: ")]
 
 
 @pytest.mark.parametrize(("gpus", "on_gpu"), [(0, 0.02), (4, None)])
 def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
-    rates = rates_of(recipe, Asked(gpus=gpus), monkeypatch)
+    rates = rates_of(recipe, Scenario(gpus=gpus), monkeypatch)
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
     assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
@@ -105,16 +105,16 @@ def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
 
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(recipe, tmp_path, monkeypatch):
-    rate = rates_of(recipe_in(tmp_path, JINA), Asked(gpus=1, gpu_tflops=100), monkeypatch)["encoder"]
+    rate = rates_of(recipe_in(tmp_path, JINA), Scenario(gpus=1, gpu_tflops=100), monkeypatch)["encoder"]
     assert rate.on_gpu == pytest.approx(_Shape(24, 1024, 4096).operations(450.0) / 1e14)
 
 
 def test_other_machines_and_a_larger_corpus(recipe):
-    elsewhere = Asked(workers=16, nodes=4, chunks=1e6)
+    elsewhere = Scenario(workers=16, nodes=4, chunks=1e6)
     told = written(recipe, elsewhere)
     assert " 1,000,000 chunks of " in told
     assert "64 workers" in told
-    assert "4 nodes of 16 workers and 0 GPUs" in told
+    assert "4 nodes with 16 workers and 0 GPUs each" in told
     assert "search, exact: 2 × " in told
 
 
@@ -123,7 +123,7 @@ def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
     missing = lambda name: None if name == "sentence_transformers" else find_spec(name)  # noqa: E731
     monkeypatch.setattr(sentence_transformers.importlib.util, "find_spec", missing)
     model = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
-    told = written(recipe_in(tmp_path, model), Asked(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
+    told = written(recipe_in(tmp_path, model), Scenario(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told
     row = next(line for line in told.splitlines() if line.startswith("embed "))
     tokens = float(re.search(r"100,000,000 chunks × ([\d,]+) tokens", told)[1])

@@ -16,7 +16,7 @@ from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page, trial
-from nextlong.report.plan.page import Asked
+from nextlong.report.plan.page import Scenario
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
@@ -31,7 +31,7 @@ def state_of(row):
 def test_the_destination_is_named_and_left_alone(recipe, tmp_path):
     recipe, there = recipe_in(tmp_path, CHEAP), tmp_path / "there"
     asked = recipe.model_copy(update={"export": recipe.export.model_copy(update={"push": str(there)})})
-    assert f"the files are put to {there}, too (export.push)" in written(asked)
+    assert f"the exported files are also copied to {there} (export.push)" in written(asked)
     assert not there.exists()
     assert "export.push" not in written(recipe)
 
@@ -41,7 +41,7 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
     (summary,), rows = shown(recipe)
     assert sorted(tmp_path.rglob("*")) == before
     assert summary.startswith("80 documents, 0.0 MB of text, ")
-    assert summary.endswith(" characters per token; method nextlong; 1 workers")
+    assert summary.endswith(" characters per token; method nextlong; 1 worker")
     *steps, whole = rows
     assert [row[0] for row in steps] == STEPS
     assert {state_of(row) for row in steps} == {"to do"}
@@ -51,12 +51,12 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
 
 
 def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
-    warning = "no sequence can be made: compose.target_tokens=1,000,000, but all documents together are"
+    warning = "the corpus is too small: compose.target_tokens=1,000,000, but all documents together have"
     too_long = recipe_in(tmp_path, "compose.target_tokens=1000000")
     with pytest.raises(CorpusError, match=warning):  # as a run does
         shown(too_long)
     file = io.StringIO()
-    page.show(too_long, Console(file=file, width=400), Asked(chunks=100))
+    page.show(too_long, Console(file=file, width=400), Scenario(chunks=100))
     assert warning in file.getvalue()
 
 
@@ -69,11 +69,11 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(rec
     for share, is_enough in ((0.97, True), (1.03, False)):
         asked = recipe_in(tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}")
         if is_enough:
-            assert "no sequence can be made" not in written(asked)
+            assert "the corpus is too small" not in written(asked)
             continue
-        with pytest.raises(CorpusError, match="no sequence can be made"):
+        with pytest.raises(CorpusError, match="the corpus is too small"):
             shown(asked)
-        with pytest.raises(CorpusError, match="no sequence can be made"):
+        with pytest.raises(CorpusError, match="the corpus is too small"):
             pipeline.run(asked)
 
 
@@ -89,7 +89,7 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind)
     recipe = recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}")
     said = written(recipe)
     assert "ingest would stop the run: about " in said
-    share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
+    share = float(re.search(r"about ([\d.]+)% of the records would be rejected \(broken JSON\)", said)[1])
     assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
     cure = re.search(r"set (ingest\.max_reject_share=[\d.]+) in the recipe", said)[1]
     assert "would stop" not in written(recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}", cure))
@@ -99,7 +99,7 @@ def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tmp_path)
     (tmp_path / "d.jsonl").write_text('{"text": " "}\n' * 20)
     sources = json.dumps([{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")])
     said = written(recipe_in(tmp_path, CHEAP, f"ingest.sources={sources}"))
-    assert "about 20.00% of the records cannot be used (empty)" in said
+    assert "about 20.00% of the records would be rejected (empty)" in said
     assert "set ingest.max_reject_share=0.2" in said
 
 
@@ -214,7 +214,7 @@ def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):
 
 def test_a_cap_is_told(recipe, tmp_path):
     (summary,), _ = shown(recipe_in(tmp_path, CHEAP, "ingest.sources.0.max_documents=10"))
-    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 stay, ")
+    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 are kept, ")
 
 
 def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):

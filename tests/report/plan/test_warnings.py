@@ -1,6 +1,7 @@
 """What a plan warns of: what the run would, and what does not fit."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +10,13 @@ from nextlong import pipeline
 from nextlong.corpus import look
 from nextlong.errors import CorpusError
 from nextlong.report.plan import page
-from nextlong.report.plan.page import Asked
+from nextlong.report.plan.page import Scenario
 from nextlong.runs import warnings as run_warnings
 from planned import recipe_in, written
 
 
 def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_warnings, "STAND_IN_TOKENS", 512)
+    monkeypatch.setattr(run_warnings, "THRESHOLDS", replace(run_warnings.THRESHOLDS, stand_in_tokens=512))
     told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
     assert (
         "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), not compatible with any pretrained model"
@@ -24,7 +25,7 @@ def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
     assert "[stand-in-tokenizer]" in told
     assert re.search(r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few", told)
     assert (
-        "text that is repeated so often is learned better than the rest, and later uses teach less; add documents, make"
+        "text that is repeated this often is learned better than the rest, and later uses teach less; add documents, make"
         in told
     )
 
@@ -36,7 +37,7 @@ def test_only_text_that_is_used_hundreds_of_times_is_said_to_be_memorized(recipe
 
 
 def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
-    told = written(recipe_in(tmp_path, "compose.target_tokens=512"), Asked(chunks=1e8))
+    told = written(recipe_in(tmp_path, "compose.target_tokens=512"), Scenario(chunks=1e8))
     assert "[small-corpus]" not in told
     assert "[heavy-reuse]" not in told
     assert "[stand-in-tokenizer]" not in told
@@ -46,10 +47,10 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     """Of 80 texts 17 are longer than 256 characters, of those with at least four chunks all."""
     asked = recipe_in(tmp_path, "compose.target_tokens=64", "compose.min_meta_chunks=4")
     told = written(asked)
-    count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that may be extended \(", told).groups())
+    count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that can be extended \(", told).groups())
     assert documents / 2 < count <= documents < 80
     assert (
-        "are too long for compose.target_tokens=64 with negatives between their chunks, so they are dropped, "
+        "are too long for compose.target_tokens=64 with negatives between their chunks; they will be dropped, "
         "and the rest is a biased sample; raise" in told
     )
     assert "[many-dropped]" in told
@@ -61,15 +62,15 @@ def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(page.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     monkeypatch.setattr(page, "memory_bytes", lambda: 1_000_000)
     told = written(recipe_in(tmp_path, "compose.method=standard"))
-    assert "this does not fit the disk: about " in told
-    assert "this does not fit the memory: about " in told
+    assert "not enough disk space: the run writes about " in told
+    assert "not enough memory: the run needs about " in told
 
 
 def test_exact_search_of_very_many_is_warned_of(recipe, tmp_path):
     asked = recipe_in(tmp_path, "search.index=exact", "compose.sequences=all")
     for chunks, warned in ((1e3, False), (1e7, True)):
-        told = written(asked, Asked(workers=2, chunks=chunks))
-        assert ("an approximate index would pay: search.index=exact takes about" in told) is warned
+        told = written(asked, Scenario(workers=2, chunks=chunks))
+        assert ("an approximate index would be faster: search.index=exact takes about" in told) is warned
 
 
 def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned_of(recipe, tmp_path, monkeypatch):

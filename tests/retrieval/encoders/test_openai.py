@@ -159,10 +159,10 @@ def test_the_first_failed_try_is_told_once_and_again_after_a_while(server, caplo
     encoder(server, batch_size=1, max_attempts=5).encode(["a", "b", "c", "d"])
     (told,) = caplog.messages
     assert told.startswith(
-        f"encoder.model=openai:m: {server.url}/embeddings did not answer: HTTP 500: oops; trying again in 0.0 s"
+        f"encoder.model=openai:m: {server.url}/embeddings did not answer: HTTP 500: oops; retrying in 0.0 s"
     )
-    assert "up to 4 more times a request" in told
-    assert "encoder.openai.timeout_s=5 for the answer" in told
+    assert "up to 4 more times per request" in told
+    assert "encoder.openai.timeout_s=5" in told
     monkeypatch.setattr("nextlong.retrieval.encoders.openai._SILENCE_S", 0.0)
     server.script = [refusal(500, "oops")] * 2
     encoder(server).encode(["a"])
@@ -224,10 +224,10 @@ def test_gives_up_after_max_attempts_with_the_last_trouble(server):
         (refusal(401, "no key given"), r"HTTP 401: no key given; set the environment variable OPENAI_API_KEY"),
         (refusal(404, "no such model"), r"HTTP 404: no such model; check encoder.openai.base_url"),
         (refusal(400, "input is too long"), r"HTTP 400: input is too long; .*chunk.max_chars"),
-        (refusal(429, "no money", code="insufficient_quota"), r"HTTP 429: no money; the quota is used up"),
+        (refusal(429, "no money", code="insufficient_quota"), r"HTTP 429: no money; the quota is exhausted"),
         ((403, {}, b"go away"), r"HTTP 403: go away; the key in OPENAI_API_KEY"),
         ((200, {}, b"<html>hello</html>"), r"no list of embeddings .*<html>hello"),
-        ((200, {}, b'{"data": []}'), r"was sent 2 texts and answered with 0 vectors"),
+        ((200, {}, b'{"data": []}'), r"was sent 2 texts and returned 0 vectors"),
         (
             (200, {}, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 0, "embedding": [1, 2]}]}'),
             r"indices \[0, 0\]",

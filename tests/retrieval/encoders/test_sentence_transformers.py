@@ -13,12 +13,17 @@ from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
-from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import (
-    _chunks_of,
+    _task_sizes,
     try_model,
 )
 from text_shards import texts_of, write_shard
+
+
+def loaded(config, **settings):
+    return kind_of(config).load(config, **settings)
+
 
 TEXTS = [
     "The cat sleeps on the sofa. " * 40,
@@ -44,7 +49,7 @@ def config(model: str, **options: Any) -> recipe.Encoder:
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"):
-        load_encoder(config("some/model"))
+        loaded(config("some/model"))
 
 
 @pytest.mark.parametrize(
@@ -64,14 +69,14 @@ def test_a_model_takes_a_gpu_for_itself_unless_another_device_is_named(device, n
 @pytest.mark.heavy
 def test_a_gpu_that_was_named_is_never_replaced_by_a_processor(model_path):
     with pytest.raises(EncoderError, match="does not run on device='cuda:0'"):
-        load_encoder(config(model_path, device="cuda"))
+        loaded(config(model_path, device="cuda"))
 
 
 @pytest.mark.heavy
 def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     from sentence_transformers import SentenceTransformer
 
-    encoder = load_encoder(config(model_path, batch_size=2))
+    encoder = loaded(config(model_path, batch_size=2))
     vectors = encoder.encode(TEXTS)
     own = SentenceTransformer(model_path, device="cpu")
     one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
@@ -84,7 +89,7 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
 
 @pytest.mark.heavy
 def test_similar_texts_are_nearer_than_unrelated_ones(model_path):
-    vectors = load_encoder(config(model_path)).encode(TEXTS[:4])
+    vectors = loaded(config(model_path)).encode(TEXTS[:4])
     cosines = vectors @ vectors.T
     assert min(cosines[0, 1], cosines[2, 3]) > max(cosines[0, 2], cosines[0, 3], cosines[1, 2], cosines[1, 3]) + 0.2
 
@@ -92,32 +97,32 @@ def test_similar_texts_are_nearer_than_unrelated_ones(model_path):
 @pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
 def test_half_precision_stays_close(model_path, dtype):
-    exact = load_encoder(config(model_path)).encode(TEXTS)
-    near = load_encoder(config(model_path, dtype=dtype)).encode(TEXTS)
+    exact = loaded(config(model_path)).encode(TEXTS)
+    near = loaded(config(model_path, dtype=dtype)).encode(TEXTS)
     assert (exact * near).sum(axis=1).min() > 0.995
     np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
 
 
 @pytest.mark.heavy
 def test_max_tokens_cuts_the_texts(model_path):
-    cut = load_encoder(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
+    cut = loaded(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
     # [CLS], six words, [SEP]: both texts begin with the same six.
     np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
     with pytest.raises(EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"):
-        load_encoder(config(model_path, max_tokens=9999))
+        loaded(config(model_path, max_tokens=9999))
 
 
 @pytest.mark.heavy
 def test_prompt_stands_before_every_text(model_path):
-    prompted = load_encoder(config(model_path, prompt="clustering: ")).encode(["cats", "banks"])
-    plain = load_encoder(config(model_path)).encode(["clustering: cats", "clustering: banks"])
+    prompted = loaded(config(model_path, prompt="clustering: ")).encode(["cats", "banks"])
+    plain = loaded(config(model_path)).encode(["clustering: cats", "clustering: banks"])
     np.testing.assert_allclose(prompted, plain, atol=1e-5)
 
 
 @pytest.mark.heavy
 def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
-    with pytest.raises(EncoderError, match=r"task='text-matching', but .* takes no task; leave it out"):
-        load_encoder(config(model_path, task="text-matching"))
+    with pytest.raises(EncoderError, match=r"task='text-matching', but .* accepts no task; remove it"):
+        loaded(config(model_path, task="text-matching"))
 
 
 @pytest.mark.heavy
@@ -125,14 +130,14 @@ def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
 def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EncoderError, match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder"):
-        load_encoder(config(name))
+        loaded(config(name))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
-        load_encoder(config(model_path, device="cuda:99", dtype=dtype))
+        loaded(config(model_path, device="cuda:99", dtype=dtype))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +153,7 @@ def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     ],
 )
 def test_a_task_takes_half_a_minute(rate, calls, expected):
-    assert _chunks_of(rate, calls) == expected
+    assert _task_sizes(rate, calls) == expected
 
 
 @pytest.mark.heavy

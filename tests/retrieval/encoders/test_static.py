@@ -9,7 +9,12 @@ from counted import counts_of
 from nextlong import pipeline
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
-from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.retrieval.encoders.base import kind_of
+
+
+def loaded(config, **settings):
+    return kind_of(config).load(config, **settings)
+
 
 WORDS = ["tide", "gull", "harbour", "pier", "sail", "line", "text", "about"]
 
@@ -32,7 +37,7 @@ def model(tmp_path_factory):
 @pytest.mark.heavy
 def test_a_vector_is_the_mean_of_its_words_at_unit_length(model):
     folder, vectors = model
-    encoder = load_encoder(Encoder(model=f"static:{folder}"))
+    encoder = loaded(Encoder(model=f"static:{folder}"))
     text = " ".join(["tide gull"] * 600)  # longer than the library reads by default
     found = encoder.encode([text + " pier", "sail"])
     mean = 600 * vectors[1] + 600 * vectors[2] + vectors[4]
@@ -43,7 +48,7 @@ def test_a_vector_is_the_mean_of_its_words_at_unit_length(model):
 
 @pytest.mark.heavy
 def test_a_text_of_unknown_words_has_a_direction_of_its_own(model):
-    encoder = load_encoder(Encoder(model=f"static:{model[0]}"))
+    encoder = loaded(Encoder(model=f"static:{model[0]}"))
     first, again, other = encoder.encode(["§§ ¶", "§§ ¶", ""])
     assert first.tolist() == again.tolist()
     assert abs(float(first @ other)) < 0.99
@@ -66,10 +71,10 @@ def test_a_run_embeds_with_it_and_knows_a_changed_model(model, recipe_for, tmp_p
 def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
     (tmp_path / "model.safetensors").write_text("no model")
     with pytest.raises(EncoderError, match=r"encoder\.model=static:.* cannot be loaded: .*give the folder"):
-        load_encoder(Encoder(model=f"static:{tmp_path}"))
+        loaded(Encoder(model=f"static:{tmp_path}"))
 
 
 def test_without_its_package_the_cure_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "model2vec", None)
     with pytest.raises(EncoderError, match=r"pip install 'nextlong\[static\]'"):
-        load_encoder(Encoder(model="static:some/model"))
+        loaded(Encoder(model="static:some/model"))

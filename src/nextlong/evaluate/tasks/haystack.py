@@ -3,7 +3,7 @@
 Needle: one sentence at many depths; the answer must hold its words (paper App. A; Kamradt's test: docs/evaluate/needle.md).
 NoLiMa: a needle that shares no word with its question (Modarressi et al. 2025, arXiv 2502.05167): the published needles and books,
 whose licence allows noncommercial research only, or needles of ours in any haystack. BABILong: facts between the sentences of the
-haystack, and a question about them (Kuratov et al. 2024, arXiv 2406.10149): qa1 to qa5 of bAbI (Weston et al. 2015), made anew with
+haystack, and a question about them (Kuratov et al. 2024, arXiv 2406.10149): qa1 to qa5 of bAbI (Weston et al. 2015), generated with
 bAbI's words; prompts, budget and grader are those of booydar/babilong at 7a6efee. What differs: docs/evaluate/generated.md.
 """
 
@@ -14,10 +14,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.resources import files
 from itertools import pairwise, product, zip_longest
 from typing import Annotated, Any, Final, NamedTuple, NotRequired
 
 import numpy as np
+import yaml
 from annotated_types import Len
 
 from nextlong.errors import EvaluateError
@@ -32,12 +34,12 @@ def _haystack_text(data: DataFiles) -> str:
     # The essays of RULER stand in for a missing haystack.
     text = data.text(HAYSTACK) if data.source(HAYSTACK) == HAYSTACK else " ".join(essay_words(data))
     if not text.strip():
-        raise EvaluateError(f"{HAYSTACK} is empty; put a long text there")
+        raise EvaluateError(f"{HAYSTACK} is empty; write a long text to it")
     return text
 
 
 def _haystacks(request: TaskRequest, text: str, room: int, *, rounds: int = 1) -> list[str]:
-    """Return texts of `room` tokens, each behind the one before; the text is repeated as needed and tokenized once."""
+    """Return consecutive texts of `room` tokens each; the source text is repeated as needed and tokenized once."""
     # Cut to about what the rounds take, so that a library of books is not tokenized for one prompt.
     part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
     whole = " ".join([part] * -(-room * rounds // request.tokenizer.count(part)))
@@ -53,13 +55,13 @@ _BUDGET: Final = 32
 def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     """Yield one sample per depth, from the head of the text (0) to its end (100); fewer samples are spread over the depths.
 
-    Rounds beyond the first read on in the text.
+    Further rounds use the text that follows.
     """
-    before, behind = prompt_of("needle").split("{context}")
-    room = request.room - _BUDGET - request.tokenizer.count(before + _NEEDLE + behind + _PREFIX) - 2
+    before, after = prompt_of("needle").split("{context}")
+    room = request.room - _BUDGET - request.tokenizer.count(before + _NEEDLE + after + _PREFIX) - 2
     request.require("needle", tokens=room, least=1)
     count = request.samples or depths
-    # Depths in percent; a single sample is asked at the middle.
+    # Depths in percent; a single sample has its needle in the middle.
     places = np.linspace(0, 100, min(count, depths)).tolist() if count != 1 else [50.0]
     haystacks = _haystacks(request, _haystack_text(request.data), room, rounds=-(-count // depths))
     for number in range(count):
@@ -67,8 +69,8 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
         # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
         ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack)), len(haystack)]
         place = ends[bisect_right(ends, int(len(haystack) * depth / 100)) - 1]
-        prompt = before + haystack[:place] + _NEEDLE + haystack[place:] + behind
-        details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
+        prompt = before + haystack[:place] + _NEEDLE + haystack[place:] + after
+        details = {"depth": depth, "chars_before": len(before), "chars_behind": len(after + _PREFIX)}
         yield Sample(prompt, ("eat a sandwich", "Dolores Park"), _BUDGET, _PREFIX, details=details)
 
 
@@ -81,23 +83,6 @@ _NEEDLES: Final = "nolima/needle_set.json"
 _BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
 _DEPTHS: Final = 26
 _LATENT_BUDGET: Final = 192
-_NAMES: Final = ("Amara", "Bastian", "Celeste", "Dmitri", "Elowen", "Farouk", "Greta", "Hiroshi", "Ingrid", "Joaquin")
-# A needle, and what it takes to know: each question names only what the needle implies.
-_OWN: Final = (
-    ("{CHAR} has a flat above the square in front of the Sagrada Família.", "Which character lives in Spain?"),
-    ("From the bedroom of {CHAR} one hears the bell of Big Ben.", "Which character lives in England?"),
-    ("The balcony of {CHAR} looks onto the Brandenburg Gate.", "Which character lives in Germany?"),
-    ("In fact, {CHAR} rents a room beside the Colosseum.", "Which character lives in Italy?"),
-    (
-        "Every morning {CHAR} jogs around the foot of the Eiffel Tower before breakfast.",
-        "Which character lives in France?",
-    ),
-    ("The house of {CHAR} stands two streets from the Taj Mahal.", "Which character lives in India?"),
-    ("{CHAR} cannot drink milk without falling ill.", "Which character should not be offered ice cream?"),
-    ("Since a fall from a horse {CHAR} uses a wheelchair.", "Which character cannot climb the stairs of a tower?"),
-    ("{CHAR} has eaten no meat since childhood.", "Which character would refuse a beef stew?"),
-    ("For thirty years {CHAR} has repaired violins.", "Which character knows most about musical instruments?"),
-)
 _QUESTIONS, _TESTS = Annotated[dict[str, str], Len(1)], Annotated[dict[str, dict[str, Any]], Len(1)]
 _NEED_NOT: Final = {"character_set": NotRequired[list[str]], "task_template": NotRequired[str]}
 _SHAPE: Final = record(id=TEXT, needle=TEXT, questions=_QUESTIONS, tests=_TESTS, **_NEED_NOT)
@@ -128,7 +113,10 @@ def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sa
 
     The published needles in the published books, or, without books, ours in the haystack.
     """
-    needles = [_LatentNeedle(text, question, prompt_of("nolima_own"), _NAMES) for text, question in _OWN]
+    needles = [
+        _LatentNeedle(text, question, prompt_of("nolima_own"), tuple(_WORDS["names"]))
+        for text, question in _WORDS["needles"]
+    ]
     needles = list(_published_needles(request.data)) if books else needles
     texts = [request.data.text(book) for book in books] or [_haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
@@ -142,7 +130,7 @@ def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sa
     for haystack, needle, depth in placements:
         name = draw.choice(needle.names) if needle.names else ""
         sentence = needle.text.replace("{CHAR}", name)
-        # Behind the line end that is nearest to the depth: a sentence's where there are no lines.
+        # After the line end nearest to the depth, or the end of a sentence if there are no lines.
         ends = [match.end() for match in re.finditer(r"\n" if "\n" in haystack else r"[.!?]\s", haystack)]
         near = int(len(haystack) * (depth / 100))
         _, place = min((abs(end - near), end) for end in (0, *ends, len(haystack)))
@@ -162,14 +150,9 @@ def _contains(answer: str, sample: Sample) -> dict[str, float]:
 
 _WORLD_BUDGET: Final = 20
 _LEAST_TOKENS: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
-_PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
-_GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
-_PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
-_ITEMS: Final = ("apple", "football", "milk")
-_MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled to the", "went back to the")
-_TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
-_DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
-_GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
+_WORDS: Final = yaml.safe_load((files("nextlong.evaluate.tasks") / "haystack.yaml").read_text(encoding="utf-8"))
+_PEOPLE, _GIVERS, _PLACES, _ITEMS = (_WORDS[name] for name in ("people", "givers", "places", "items"))
+_MOVES, _TAKES, _DROPS, _GIVES = (_WORDS[name] for name in ("moves", "takes", "drops", "gives"))
 _STEPS: Final = {"qa1": (2, 10), "qa2": (6, 20), "qa3": (10, 40)}  # fewest and most
 _Story = tuple[list[str], str, str]  # facts in their order, question, answer
 
@@ -183,7 +166,7 @@ def _walked(draw: random.Random, name: str) -> _Story:
     been: dict[str, list[str]] = {}  # by thing, the places where it was carried, in their order
     for _ in range(draw.randint(*_STEPS[name])):
         who = draw.choice(_PEOPLE)
-        # What this person carries, and of what nobody carries that which lies where the person is.
+        # The things that this person carries, and the things at this person's place that nobody carries.
         mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
         here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
         act = 1.0 if name == "qa1" else draw.random()
@@ -246,14 +229,14 @@ def _given(draw: random.Random, name: str) -> _Story:
 
 # Each task's world, with the labels of its answers.
 _WORLDS: Final[dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]] = {
-    **dict.fromkeys(_STEPS, (_walked, _PLACES)),
-    "qa4": (_beside, _PLACES),
+    **dict.fromkeys(_STEPS, (_walked, tuple(_PLACES))),
+    "qa4": (_beside, tuple(_PLACES)),
     "qa5": (_given, tuple(one.lower() for one in (*_GIVERS, *_ITEMS))),
 }
 
 
 def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
-    """Yield questions whose facts stand at random places, in their order, between the sentences of the haystack."""
+    """Yield questions whose facts are inserted in order at random places between the sentences of the haystack."""
     make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
     draw = random.Random(f"{request.seed} {name}")
     room = request.room - _WORLD_BUDGET - request.tokenizer.count(template)
@@ -265,7 +248,7 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
         around = [*sentences[first:], *sentences[:first]]
         sample = None
         while around and (sample is None or not request.fits(sample)):
-            # As much is taken away as the facts take, then a little more where that was not enough.
+            # Remove as many sentences as the facts need, then a few more if that was not enough.
             del around[len(around) - max(1, 2 * len(facts) if sample is None else len(around) // 50) :]
             places = sorted(draw.randrange(len(around) + 1) for _ in facts)
             parts = [around[start:end] for start, end in pairwise([0, *places, len(around)])]
@@ -277,9 +260,9 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
 
 def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
     """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
-    question, said = str(sample.details["question"]).lower(), re.split(r"\.|<context>|<example>", answer.lower())[0]
+    question, first = str(sample.details["question"]).lower(), re.split(r"\.|<context>|<example>", answer.lower())[0]
     # A label that the question itself names cannot show that the model knows the answer.
-    named = {label for label in labels if label in said and label not in question}
+    named = {label for label in labels if label in first and label not in question}
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
 

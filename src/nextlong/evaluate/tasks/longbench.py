@@ -1,6 +1,6 @@
 """LongBench v2: 503 multiple-choice questions over documents of 8K to 2M words (Bai et al. 2024, arXiv 2412.15204).
 
-In:  its data.json. Out: the prompts of THUDM/LongBench at 2e00731: zero-shot, with the model's reasoning asked for first (cot), and
+In:  its data.json. Out: the prompts of THUDM/LongBench at 2e00731: zero-shot, with reasoning before the answer (cot), and
 without the document (what a model has memorized). A prompt over 120,000 tokens, or over the length, is cut in its middle, as
 there. Score: the letter of `The correct answer is (B)`; an answer without one is wrong.
 """
@@ -27,13 +27,13 @@ def _samples(request: TaskRequest, variant: str) -> Iterator[Sample]:
     """Yield the questions in the order of the file."""
     budget = 1024 if variant == "_cot" else _BUDGET
     for row in request.data.json_lines(_DATA, _SHAPE):
-        asked = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
+        fields = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
         # One pass over the template, so that braces in a document stay as they are.
-        text = prompt_of(f"longbench_0shot{variant}").format(context=row["context"].strip(), **asked)
+        text = prompt_of(f"longbench_0shot{variant}").format(context=row["context"].strip(), **fields)
         prompt, ids = _truncate_middle(request, text, budget)
         details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
         if variant == "_cot":
-            details["asked"] = asked
+            details["asked"] = fields
         yield Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
 
 
@@ -49,15 +49,15 @@ def _truncate_middle(request: TaskRequest, text: str, budget: int) -> tuple[str,
 
 
 def _conclusion(answer: str, sample: Sample) -> Sample:
-    """Return the question for the letter, behind the model's own reasoning and without the document."""
+    """Return the question for the letter, which follows the model's own reasoning, without the document."""
     prompt = prompt_of("longbench_0shot_cot_ans").format(reasoning=answer.strip(), **sample.details["asked"])
     return Sample(prompt, sample.references, _BUDGET)
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
     # As the published `extract_answer`: the stars of bold text are removed, and a letter in brackets comes first.
-    cleaned, said = answer.replace("*", ""), "The correct answer is "
-    match = re.search(rf"{said}\(([A-D])\)", cleaned) or re.search(rf"{said}([A-D])", cleaned)
+    cleaned, opening = answer.replace("*", ""), "The correct answer is "
+    match = re.search(rf"{opening}\(([A-D])\)", cleaned) or re.search(rf"{opening}([A-D])", cleaned)
     is_right = match is not None and match[1] == sample.references[0]
     return {"accuracy": float(is_right), "parsed": float(match is not None)}
 

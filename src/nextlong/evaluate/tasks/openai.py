@@ -1,8 +1,8 @@
 """MRCR and GraphWalks, two tasks that OpenAI published (April 2025, MIT); differences: docs/evaluate/generated.md.
 
-MRCR: a conversation in which the same is asked for 2, 4 or 8 times; the model must give back one of the answers (Vodrahalli et
+MRCR: a conversation with 2, 4 or 8 requests for the same thing; the model must repeat one of the answers (Vodrahalli et
 al. 2024, arXiv 2409.12640). Suite `mrcr` reads OpenAI's conversations; `mrcr-mined` makes some from a run (`--run`): the
-needles are passages of one document, and between them stand their mined hard negatives, so that it is known how alike they are.
+needles are passages of one document, separated by their mined hard negatives, whose similarity is known.
 
 GraphWalks: a breadth-first search, or a node's parents, in a directed graph that fills the context. Suite `graphwalks` makes
 graphs of any length in OpenAI's form: nodes are the first ten hex digits of MD5(0, 1, …), each with four edges to random nodes. A
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
 _NEEDLES: Final = (2, 4, 8)
 _SUBJECT_WORDS: Final = 12
-_LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
+_LEAST_CHARS: Final = 100  # of a needle: a model can repeat a heading alone without comparing needles
 _MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
 _ORDINALS: Final = ("1st", "2nd", "3rd", *(f"{number}th" for number in range(4, 1 + max(_NEEDLES))))
 # The prompt is a conversation, as JSON.
@@ -76,25 +76,25 @@ def _passages(sequence: RunSequence) -> Iterator[_Passage]:
 
 
 def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
-    """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
+    """Yield a conversation for each sequence of a run with that many meta-chunks, in random order."""
     from nextlong.runs import run as opened
 
-    assert request.run is not None, "it is asked for before a model is loaded"
+    assert request.run is not None, "checked before a model is loaded"
     run = opened.Run(request.run)
     draw = random.Random(f"{request.seed} {needles}")
-    # Sequences in random order: each conversation takes its filler from those behind it, then from those before.
+    # Sequences in random order: each conversation takes its filler from the sequences after it, then from those before it.
     numbers = list(range(len(run)))
     draw.shuffle(numbers)
-    found = False
+    has_conversation = False
     for place, number in enumerate(numbers):
         own = list(_passages(run.sequence(number)))
         metas = [one for one in own if one.role == "meta" and len(one.text) >= _LEAST_CHARS][:needles]
         if len(metas) == needles:
-            found = True
+            has_conversation = True
             rest = (_passages(run.sequence(other)) for other in numbers[place + 1 :] + numbers[:place])
             others = chain(own, chain.from_iterable(rest))
             yield _mined_conversation(request, metas, (one for one in others if one.role == "negative"), draw)
-    if not found:
+    if not has_conversation:
         raise EvaluateError(
             f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks of {_LEAST_CHARS} characters; "
             "leave the task out"
@@ -116,7 +116,7 @@ def _mined_conversation(
     fixed = request.tokenizer.count(answer) + 16 + request.tokenizer.count(question) + 64
     left = request.room - fixed - sum(map(tokens, metas))
     # Each needle with the distractors that follow it.
-    behind: list[list[_Passage]] = [[one] for one in metas]
+    blocks: list[list[_Passage]] = [[one] for one in metas]
     taken, misses = {one.text for one in metas}, 0
     for one in distractors:
         if one.text in taken or one.subject.lower() == subject.lower():
@@ -124,21 +124,21 @@ def _mined_conversation(
         taken.add(one.text)
         if (size := tokens(one)) <= left:
             left -= size
-            # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
-            behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
+            # A hard negative follows its own needle; the filler of other sequences follows a random one.
+            blocks[groups.index(one.group) if one.group in groups else draw.randrange(len(blocks))].append(one)
         elif (misses := misses + 1) > _MISSES:
             break
     turns: list[tuple[str, str]] = []
-    for one in chain.from_iterable(behind):
+    for one in chain.from_iterable(blocks):
         turns += [("user", f"Write a passage about {one.subject}."), ("assistant", one.text)]
     return _conversation(request, [*turns, ("user", question)], answer, mark)
 
 
 def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
-    """Return the likeness to the right answer; 0 where the answer does not begin with the random string."""
+    """Return the similarity to the right answer; 0 if the answer does not begin with the random string."""
     mark, (right,) = str(sample.details["mark"]), sample.references
-    said, right = answer.removeprefix(mark), right.removeprefix(mark)
-    return {"sequence_match": SequenceMatcher(None, said, right).ratio() if answer.startswith(mark) else 0.0}
+    answered, right = answer.removeprefix(mark), right.removeprefix(mark)
+    return {"sequence_match": SequenceMatcher(None, answered, right).ratio() if answer.startswith(mark) else 0.0}
 
 
 _GRAPH_FILES: Final = ("graphwalks/graphwalks_128k_and_shorter.parquet", "graphwalks/graphwalks_256k_to_1mil.parquet")
@@ -203,12 +203,12 @@ def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None
 
 def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
     """Return the F1 of the nodes in the last line; 0 without one, 1 where the answer and the truth are both empty."""
-    found = re.search(r"Final Answer: ?\[(.*)\]", answer.split("\n")[-1])
-    if found is None:
+    final = re.search(r"Final Answer: ?\[(.*)\]", answer.split("\n")[-1])
+    if final is None:
         return {"f1": 0.0, "exact_match": 0.0}
-    said, truth = {name.strip() for name in found[1].split(",") if name.strip()}, set(sample.references)
-    f1 = 2 * len(said & truth) / (len(said) + len(truth)) if said or truth else 1.0
-    return {"f1": f1, "exact_match": float(said == truth)}
+    named, truth = {name.strip() for name in final[1].split(",") if name.strip()}, set(sample.references)
+    f1 = 2 * len(named & truth) / (len(named) + len(truth)) if named or truth else 1.0
+    return {"f1": f1, "exact_match": float(named == truth)}
 
 
 _mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score)

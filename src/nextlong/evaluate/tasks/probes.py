@@ -51,14 +51,14 @@ class _ChunkLoss(NamedTuple):
     tokens: int
     distance: int  # tokens from the end of the nearest earlier meta-chunk
     earlier: int  # how many meta-chunks there are before it
-    # Mean losses in nats per token: behind these, behind other text in their place, and without.
+    # Mean losses in nats per token: after these, after other text in their place, and without them.
     with_earlier: float
     replaced_earlier: float
     without_earlier: float
 
 
 def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
-    """Raise EvaluateError for a model with another tokenizer than the run's, RunError for a run that is none."""
+    """Raise EvaluateError for a model with another tokenizer than the run's, RunError for a folder that is not a run."""
     from nextlong.runs import run as opened
 
     assert run_dir is not None, "checked before a model is loaded"
@@ -72,7 +72,7 @@ def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
 
 
 def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Measure the sequences of a run, as many as there are samples."""
+    """Measure the first sequences of a run, one per sample."""
     from nextlong.methods.base import described
     from nextlong.runs import run as opened
 
@@ -114,7 +114,7 @@ def _summary(losses: Sequence[_ChunkLoss]) -> Json:
 
 
 def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> _Ids:
-    """Return the tokens of the meta-chunks of the next sequence of another document; none where there is no such sequence."""
+    """Return the tokens of the meta-chunks of the next sequence of another document; empty if there is no such sequence."""
     own = {span.doc_id for span in sequence.spans if span.role == "meta"}
     for other in others:
         if spans := [span for span in other.spans if span.role == "meta" and span.doc_id not in own]:
@@ -123,7 +123,7 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> _Ids:
 
 
 def _chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: _Ids) -> Iterator[_ChunkLoss]:
-    """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, stands for the earlier ones."""
+    """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, replaces the earlier ones."""
     ids = np.asarray(sequence.input_ids, np.int64)
     # Those that touch are one: between them there is no distance. The first token of a sequence has no loss.
     meta_spans: list[tuple[int, int]] = []
@@ -149,7 +149,7 @@ def _chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: _I
     for number, ((start, end), other, without) in enumerate(zip(meta_spans, replaced, alone, strict=True)):
         if number:
             distance = start - meta_spans[number - 1][1]
-            # The loss of token t stands at t - 1.
+            # Index t - 1 holds the loss of token t.
             losses = (float(one.mean()) for one in (whole[start - 1 : end - 1], other, without))
             yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
@@ -157,14 +157,14 @@ def _chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: _I
 def _read(
     model: HuggingFaceModel, ids: list[int], cache: DynamicCache, *, following: int | None = None
 ) -> NDArray[np.float32]:
-    """Read ids behind a cache; return the loss of what follows each: of the next id, of `following` behind the last (else 0)."""
+    """Read ids after a cache; return the loss of the token after each: the next id, or `following` after the last (else 0)."""
     torch, losses, step = required("torch"), [], model.chunk_tokens
     targets = [*ids[1:], -100 if following is None else following]
     for first in range(0, len(ids), step):
-        chunk, wanted = (torch.tensor(one[first : first + step], device=model.device) for one in (ids, targets))
+        chunk, labels = (torch.tensor(one[first : first + step], device=model.device) for one in (ids, targets))
         with torch.inference_mode():
             logits = model.model(input_ids=chunk[None], past_key_values=cache, use_cache=True).logits[0].float()
-        loss = torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100)
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=-100)
         losses.append(loss.cpu().numpy())
     return np.concatenate(losses)
 
@@ -172,20 +172,20 @@ def _read(
 def _behind_others(
     model: HuggingFaceModel, ids: _Ids, meta_spans: Sequence[tuple[int, int]], stand_in: _Ids | None
 ) -> Iterator[NDArray[np.float32]]:
-    """Yield each meta-chunk's token losses behind all that stands before it, the earlier meta-chunks replaced or left out.
+    """Yield each meta-chunk's token losses after everything before it, with earlier meta-chunks replaced or left out.
 
     `stand_in`, shape (tokens,), gives the ids for their places; None leaves them out.
     """
     cache = required("transformers").DynamicCache(config=model.config)
-    read, behind = 0, np.empty(0, np.int64)
+    read, replacement = 0, np.empty(0, np.int64)
     for start, end in meta_spans:
-        # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
-        between, chunk = [*behind.tolist(), *ids[read:start].tolist()], ids[start:end].tolist()
+        # `between` is never empty: adjacent chunks are joined, and a chunk at the head begins after its first token.
+        between, chunk = [*replacement.tolist(), *ids[read:start].tolist()], ids[start:end].tolist()
         # The first token of a chunk is predicted by the last one before it, so its loss comes from that reading.
         last_loss = _read(model, between, cache, following=chunk[0])[-1:]
         inside = _read(model, chunk, cache)[:-1]
         cache.crop(-len(chunk))
-        read, behind = end, behind if stand_in is None else stand_in[start:end]
+        read, replacement = end, replacement if stand_in is None else stand_in[start:end]
         yield np.concatenate([last_loss, inside])
 
 
@@ -208,11 +208,11 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
         if sample is None:
             continue
         ids, text = model.prompts.ids(sample), sample.text
-        # Details count the characters before and behind the story: instruction and examples, question.
-        before, behind = (int(sample.details[name]) for name in ("chars_before", "chars_behind"))
-        # The context is the tokens [first, last): behind BOS and the instruction, before the question.
+        # Details count the characters before the story (instruction, examples) and after it (question).
+        before, after = (int(sample.details[name]) for name in ("chars_before", "chars_behind"))
+        # The context is the tokens [first, last): after BOS and the instruction, before the question.
         first = len(model.tokenizer.prefix) + model.tokenizer.count(text[:before])
-        last = len(ids) - (model.tokenizer.count(text[len(text) - behind :]) if behind else 0)
+        last = len(ids) - (model.tokenizer.count(text[len(text) - after :]) if after else 0)
         rows.append(_shares(_attention_of(model, ids), first, last))
         request.advance(1)
     if not rows:
@@ -308,8 +308,8 @@ def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
         if f"{metric},none" in values
     }
     # A string of 1 and 0 for each task: right or wrong by acc, the metric of the paper.
-    found = evaluated["samples"].items()
-    answers = {task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in found}
+    by_task = evaluated["samples"].items()
+    answers = {task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in by_task}
     average = of_answers(answers)
     return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
@@ -336,8 +336,8 @@ TASKS: Final = (
         check_model=_check_run,
         columns=_LOSSES | _GAINS,
         rows=_rows,
-        about="Loss of meta-chunks in nats per token, by the distance to the nearest earlier meta-chunk: behind the earlier "
-        "meta-chunks, behind other text of their length, and without them. Gain: of the first over the second, with its "
+        about="Loss of meta-chunks in nats per token, by the distance to the nearest earlier meta-chunk: after the earlier "
+        "meta-chunks, after other text of the same length, and without them. Gain: of the first over the second, with its "
         "bootstrap 95 % interval over sequences, and over the third, whose context is shorter.",
     ),
     Probe(

@@ -64,7 +64,7 @@ class _Hyphenated:
     """
 
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
-        # Of each group its stem and what follows it in its words; groups without a second stem share the list of nouns.
+        # Each group has a stem and the endings of its words; groups without a second stem share the list of nouns.
         self._groups: list[tuple[str, list[str]]] = []
         shared = sorted(set(nouns))
         for stem in sorted({f"{adjective}-" for adjective in adjectives}):
@@ -73,7 +73,7 @@ class _Hyphenated:
                 self._groups[-1] = (first, sorted({*self._groups[-1][1], *more}))
             else:
                 self._groups.append((stem, shared))
-        self._ends = list(accumulate(len(ends) for _, ends in self._groups))  # the index behind each group's last word
+        self._ends = list(accumulate(len(ends) for _, ends in self._groups))  # the index after each group's last word
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -128,7 +128,7 @@ def _fitting(
 _NOISE: Final = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 _DEPTHS: Final = [int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))]
 _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
-# The prompt and the beginning of the answer, where several values are asked for, and where it is one.
+# The prompt and the beginning of the answer, for several values and for one.
 _ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
 _MANY, _ONE = (prompt_of("ruler_niah_many"), _ASKED + "are"), (prompt_of("ruler_niah_one"), _ASKED + "is")
 _hyphenated = cache(lambda: _Hyphenated(_wonderwords("adjective"), _wonderwords("noun")))  # RULER's keys
@@ -202,7 +202,7 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
     return Sample(text, answers, 128, prefix.format(kind=kind, query=query))
 
 
-# Variable tracking: every variable that has a value is asked for, behind one worked example.
+# Variable tracking: the question asks for every variable that has a value, after one worked example.
 
 _HOPS: Final = 4
 _EXAMPLE_TOKENS, _EXAMPLE_VALUE = 500, "12345"
@@ -235,7 +235,7 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
         prompt = prompt_of("ruler_vt").format(context="\n".join(lines).replace(". \n", ".\n"), value=value)
         return Sample(prompt, tuple(names), 0 if is_example else 30, _TRACKED.format(count=_HOPS + 1, value=value))
 
-    # The worked example: a short question of the same form with its answer behind it, made once for all samples.
+    # The worked example: a short question of the same form followed by its answer, made once for all samples.
     short, worked = replace(request, length=_EXAMPLE_TOKENS), partial(build, is_example=True)
     size = _largest(short, worked, step=5)
     shown = next(_fitting(short, lambda _, used: worked(used), size=size, step=5)) or worked(5)
@@ -255,7 +255,7 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     return _fitting(request, with_example, size=size, step=step)
 
 
-# Common words: a numbered list in which ten words occur ten times as often as the rest, behind one worked example.
+# Common words: a numbered list in which ten words occur ten times as often as the rest, after one worked example.
 
 _ENGLISH_WORDS: Final = "ruler/english_words.json"
 _COMMON = _WORD_STEP = 10
@@ -299,7 +299,7 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     return _fitting(request, lambda _, used: build(used), size=size, step=_WORD_STEP)
 
 
-# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent behind the dots are asked for.
+# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent ones but the dots are the answer.
 
 _ALPHA, _LETTERS, _CODED_BUDGET = 2.0, 6, 50
 _DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
@@ -412,7 +412,7 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
             return None
         text, answers, gold, related = questions[index]
         missing, known = size - len(gold), [*gold, *related]
-        # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
+        # After the documents that hold the answer come those of the same article, then any others, as NVIDIA's script does.
         if size >= len(documents):
             numbers = [number % len(documents) for number in range(size)]
         elif missing > len(related):

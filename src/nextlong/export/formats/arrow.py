@@ -1,8 +1,8 @@
-"""Arrow: a folder that `datasets.load_from_disk` maps into memory, with the columns of the Parquet files.
+"""Arrow: a folder that `datasets.load_from_disk` memory-maps, with the columns of the Parquet files.
 
-Files: `data-00000-of-00008.arrow` (Arrow stream format) per shard, and `dataset_info.json` and `state.json`, as
-`save_to_disk` of the `datasets` library writes them. That library saves a finished table from one process and copies
-it first; here shards are written in parallel, block by block, and the core needs no `datasets`.
+Files: `data-00000-of-00008.arrow` (Arrow stream format) for each shard, and `dataset_info.json` and `state.json`, as
+`save_to_disk` of the `datasets` library writes them. That library copies a complete table and saves it from one process;
+here shards are written in parallel, block by block, and the core does not need `datasets`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nextlong.text import Json
 
 
 class _ArrowShard(ShardResult):
-    """A shard, its file, the hash of its content, and the columns that padding added."""
+    """A shard: its file, the hash of its content, and the columns that padding added."""
 
     file: str
     xxh3: str
@@ -58,7 +58,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
 
 
 def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
-    """Write `dataset_info.json` (the columns) and `state.json` (the files), with the hash that keys the caches of `datasets`."""
+    """Write `dataset_info.json` (columns) and `state.json` (files, and the hash by which `datasets` keys its caches)."""
     features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     fingerprint = xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode())

@@ -1,16 +1,16 @@
-"""Format: how rows are written to files and read again; each format is declared in a module of this folder.
+"""The contract of an output format: how rows are written to files and read back.
 
-In:  blocks of rows (`Resolved`). Out: the files of one shard, and once all shards are written the files beside them.
+In:  blocks of rows (`Resolved`). Out: the files of one shard and, once all shards are written, the files beside them.
 
-A module declares its format as FORMAT and the format has the module's name; a variant that differs in columns or options
-is declared beside it (FORMAT_PROLONG in mds.py). Another package brings one by an entry point of the group
-`nextlong.formats`, whose name recipes use. Everything specific to a format is declared here: the keys it accepts, the
-rows it gets, its size for estimates, its text on cards and its reader. No other code branches on a format's name.
+A module declares its format as FORMAT, with the name of the module; variants that differ in columns or options are declared
+in the same module (FORMAT_PROLONG in mds.py). Another package adds one by an entry point of the group `nextlong.formats`,
+whose name recipes use. Everything specific to a format is declared here: the keys that it accepts, the rows that it gets,
+its size for estimates, its text on cards and its reader. No other code checks the name of a format.
 
 Formats with columns write tables (`to_table`); ids and offsets are not copied unless documents are padded. `seq_lengths`
-(named as TRL names it) are the lengths of synthesised documents, never of chunks. With `export.pad_documents_to` each
-document is followed by padding up to a multiple of that many tokens (2 · the ranks of context parallelism):
-`seq_lengths` stay the true lengths, `seq_lengths_padded` include the padding, and `labels` mask it.
+(TRL's name) are the lengths of synthesised documents, never of chunks. With `export.pad_documents_to`, each document is
+padded to a multiple of that many tokens (2 · the context-parallel ranks): `seq_lengths` remain the true lengths,
+`seq_lengths_padded` include the padding, and `labels` mask it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
-_PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # that `export.pad_documents_to` adds
+_PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # added by `export.pad_documents_to`
 
-# What a reader raises for a file that is missing, truncated or of another shape; its message names the file.
+# The exceptions of readers for a missing, truncated or invalid file; the message names the file.
 UNREADABLE: Final = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, struct.error),
     *(pa.ArrowException, zstandard.ZstdError),
@@ -45,8 +45,8 @@ UNREADABLE: Final = (
 class Options:
     """The settings of shard number `shard` of `shards`.
 
-    `keys` are the keys of `export` that the format accepts, `compression` in the format's own words. `vocab_size` is
-    one more than the highest id. `token_id` looks up a token by its name and raises a user error if there is none.
+    `keys` are the keys of `export` that the format accepts, with `compression` in the format's own terms. `vocab_size` is one
+    more than the highest id. `token_id` returns the id of a token by its name, and raises a TokenizerError if there is none.
     """
 
     keys: Mapping[str, Any]
@@ -62,8 +62,8 @@ class Options:
 class LoadingCode(NamedTuple):
     """Python code that loads an export: an import, an expression for its rows, and an expression to print.
 
-    {place} is the path of the files, {split} the name of the split in quotes, {tokens} the length of a sequence, {vocabulary} one
-    more than the highest id, {uint} the NumPy type that this needs, {eos} the id of the EOS token.
+    {place} is the path of the files, {split} the quoted name of the split, {tokens} the length of a sequence, {vocabulary} one
+    more than the highest id, {uint} the NumPy type for it, {eos} the id of the EOS token.
     """
 
     package: str
@@ -72,7 +72,7 @@ class LoadingCode(NamedTuple):
 
 
 class RowSizes(NamedTuple):
-    """The sizes of rows before they are looked up, shape (rows,): tokens, documents and domain."""
+    """The sizes of rows before they are resolved, shape (rows,): tokens, documents and domain."""
 
     tokens: NDArray[np.int64]
     documents: NDArray[np.int64]
@@ -81,24 +81,24 @@ class RowSizes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A format.
+    """An output format.
 
-    Files: `suffixes` end the names of the files that hold rows. `write(stem, blocks, options)` writes those of one shard
-    and returns its `result`; `close(folder, results)` writes the files beside them. `read(folder, names)` yields each row
-    of these files in order, or each document where that is the `unit`, as a mapping: columns named as in Parquet, besides
+    Files: `suffixes` are those of the files that hold rows. `write(stem, blocks, options)` writes the files of one shard and
+    returns its `result`; `close(folder, results)` writes the files for all shards. `read(folder, names)` yields each row of
+    these files in order (each document if the `unit` is documents) as a mapping: columns named as in Parquet, besides
     `indices` and `text`; `spans` has one list per field. It raises one of UNREADABLE for files that contradict each other.
     Files of a format without `read` are verified by their hashes alone.
 
-    Rows: `wanted` is what the format needs besides token ids and boundaries: the source of each row, the spans, or the
-    spans with their texts. `extra_tokens` are added to `compose.target_tokens`; `eos` says whether each document must end
-    in EOS; `no_packing` says why a row may hold only one sequence, and is empty where it may hold several.
+    Rows: `wanted` is what the format needs besides token ids and boundaries: the source of each row, the spans, or the spans
+    with their texts. `extra_tokens` are added to `compose.target_tokens`; `eos` is whether each document must end in EOS;
+    `no_packing` is the reason why a row may hold only one sequence, empty if it may hold several.
 
-    Keys: `keys` of `export` that it accepts, and the `compressions`, of which `auto` means the first. A file holds
-    `auto_shard_mb` MB of ids (None: depends on the total), never more than `most_shard_mb`; `shard_rows` divides rows into
-    files by the format's own rule.
+    Keys: the `keys` of `export` that it accepts, and its `compressions`, of which `auto` means the first. A file holds
+    `auto_shard_mb` MB of ids (None: depends on the total), at most `most_shard_mb`; `shard_rows` divides rows into files by
+    the format's own rule.
 
-    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader is
-    given; `hub` says whether the Hugging Face hub loads it; `bytes_per_token(compression, characters per token)`.
+    Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader gets;
+    `hub` is whether the Hugging Face Hub loads it; `bytes_per_token(compression, characters per token)`.
     """
 
     name: str
@@ -126,9 +126,9 @@ class Format:
 
 
 def format_of(name: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Format:
-    """Return a format by its name, with the columns that it has under these `keys` of `export`.
+    """Return a format by its name, with its columns under the given `keys` of `export`.
 
-    Raises KeyError for an unknown name, PluginError if another package's object is not a Format.
+    Raises KeyError for an unknown name, PluginError if another package registered something else.
     """
     made = FORMATS.load(name, Format)
     is_padded = keys.get("pad_documents_to") and "pad_documents_to" in made.keys
@@ -136,10 +136,10 @@ def format_of(name: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Form
 
 
 def check_index(index: str, listed: Sequence[str], files: Sequence[str]) -> None:
-    """Raise ValueError unless the file `index` lists exactly `files`, in their order."""
+    """Raise ValueError unless the index file lists exactly `files`, in their order."""
     if list(listed) != list(files):
         wrong = next((pair for pair in zip(listed, files, strict=False) if pair[0] != pair[1]), None)
-        what = f"{wrong[0]} in the place of {wrong[1]}" if wrong else f"{len(listed)} files, there are {len(files)}"
+        what = f"{wrong[0]} in place of {wrong[1]}" if wrong else f"{len(listed)} files, but there are {len(files)}"
         raise ValueError(f"{index} names {what}")
 
 
@@ -158,7 +158,7 @@ _ARRAYS: Final = frozenset({"input_ids", "attention_mask", "labels"})
 
 
 def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Table:
-    """Return columns of a block, padded where `options` ask for it."""
+    """Return a table with the given columns of a block, padded if `options` request it."""
     room = block.document_lengths  # (D,) the tokens that each document occupies
     if multiple := options.keys.get("pad_documents_to"):
         lengths = block.document_lengths.astype(np.int64)
@@ -168,7 +168,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         ids = np.full(padded.sum(), options.eos_id or 0, np.int32)
         ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
         token_offsets = np.append(0, np.cumsum(padded))[block.document_offsets]
-        # Spans move with their document; places count the tokens of all rows.
+        # Spans move with their documents; `places` count the tokens of all rows.
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
         places = block.token_offsets[row_of_span] + block.token_starts
         document = np.searchsorted(starts, places, side="right") - 1
@@ -180,7 +180,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch: columns with one value per token as arrays, spans as one list per field."""
+    """Yield the rows of a batch: columns with a value per token as arrays, spans as one list per field."""
 
     def plain(name: str, value: Any) -> Any:
         if name in _ARRAYS:
@@ -201,7 +201,7 @@ def span_columns(block: Resolved) -> list[pa.Array]:
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the ids, (S,), with -100 at padding and at the first token of each document, which no context predicts."""
+    """Return the ids, (S,), with -100 at padding and at the first token of each document, which has no context."""
     labels = block.input_ids.copy()
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED
@@ -221,11 +221,11 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "attention_mask": pa.list_(pa.int8()),
     **dict.fromkeys(_PADDED_COLUMNS, pa.list_(pa.int32())),
 }
-COLUMNS: Final = tuple(_TYPES)[:7]  # of formats that keep everything
+COLUMNS: Final = tuple(_TYPES)[:7]  # of formats with all data
 
 
 def _column(name: str, block: Resolved, room: NDArray[np.int32]) -> pa.Array:
-    """Return a column of a block whose documents occupy `room` tokens, shape (D,): their lengths, or more where it is padded."""
+    """Return a column of a block; `room`, (D,), has the tokens that each document occupies, including padding."""
     match name:
         case "sequence_id" | "method" | "domain":
             return pa.array(getattr(block, f"{name}s"), pa.string())
@@ -247,6 +247,6 @@ def _column(name: str, block: Resolved, room: NDArray[np.int32]) -> pa.Array:
 
 
 def schema_of(columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})) -> pa.Schema:
-    """Return the schema of these columns, and of those that `export.pad_documents_to` adds if it is among `keys`."""
+    """Return the schema of the columns, and of those that `export.pad_documents_to` adds if `keys` contain it."""
     added = _PADDED_COLUMNS if keys.get("pad_documents_to") else ()
     return pa.schema([(name, _TYPES[name]) for name in (*columns, *added)])

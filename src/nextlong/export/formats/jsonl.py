@@ -1,4 +1,4 @@
-"""JSONL: one object per sequence, with its text and the spans that tile it, for anything that reads JSON."""
+"""JSONL: one object per sequence, with its text and the spans that tile it, for any reader of JSON."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""MDS: the shards and the index of MosaicML streaming, for ProLong, its forks and every reader of a `StreamingDataset`.
+"""MDS: the shards and index of MosaicML streaming, for ProLong, its forks and any reader of a `StreamingDataset`.
 
-Files: `shard.00000.mds` (`.mds.zstd` where compressed) per shard and one `index.json`, byte for byte what streaming's
-own `MDSWriter` makes of the same rows, columns and options. That library pins an old NumPy and is not needed.
+Files: `shard.00000.mds` (`.mds.zstd` if compressed) for each shard and one `index.json`, byte-identical to what `MDSWriter`
+of streaming writes for the same rows, columns and options. That library pins an old NumPy and is not needed.
 
-A shard is the number of its samples (uint32), the offset of each sample and of the end (uint32), a JSON header, then
-the samples; a sample is the sizes (uint32) of its columns of no fixed size, then its columns in the order of their
-names. `_shard_sizes` computes from lengths alone which rows belong to which shard, so that shards can be written in
+A shard consists of the number of its samples (uint32), the offset of each sample and of the end (uint32), a JSON header,
+and the samples. A sample consists of the sizes (uint32) of its columns of variable size, and its columns in the order of
+their names. `_shard_sizes` computes from lengths alone which rows are in which shard, so that shards are written in
 parallel.
 """
 
@@ -30,28 +30,28 @@ from nextlong.export.formats.base import Format, LoadingCode, Options, RowSizes,
 
 _COLUMNS: Final = {"domain": "str", "indices": "ndarray:uint32", "input_ids": "ndarray:uint32", "length": "int"}
 _LENGTH_BYTES: Final = 8
-_SIZES_BYTES: Final = 4 * 3  # of the three columns of no fixed size
+_SIZES_BYTES: Final = 4 * 3  # of the three columns of variable size
 _UINT32_BYTES: Final = 4
 _MOST_BYTES: Final = 2**32 - 1
 _ZSTD_LEVEL: Final = 3
 
 
 class _MdsShard(ShardResult):
-    """A shard and its entry in the index."""
+    """A shard: its entry in the index."""
 
     entry: dict[str, JsonValue]
 
 
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
-    """Write one shard beside `out`, held in memory until it is complete; `_shard_sizes` says which rows it must hold."""
+    """Write one shard beside `out`; it is held in memory until complete. Its rows are those of `_shard_sizes`."""
     samples = [sample for block in rows for sample in _samples(block)]
     header = json.dumps(_config(options), sort_keys=True).encode()
-    # Where each sample begins in the shard, and the last ends, shape (samples + 1,).
+    # (samples + 1,): where each sample begins in the shard, and the end of the last.
     offsets = np.cumsum([0, *(sum(map(len, sample)) for sample in samples)])
     offsets += _UINT32_BYTES * (len(samples) + 2) + len(header)
     if offsets[-1] > _MOST_BYTES:
         raise ExportError(
-            f"an MDS shard of {offsets[-1]:,} bytes is more than its offsets can count ({_MOST_BYTES:,}); lower "
+            f"an MDS shard of {offsets[-1]:,} bytes exceeds its 32-bit offsets ({_MOST_BYTES:,}); lower "
             "export.shard_mb, or export.pack"
         )
     count = np.uint32(len(samples)).tobytes()
@@ -60,7 +60,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     entry = {"samples": len(samples), "zip_data": None, **_config(options)}
     entry["raw_data"] = {"basename": name, "bytes": sum(map(len, pieces)), "hashes": {}}
     if options.keys["compression"] == "zstd":
-        # MDSWriter compresses with worker threads: even one of them gives other bytes than none.
+        # MDSWriter compresses with worker threads, and even one of them gives other bytes than none.
         pieces = [zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(b"".join(pieces))]
         name = f"{name}.zstd"
         entry["zip_data"] = {"basename": name, "bytes": len(pieces[0]), "hashes": {}}
@@ -70,16 +70,16 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
 
 
 def _close(folder: Path, shards: Sequence[_MdsShard]) -> None:
-    """Write `index.json` from what `write` returned for each shard, in their order."""
+    """Write `index.json` from the results of `write`, in the order of the shards."""
     index = {"version": 2, "shards": [shard.entry for shard in shards]}
     (folder / "index.json").write_text(json.dumps(index, sort_keys=True), encoding="ascii")
 
 
 def _shard_sizes(rows: RowSizes, options: Options) -> list[int]:
-    """Return how many rows each shard holds, by the rule of `MDSWriter`.
+    """Return the number of rows of each shard, by the rule of `MDSWriter`.
 
-    A shard is closed before the row that would take it over `options.shard_bytes`. So a first row that is larger than
-    that leaves an empty shard before it, as it does there.
+    A shard is closed before the row that would exceed `options.shard_bytes`. A first row that is larger than that therefore
+    leaves an empty shard before it, as with `MDSWriter`.
     """
     empty = 2 * _UINT32_BYTES + len(json.dumps(_config(options), sort_keys=True).encode())
     sizes, held, count = [], empty, 0
@@ -121,7 +121,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
                 raise ValueError(f"{name} has {key} {value!r}, index.json says {entry[key]!r}")
         columns = dict(zip(header["column_names"], header["column_encodings"], strict=True))
         if columns != _COLUMNS:
-            raise ValueError(f"{name} has the columns {columns}, should have {_COLUMNS}")
+            raise ValueError(f"{name} has the columns {columns}, but should have {_COLUMNS}")
         if offsets[-1] != len(data):
             raise ValueError(f"{name} ends at byte {len(data)}, its last sample at {offsets[-1]}")
         for first, last in pairwise(offsets):
@@ -138,18 +138,18 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def _array(value: memoryview) -> NDArray[np.uint32]:
-    """Return an array of uint32, which begins with its shape as `_shape` writes it."""
+    """Return an array of uint32 from its bytes, which begin with its shape as `_shape` writes it."""
     axes, width = value[0] >> 2, 1 << (value[0] & 3)
     shape = np.frombuffer(value, f"<u{width}", axes, 1)
     return np.frombuffer(value, "<u4", offset=1 + axes * width).reshape(shape.tolist())
 
 
 def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
-    """Yield each row as the pieces that its bytes consist of; the ids are not copied."""
-    ids = np.ascontiguousarray(block.input_ids).data.cast("B")  # int32 as uint32: no id is negative
+    """Yield the pieces of the bytes of each row; the ids are not copied."""
+    ids = np.ascontiguousarray(block.input_ids).data.cast("B")  # int32 read as uint32: no id is negative
     for row, domain in enumerate(block.domains):
         start, stop = block.token_offsets[row : row + 2].tolist()
-        # (d,) where the documents of the row end, and (d, 2) [start, end) of each; sizes are those of the columns before the ids.
+        # `ends`, (d,), of the row's documents; `indices`, (d, 2), their [start, end); `sizes` of the columns before the ids.
         ends = np.cumsum(block.document_lengths[slice(*block.document_offsets[row : row + 2])], dtype=np.uint32)
         indices = np.column_stack([np.append(np.uint32(0), ends[:-1]), ends])
         shape, indices_shape, name = _shape(stop - start), _shape(len(ends), 2), domain.encode()
@@ -198,5 +198,5 @@ FORMAT = Format(
     ),
 )
 
-# What the trainer of ProLong reads.
+# The trainer of ProLong reads the same files.
 FORMAT_PROLONG = replace(FORMAT, name="prolong")

@@ -1,11 +1,10 @@
 """Megatron: `.bin` and `.idx` files, version 1, for Megatron-LM, GPT-NeoX and NeMo.
 
-Files: a pair `part-00000.bin`, `part-00000.idx` per shard, and `blend.txt`, which lists the pairs with their tokens.
+Files: a pair `part-00000.bin`, `part-00000.idx` for each shard, and `blend.txt`, which lists the pairs with their tokens.
 
-The `.bin` file holds ids only, one synthesised document after the other: uint16 where the vocabulary fits, else int32.
-The `.idx` file is a magic word, version, dtype code, both counts, then the length (int32) and byte offset (int64) of
-each sequence, and the bounds of documents in sequences (int64). Here each synthesised document is one sequence and one
-document.
+The `.bin` file holds only the ids of the synthesised documents, concatenated: uint16 if the vocabulary fits, else int32. The
+`.idx` file has a magic word, version, dtype code, both counts, the length (int32) and byte offset (int64) of each sequence,
+and the bounds of documents in sequences (int64). Each synthesised document is one sequence and one document here.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from nextlong.export.formats.base import Format, LoadingCode, Options, check_ind
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
 _DTYPE_CODES: Final = {"int32": 4, "uint16": 8}
-_UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for ids that padding the vocabulary adds
+_UINT16_VOCABULARY: Final = 65_500  # Megatron's own limit, which leaves room for ids that pad the vocabulary
 
 
 class _MegatronShard(ShardResult):
-    """A shard and its file names without suffixes."""
+    """A shard: its file names without suffixes."""
 
     prefix: str
 
@@ -40,8 +39,8 @@ class _MegatronShard(ShardResult):
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronShard:
     """Write `{out}.bin` and `{out}.idx`.
 
-    The token `export.megatron_eod` is appended to each document that does not end in it already, and counts in the
-    document's length: T tokens become T + 1.
+    The token `export.megatron_eod` is appended to each document that does not end in it, and counts in the document's length:
+    T tokens become T + 1.
     """
     eod = None if options.keys["megatron_eod"] is None else options.token_id(options.keys["megatron_eod"])
     dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
@@ -52,7 +51,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
         ends = np.cumsum(block.document_lengths, dtype=np.int64)
         is_open = np.zeros(len(ends), np.bool_) if eod is None else ids[ends - 1] != eod
         start = 0
-        for stop in ends[is_open].tolist():  # what lies between two documents that take the token is written at once
+        for stop in ends[is_open].tolist():  # write everything between two documents that need the token at once
             file.write(ids[start:stop].data)
             file.write(np.array([eod], dtype).tobytes())
             start = stop
@@ -62,7 +61,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
 
     count = 0
     written: list[Future[NDArray[np.int32]]] = []
-    # There is often only one shard: its ids are written to disk while the next ones are looked up.
+    # There is often only one shard, so its ids are written to disk while the next block is resolved.
     with Path(f"{out}.bin").open("wb") as file, ThreadPoolExecutor(1) as disk:
         for block in rows:
             count += len(block)
@@ -79,7 +78,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
 
 
 def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
-    """Write `blend.txt`: for each shard a line with its tokens, which are its weight, and its prefix below the folder."""
+    """Write `blend.txt`: a line for each shard with its weight, the number of its tokens, and its prefix."""
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -95,20 +94,20 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         if (magic, version) != (_MAGIC, _VERSION):
             raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
         dtype = np.dtype({code: name for name, code in _DTYPE_CODES.items()}[code])
-        # Behind the header of 34 bytes: the lengths of the sequences, (D,), where each begins, and where documents do.
+        # After the header of 34 bytes: the lengths of the sequences, (D,), their byte offsets, and the bounds of documents.
         lengths = np.frombuffer(index, "<i4", sequences, 34)
         pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
         documents = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
         if not np.array_equal(documents, np.arange(sequences + 1)):
-            raise ValueError(f"{path.name} does not make one document of every sequence")
+            raise ValueError(f"{path.name} does not have exactly one document for every sequence")
         if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
-            raise ValueError(f"{path.name} has documents that do not begin where the one before ends")
+            raise ValueError(f"{path.name} has documents that do not begin where the previous one ends")
         tokens = int(lengths.sum(dtype=np.int64))
         size = (folder / name).stat().st_size
         if size != tokens * dtype.itemsize:
-            raise ValueError(f"{name} holds {size:,} bytes, its index names {tokens:,} ids of {dtype}")
+            raise ValueError(f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of {dtype}")
         if int(weight) != tokens:
-            raise ValueError(f"{name} holds {tokens:,} tokens, blend.txt says {weight}")
+            raise ValueError(f"{name} has {tokens:,} tokens, blend.txt says {weight}")
         ids = np.memmap(folder / name, dtype, "r") if tokens else np.empty(0, dtype)
         for start, stop in pairwise([0, *np.cumsum(lengths, dtype=np.int64).tolist()]):
             yield {"input_ids": ids[start:stop]}
@@ -124,11 +123,11 @@ FORMAT = Format(
     read=_read,
     unit="documents",
     keys=frozenset({"megatron_eod"}),
-    auto_shard_mb=16_000,  # its users name each file
+    auto_shard_mb=16_000,  # few files, because users list each of them
     reader_takes="part-00000",
     snippet=LoadingCode(
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
-        "IndexedDataset({place})  # the prefix is what --data-path takes",
+        "IndexedDataset({place})  # the prefix for --data-path",
         "len(rows), rows[0][:8]",
     ),
 )

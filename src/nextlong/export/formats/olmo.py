@@ -1,11 +1,11 @@
 """OLMo: raw token files and the offsets of their documents, for OLMo-core.
 
-Files: a pair per shard. `part-00000.npy` is named like a NumPy array but has no header, only ids, one synthesised
-document after the other; `part-00000.csv.gz` has one line per document: its start and its end in tokens. Documents
-must end in EOS.
+Files: a pair for each shard. `part-00000.npy` has the name of a NumPy array but no header, only the concatenated ids of the
+synthesised documents; `part-00000.csv.gz` has a line for each document: its start and end in tokens. Documents must end in
+EOS.
 
-Ids are uint16 where the vocabulary fits, else uint32, as OLMo-core itself chooses. It takes the ends of documents from
-the EOS tokens in the array or from the second file, so both must agree.
+Ids are uint16 if the vocabulary fits, else uint32, which is also OLMo-core's choice. OLMo-core takes the ends of documents
+from the EOS tokens in the array or from the second file, so both must agree.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
     with Path(f"{out}.npy").open("wb") as file:
         for block in rows:
             count += len(block)
-            # (D,) where the documents of the block end, which must be where its EOS tokens stand.
+            # (D,) the ends of the block's documents, which must be where its EOS tokens are.
             block_ends = np.cumsum(block.document_lengths, dtype=np.int64)
             if not np.array_equal(np.flatnonzero(block.input_ids == options.eos_id) + 1, block_ends):
                 raise ExportError(
-                    "olmo: a document has no EOS token at its end, or one before, by which OLMo-core would part it; run again "
-                    "with tokenizer.eos set to a token that the documents do not spell"
+                    "olmo: a document has no EOS token at its end, or one within, where OLMo-core would split it; run again with "
+                    "tokenizer.eos set to a token that the documents do not contain"
                 )
             ends += (ends[-1] + block_ends).tolist()
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
     lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
-    # No name and no time in the gzip header: the same rows give the same bytes.
+    # No name and no time in the gzip header, so that the same rows give the same bytes.
     with Path(f"{out}.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(lines.encode("ascii"))
     return ShardResult(rows=count, tokens=ends[-1])
@@ -58,12 +58,12 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         tokens = places[-1][1] if places else 0
         width, rest = divmod((folder / name).stat().st_size, max(1, tokens))
         if rest or width not in ((2, 4) if tokens else (0,)):
-            raise ValueError(f"{name} has no two or four bytes for each of the {tokens:,} tokens that its offsets name")
+            raise ValueError(f"{name} does not have 2 or 4 bytes for each of the {tokens:,} tokens of its offsets")
         ids = np.fromfile(folder / name, f"<u{width}") if tokens else np.empty(0, np.uint16)
         before = 0
         for start, end in places:
             if start != before or end <= start:
-                raise ValueError(f"{name} has a document from {start} to {end} behind one that ends at {before}")
+                raise ValueError(f"{name} has a document from {start} to {end} after one that ends at {before}")
             yield {"input_ids": ids[start:end]}
             before = end
 

@@ -1,8 +1,8 @@
-"""Parquet: one row per sequence, for Hugging Face `datasets`, TRL, torchtitan, axolotl.
+"""Parquet: one row per sequence, for Hugging Face `datasets`, TRL, torchtitan and axolotl.
 
-Row groups are sized for readers that stream. In compressed files ids are stored as four streams of bytes
-(BYTE_STREAM_SPLIT, of integers since Parquet 2.11), which codecs compress 1.5 times as fast and readers decode faster
-too; a dictionary of ids costs time and saves nothing.
+Row groups are sized for streaming readers. In compressed files, ids are stored as four streams of bytes (BYTE_STREAM_SPLIT,
+for integers since Parquet 2.11), which codecs compress 1.5 times as fast and readers decode faster as well; a dictionary of
+ids costs time and saves no space.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DICTIONARIES: Final = (
     *("sequence_id", "method", "domain"),
     *(f"spans.list.element.{name}" for name in ("source_id", "metadata", "role")),
 )
-_ROWS_AT_ONCE: Final = 8  # read
+_ROWS_AT_ONCE: Final = 8  # rows read at a time
 
 
 def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
@@ -85,16 +85,17 @@ FORMAT = Format(
 
 
 def _narrow(name: str, columns: tuple[str, ...], **more: Any) -> Format:
-    """Return Parquet of these columns alone, which its reader pads itself, or takes in documents of any length."""
+    """Return Parquet with only these columns, for readers that pad documents themselves or need no padding."""
     keys = FORMAT.keys - {"pad_documents_to"}
     write = partial(_write, columns=columns)
     return replace(FORMAT, name=name, write=write, wanted="ids", keys=keys, columns=columns, **more)
 
 
-# axolotl recognises tokenized rows by these columns. It pads by itself, and expects no padding within a row.
+# axolotl recognizes tokenized rows by these columns. It pads rows itself and expects no padding within a row.
 FORMAT_AXOLOTL = _narrow(
     "axolotl", ("input_ids", "attention_mask", "labels"), no_packing="takes a packed row for one document"
 )
 
-# torchtitan wants sequences one token longer, which is the last label. Its flex attention takes documents of any length.
+# torchtitan needs sequences of one more token, the last label. Its flex attention accepts documents of any length.
+
 FORMAT_TORCHTITAN = _narrow("torchtitan", ("input_ids", "seq_lengths"), extra_tokens=1)

@@ -1,7 +1,7 @@
 """Cards: what the report measures, each with its chart, its numbers, and how to read them.
 
 In:  the `Numbers` of one or several runs. Out: cards by section of the report; `nextlong stats` prints their tables. The chart
-of a card, "" where there is nothing to draw, and its table show the same numbers.
+of a card ("" if there is nothing to draw) and its table show the same numbers.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _hardness(of: Numbers) -> list[_Topic]:
         means = charts.bars(shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}")
     # Of several attention masks the first, the recipe's own.
     exposure = [{"exposure": stats["exposure"][0]["histogram"] if stats["exposure"] else []} for stats in of]
-    first, label = Numbers(exposure, of.names), "tokens that it can attend to"
+    first, label = Numbers(exposure, of.names), "tokens that its attention can reach"
     context = _histogram(first, "exposure", label=label, counted="predicted tokens")
     cosines = [*of.spread("similarity", "{:.4f}"), *of.bins("similarity_histogram", form="from {}")]
     distances = _distribution(of, "distance_tokens", "distance_histogram", "tokens in between", "distances", "tokens")
@@ -185,21 +185,21 @@ def _removal(of: Numbers) -> list[_Topic]:
     # A control repeats each meta-chunk by design.
     negatives = [stats["negatives"] for stats in of]
     is_repeating = all(name is not None and NEGATIVES[name].repeat_meta_chunk for name in negatives)
-    ought, of_documents = "by design" if is_repeating else "must be 0", "{:,} of {documents:,}"
+    expected, of_documents = "by design" if is_repeating else "must be 0", "{:,} of {documents:,}"
     filtered = [
         of.row("near-duplicate negatives", "near_duplicates"),
         of.row("of these, because of a shared 100-word passage", "repeated_passages"),
-        of.row("near-duplicate documents, by the method", "near_duplicate_documents"),
+        of.row("near-duplicate documents filtered out by the method", "near_duplicate_documents"),
         *(
             of.row(f"documents of {source} with keywords", "keywords", source, "with_keywords", form=of_documents)
             for source in sources
         ),
         of.row("documents whose keywords no other document has", "unshared_keywords"),
-        of.row("documents split into parts with others in between", "in_parts", "in_parts", form=of_documents),
+        of.row("documents split into parts with other documents in between", "in_parts", "in_parts", form=of_documents),
         of.row("document tokens cut off at the ends of sequences", "cut_off", "tokens", form="{:,} of {of_tokens:,}"),
         *(of.row(f"chunks that share text with {file}", "contaminated", file) for file in files),
-        of.row(f"negatives from the sequence's own document ({ought})", "own_document_negatives"),
-        of.row(f"chunks that occur twice in a sequence ({ought})", "repeated_chunks"),
+        of.row(f"negatives from the sequence's own document ({expected})", "own_document_negatives"),
+        of.row(f"chunks that occur twice in a sequence ({expected})", "repeated_chunks"),
     ]
     held = [stats["yields"] for stats in of]
     parts = {
@@ -255,13 +255,13 @@ def _histogram(of: Numbers, key: str, *, label: str, counted: str, part: str = "
 
 def _by_source(of: Numbers) -> tuple[Markup, list[TableRow]]:
     """Return the tokens of each source beside its characters in the corpus, the largest first; no chart of one source."""
-    every, told = _sources(of), {"tokens_by_source": "tokens", "corpus_by_source": "characters in the corpus"}
-    by_source, corpus = ([stats[key] for stats in of] for key in told)
-    totals = {key: [sum(stats[key].values()) for stats in of] for key in told}
+    every, units = _sources(of), {"tokens_by_source": "tokens", "corpus_by_source": "characters in the corpus"}
+    by_source, corpus = ([stats[key] for stats in of] for key in units)
+    totals = {key: [sum(stats[key].values()) for stats in of] for key in units}
     rows = [
         of.row(f"{name}: {what}", key, name, form="{:,} ({share:.1%})", totals=totals[key])
         for name in every[:_SHOWN_SOURCES]
-        for key, what in told.items()
+        for key, what in units.items()
     ]
     if rest := every[_SHOWN_SOURCES:]:
         sums = (sum(one.get(name, 0) for name in rest) for one in by_source)
@@ -318,10 +318,10 @@ def _series(
 
 
 def _groups(of: Numbers) -> Sequence[str]:
-    """Return what to call the bars of runs: nothing, where there is one."""
+    """Return the labels of the bars of runs: empty for a single run."""
     return of.names if len(of.names) > 1 else [""]
 
 
 def _prefixed(of: Numbers) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return each run with what its tooltips begin with: its name, where there are several."""
+    """Return each run with the prefix of its tooltips: its name if there are several runs."""
     return [(f"{name}, " if len(of.names) > 1 else "", stats) for name, stats in zip(of.names, of, strict=True)]

@@ -1,6 +1,6 @@
-"""Numbers: rows of tables; each cell knows its place in `nextlong stats --json`, and pages and terminals show the same text.
+"""Numbers: rows of tables. Each cell knows its path in `nextlong stats --json`; pages and terminals show the same text.
 
-In:  `Stats.as_json()` of one or several runs. Out: rows of a name and a cell a run.
+In:  `Stats.as_json()` of one or several runs. Out: rows with a name and one cell per run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cell(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A name and a cell a run; bins of a histogram are left out where a chart or a terminal has no room."""
+    """A name and one cell per run; bins of a histogram are omitted where a terminal has no room."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -39,7 +39,7 @@ def cell(
 ) -> Cell:
     """Return one number of a run, "–" if the run has none.
 
-    `form` gets the value in `unit`s; what stands beside the value, by name; and `share`, the value over `total`.
+    `form` gets the value in `unit`s, the fields beside the value by name, and `share`, the value over `total`.
     """
     value: Any = stats
     beside: Any = {}
@@ -97,15 +97,15 @@ class Numbers:
         return filled(self.row(f"{of}{name}", key, part, form=form) for part, name in LABELS["spread"].items())
 
     def entries(self, *path: str | int, by: Sequence[str]) -> dict[tuple[Any, ...], list[int | None]]:
-        """Return where each entry of a list stands in every run, by the values of its keys `by`, sorted."""
-        found: dict[tuple[Any, ...], list[int | None]] = {}
+        """Return the place of each entry of a list in every run, by the values of its keys `by`, sorted."""
+        places_of: dict[tuple[Any, ...], list[int | None]] = {}
         for number, stats in enumerate(self):
             held: Any = stats
             for key in path:
                 held = (held[key] if isinstance(held, Mapping) or int(key) < len(held) else {}) if held else ()
             for place, one in enumerate(held):
-                found.setdefault(tuple(one[key] for key in by), [None] * len(self.plain))[number] = place
-        return dict(sorted(found.items()))
+                places_of.setdefault(tuple(one[key] for key in by), [None] * len(self.plain))[number] = place
+        return dict(sorted(places_of.items()))
 
     def bins(self, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
         """Return a histogram, each bin with its share; `form` makes the name of its row."""

@@ -28,13 +28,13 @@ from nextlong.schemas import Span
 from nextlong.text import Json, counted
 
 _TEXT_CHARS = 1_200_000  # of all sequences of a page together
-_FEWEST_CHARS = 160  # shorter texts say nothing: then none is shown
+_FEWEST_CHARS = 160  # of each text; if less fits on the page, no texts are shown
 _MOST_PIECES = 20_000  # of a sequence that is drawn
 _SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
 
 
 def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
-    """Return what `page.html` shows of each run; None where no run has a sequence that can be drawn.
+    """Return the sequences for `page.html`; None if no run has a sequence that can be drawn.
 
     The document `before`, with its caption; the sequences `after`, each with heading, caption, legend, strip and the document
     that it is about; a `map` of the first run's chunks; a note on which chunk is shown `first`.
@@ -83,7 +83,7 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
-    """Return the document as it was, its chunks side by side, to the scale of the sequence; and its caption."""
+    """Return the original document as a bar, to the scale of the sequence, and its caption."""
     end = 0
     placed: list[Span] = []
     for span in pieces.chunks_of(sequence.spans, lead):
@@ -97,7 +97,7 @@ def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
 
 
 def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
-    """Return texts of at most `limit` characters each, with the words that they share; None where that is too little to read."""
+    """Return texts of at most `limit` characters each, with the words that they share; None if that is too short to read."""
     if limit < _FEWEST_CHARS:
         return None
     texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
@@ -207,7 +207,7 @@ def marked(texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
 
 
 def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
-    """Return every run of three words, in lower case, and where each of them stands, in characters."""
+    """Return every run of three words, in lower case, and its places in the text, in characters."""
     words = list(_WORD.finditer(text))
     places_of: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for place in range(len(words) - _RUN + 1):

@@ -1,4 +1,4 @@
-"""Words: what the report says to a reader who has never heard of the paper; `words.yaml` has all that is said of every run."""
+"""Words: the sentences of the report, for a reader who has never heard of the paper; `words.yaml` has their texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from nextlong.corpus.filter_report import EXCLUDED
-from nextlong.runs import warnings as limits
+from nextlong.corpus.filter_report import FilterReason
 from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
+from nextlong.runs.warnings import FROM_SCRATCH, THRESHOLDS
 from nextlong.schemas import Layout
+from nextlong.sequences.shortfall import MOST_DROPPED
 from nextlong.text import Json, counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
@@ -45,7 +46,11 @@ _USED_WITH: Final = {  # the fields of the statistics one of which a run must ha
 _WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
-_LIMITS: Final = vars(limits) | {"NEAR_IDENTICAL_COSINE": NEAR_IDENTICAL_COSINE}
+_LIMITS: Final = {
+    **vars(THRESHOLDS),
+    "near_identical_cosine": NEAR_IDENTICAL_COSINE,
+    "most_dropped": MOST_DROPPED,
+}
 _PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 
@@ -69,16 +74,16 @@ def is_extended(plain: Plain) -> bool:
 
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
-    """Return how to read the chart or table of a name, with what its numbers are to be compared to."""
+    """Return how to read the chart or table of the card `name`, with reference values for its numbers."""
     read = (_WORDS["read"] if is_extended(plain) else _WORDS["read"] | _WORDS["read_documents"])[name].format(**_LIMITS)
-    told = [_compared_to(name, stats) for stats in plain]
-    if len(set(told)) == 1:
-        return f"{read} {told[0]}".strip()
-    return " ".join([read, *(f"{run}: {text}" for run, text in zip(names, told, strict=False) if text)])
+    compared = [_compared_to(name, stats) for stats in plain]
+    if len(set(compared)) == 1:
+        return f"{read} {compared[0]}".strip()
+    return " ".join([read, *(f"{run}: {text}" for run, text in zip(names, compared, strict=False) if text)])
 
 
 def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
-    """Return what the numbers of a run are to be compared to, in the card of a name; "" if there is nothing to say."""
+    """Return the reference values for the numbers of a run in the card `name`; "" if there are none."""
     tokens, yields, share = stats["target_tokens"], stats["yields"], stats["meta_share"]
     parts: list[str] = []
     more: Json = {}
@@ -95,7 +100,7 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
         parts = ["chunks", "longest chunk" if stats["chunk_tokens"] else "end"]
         more = {"mean": stats["max_chars"] / per_token}
     elif name == "distance" and share:
-        parts, more = ["distance"], {"least": limits.LEAST_DISTANCE * tokens}
+        parts, more = ["distance"], {"least": THRESHOLDS.least_distance * tokens}
     elif name == "near" and (count := stats["near_duplicate_documents"]) is not None:
         parts, documents = ["near documents"], yields["documents"]
         more = {"documents": counted(documents, "document"), "share": count / max(1, documents)}
@@ -120,70 +125,71 @@ def glossary(plain: Plain) -> dict[str, str]:
 
 
 def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what the negatives of a run are, and what a model makes of them."""
+    """Return a description of the negatives of a run, and what a model must do with them."""
     beside = {"head": "before them", "tail": "after them"}.get(stats["position"], "among them")
     what, between = _WORDS["negatives"][stats["negatives"]]
     return what.format(beside=beside), between
 
 
 def opening(stats: Mapping[str, Any]) -> str:
-    """Return what was done to the documents, in a few sentences."""
+    """Return how the sequences were made from the documents, in a few sentences."""
     negatives, between = _negatives(stats)
     distance = stats["distance_tokens"]
     far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
-    told: str = _WORDS["openings"][stats["layout"]]
-    return told.format(negatives=negatives, far=far, between=between)
+    text: str = _WORDS["openings"][stats["layout"]]
+    return text.format(negatives=negatives, far=far, between=between)
 
 
 def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
-    """Return what the data set is and what it was made from: a few words each, by name."""
+    """Return what the data set is and what it was made from, by name."""
     sources = [source.path for source in run.recipe.ingest.sources]
     more = f" and {len(sources) - _SHOWN_FILES} more" if len(sources) > _SHOWN_FILES else ""
-    trained = f"trained on this corpus ({run.recipe.tokenizer.train or 0:,} entries); no pretrained model knows its ids"
+    entries = f"{run.recipe.tokenizer.train or 0:,} entries"
+    trained = f"trained on this corpus ({entries}); not compatible with any pretrained model"
     version = run.steps["compose"].manifest["versions"].get("nextlong")
-    told = {
+    named = {
         "data set": stats["run"],
         "made": f"{run.variant.made[:10]}{f' by nextlong {version}' if version else ''}, method {stats['method_name']}",
         "input": f"{', '.join(sources[:_SHOWN_FILES])}{more}",
         "tokenizer": run.recipe.tokenizer.source or trained,
         "encoder": ": ".join(filter(None, (stats["encoder"], SETTINGS["encoder"].get(stats["encoder"], "")))),
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in named.items() if text}
 
 
 def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
-    found = {warned["name"] for warned in stats["warnings"]}
-    # A check that had nothing to look at is not passed: what it would say means nothing.
+    warning_names = {warned["name"] for warned in stats["warnings"]}
+    # A check that does not apply to the run is not listed as passed.
     special = {
         "fewer-sequences": stats["yields"]["asked"] != "all",
         "unrelated-negatives": stats["negatives"] == "top",
         "one-source": len(stats["tokens_by_source"]) > 1,
-        "stand-in-tokenizer": stats["target_tokens"] >= limits.STAND_IN_TOKENS,
-        "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
+        "stand-in-tokenizer": stats["target_tokens"] >= THRESHOLDS.stand_in_tokens,
+        "unmet-exclusions": any(one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]),
     }
     applying = {name for name in _PASSED if special.get(name, True)}
     applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
-    passed = tuple(told for name, told in _PASSED.items() if name in applying - found)
+    passed = tuple(text for name, text in _PASSED.items() if name in applying - warning_names)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
     cautions = [stats["control"]] if stats["control"] else []
-    if is_stand_in and "stand-in-tokenizer" not in found:
-        cautions.append(f"The tokenizer was trained on this corpus: train on the data {limits.FROM_SCRATCH}.")
+    if is_stand_in and "stand-in-tokenizer" not in warning_names:
+        cautions.append(f"The tokenizer was trained on this corpus: train on the data {FROM_SCRATCH}.")
     if messages:
         changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
-        # Two values of one key contradict each other: then neither solves anything.
+        # Two warnings may propose different values for one key; then neither is proposed.
         values = Counter(change.partition("=")[0] for change in set(changes))
         changes = [change for change in changes if values[change.partition("=")[0]] == 1]
         points = "this problem" if len(messages) == 1 else f"these {len(messages)} problems"
         solved = points if len(changes) == len(messages) else f"{len(changes)} of {points}"
         level, decision = "look", f"Not yet: solve {points} and build the data again."
-        if not found.isdisjoint(_FATAL):
+        if not warning_names.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
         return _Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
     if stats["control"]:
         return _Verdict("look", "Only as a control.", tuple(cautions), passed)
-    decision = f"No defects found: you can train on it{f', {limits.FROM_SCRATCH}' if is_stand_in else ''}."
-    reasons = [f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."]
+    decision = f"No defects found: you can train on it{f', but {FROM_SCRATCH}' if is_stand_in else ''}."
+    reasons = [f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
     if random and similarity["mean"] > random["mean"]:
         mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
@@ -195,7 +201,7 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
 
 
 def short_names(runs: Sequence[str]) -> list[str]:
-    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
+    """Return the names of runs, RUN or RUN@VARIANT, without their common prefix."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
     while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
@@ -204,7 +210,7 @@ def short_names(runs: Sequence[str]) -> list[str]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return what to call runs side by side: their methods, else what their names do not have in common."""
+    """Return labels for runs side by side: their methods, else the differing parts of their names."""
     methods = [run.recipe.compose.method for run in runs]
     if len(set(methods)) == len(runs):
         return methods

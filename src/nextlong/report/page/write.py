@@ -34,21 +34,21 @@ _EXAMPLES: Final = 3  # near-duplicates of a run
 
 
 def leave(runs: Sequence[Run]) -> str:
-    """Write the report of some variants of one run directory unless it is there; return what to say about it."""
+    """Write the report of some variants of one run directory unless it is up to date; return its path for a message."""
     shown = runs[: palette.RUNS]
     path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
-    is_there = False
+    is_current = False
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
-            is_there = identity(shown) in file.read(HEAD_CHARS)
-    if not is_there:
+            is_current = identity(shown) in file.read(HEAD_CHARS)
+    if not is_current:
         with store.explained(path):
             store.write_file(path, page(shown))
     return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
 
 
 def place_of(runs: Sequence[Run]) -> Path:
-    """Return where the report of some variants belongs: their run directory, or here where they have none in common."""
+    """Return the path of the report of some variants: in their run directory, or in the working directory if they share none."""
     run_dir = runs[0].path
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
@@ -73,8 +73,9 @@ def identity(runs: Sequence[Run]) -> str:
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
     if len(runs) > palette.RUNS:
-        cure = "name fewer, or use nextlong compare"
-        raise NextlongError(f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; {cure}")
+        raise NextlongError(
+            f"a report shows at most {palette.RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare"
+        )
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = numbers.Numbers(plain, names)
@@ -87,7 +88,7 @@ def page(runs: Sequence[Run]) -> str:
     for run, of_run, name in zip(runs, plain, names, strict=True):
         verdict = words.verdict(of_run, is_stand_in=run.recipe.tokenizer.train is not None)
         settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
-        told = {
+        shown = {
             "name": name,
             "named": shlex.quote(of_run["run"]),
             "facts": words.facts(of_run, run),
@@ -96,7 +97,7 @@ def page(runs: Sequence[Run]) -> str:
             "summary": summary.lines(run.recipe, run.steps, folder=run.data),
             "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }
-        shown_runs.append(told)
+        shown_runs.append(shown)
     return html.render(
         "report/page/page.html",
         title=f"{len(plain)} data sets side by side" if len(plain) > 1 else title,

@@ -204,7 +204,8 @@ def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> 
     sequences = most if recipe.compose.sequences == "all" else min(most, recipe.compose.sequences)
     embedded = amounts.chunks
     if Need.CHUNK_NEIGHBOURS in method_of(recipe).needs and recipe.mine.shortlist is not None:
-        wanted = queries + drafts * shortlist_chunks(recipe.compose, recipe.mine, amounts.chunk_chars)
+        sizes = {"chunks": amounts.chunks, "chunk_chars": amounts.chunk_chars, "meta_documents": drafts}
+        wanted = queries + drafts * shortlist_chunks(recipe.compose, recipe.mine, **sizes)
         shortlisted = different(amounts.chunks, wanted)
         embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
     return replace(

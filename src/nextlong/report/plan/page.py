@@ -1,7 +1,7 @@
-"""Plan: what would run, what is done, and for every step its state, time, disk and memory, before anything runs.
+"""Plan: the state of every step, and its time, disk space and memory, before anything runs.
 
-What is not done yet is estimated from a trial: the steps run on a small sample of the user's own files (`trial.py`), and what
-they took is scaled by the size of the corpus (`costs.py`). The same for other machines, or a larger corpus.
+Unfinished steps are estimated from a trial: they run on a small sample of the user's own files (`trial.py`), and the measured
+costs are scaled to the size of the corpus (`costs.py`), also for other machines or a larger corpus.
 """
 
 from __future__ import annotations
@@ -54,45 +54,45 @@ GPU_TFLOP_PER_S = 120.0  # of a data-centre GPU in half precision at some 500 to
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks a plan for; None: as this machine and the recipe have it."""
+class Scenario:
+    """The machines and the corpus size to plan for, from the command line; None: those of this machine and the recipe."""
 
     workers: int | None = None  # processes a node
     nodes: int = 1
     gpus: int = 0  # a node
-    chunks: float | None = None  # as if the corpus had so many
+    chunks: float | None = None  # plan for a corpus of this many chunks
     gpu_tflops: float = GPU_TFLOP_PER_S
     start_s: float = 0.0  # what a run takes before its first task
 
     @property
     def is_elsewhere(self) -> bool:
-        """Say whether there is more to tell than of this machine."""
+        """Whether the scenario includes other machines than this one."""
         return self.workers is not None or self.nodes > 1 or self.gpus > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is to do, and what it takes on each machine asked for, this one first; without `measured` everything is done."""
+    """The steps to run and their cost in each scenario, this machine first; without `measured` everything is done."""
 
     recipe: Recipe
     steps: Sequence[Step]
     states: Sequence[str]  # of each step
     missing: str = ""  # a package that running needs and planning does not
-    loses: str = ""  # what the tokenizer loses of the text
+    loses: str = ""  # the message that the tokenizer loses characters
     measured: Measured | None = None
-    amounts: Amounts | None = None  # as the last of the machines does it; None as `measured`
-    lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
-    on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the steps that are to do
-    notes: Sequence[str] = ()  # what figures for other machines rest on
+    amounts: Amounts | None = None  # on the last of the machines; None if nothing was measured
+    lost: Mapping[str, float] = field(default_factory=dict)  # documents that will be dropped, by reason
+    on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the unfinished steps on each machine
+    notes: Sequence[str] = ()  # the assumptions behind figures for other machines
     warnings: Sequence[str] = ()
 
     def taken(self, step: Step) -> list[Total]:
-        """What a step that is to do takes by itself, on each of the machines."""
+        """Return the cost of an unfinished step, run alone, on each of the machines."""
         return [of[step.name].by_itself(machines) for machines, of in self.on if step.name in of]
 
     @property
     def totals(self) -> list[Total]:
-        """What all that is to do takes, on each of the machines."""
+        """The cost of all unfinished steps together, on each of the machines."""
         return [total(self.steps, costs, machines) for machines, costs in self.on]
 
     def as_json(self) -> Json:
@@ -120,11 +120,11 @@ class _Plan:
         }
 
 
-_TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room for negatives"
+_TOO_LONG, _TOO_LITTLE_ROOM = "are longer than a sequence", "leave too little room for negatives"
 
 
-def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None) -> _Plan:
-    """Return the plan of a recipe; `tell` hears of inputs. Raises what `run` would raise before its first step."""
+def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str], None] = lambda _: None) -> _Plan:
+    """Return the plan of a recipe; `tell` gets notes on its inputs. Raises the errors that `run` would raise before it starts."""
     missing = ""
     try:
         kind_of(recipe.encoder).check_installed(recipe.encoder)
@@ -133,7 +133,7 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
     run_dir = recipe.run_path
     files = recognise_inputs(recipe.ingest.sources, pipeline.prepare(recipe, encoder="any"), run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
-    is_other_corpus = asked.chunks is not None
+    is_other_corpus = scenario.chunks is not None
     states = []
     for step in steps:
         begun = runner.begun_tasks(step, run_dir)
@@ -143,26 +143,28 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
         states.append("" if is_other_corpus else state)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
     known = _Plan(recipe=recipe, steps=steps, states=states, missing=missing)
-    if not todo and not asked.is_elsewhere:
+    if not todo and not scenario.is_elsewhere:
         return known
     parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise RunError(f"run_dir={run_dir} cannot be written: {parent} is not a folder that you may write to")
     if not is_other_corpus and name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
         pipeline.check_corpus(recipe, files)
-    seen = sample(recipe, files)
-    if not is_other_corpus and seen.is_whole and (refused := _none_extended(recipe, seen)):
+    corpus_sample = sample(recipe, files)
+    if not is_other_corpus and corpus_sample.is_whole and (refused := _none_extended(recipe, corpus_sample)):
         raise CorpusError(refused)
-    measured = measure(recipe, seen)
+    measured = measure(recipe, corpus_sample)
     chars_per_token = measured.tokenizing.chars_per_token
-    places = costs_on(recipe, files, steps, measured, asked)
+    places = costs_on(recipe, files, steps, measured, scenario)
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
-    factor = amounts.chunks / max(1.0, seen.size.chunks)
-    too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
-    here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
-    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
-    is_assumed, loses = asked.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
+    factor = amounts.chunks / max(1.0, corpus_sample.size.chunks)
+    too_long, too_little_room = (
+        factor * count for count in corpus_sample.dropped(recipe, chars_per_token=chars_per_token)
+    )
+    on_this_machine = None if scenario.is_elsewhere else total(steps, on[0][1], on[0][0])
+    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), scenario.workers or pipeline.worker_count(recipe)
+    is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
     return replace(
         known,
         measured=measured,
@@ -170,9 +172,9 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_assumed else (),
+        notes=assumed(recipe, amounts, on[-1], scenario, product_s=measured.product_s) if is_assumed else (),
         warnings=[
-            *_warn_of_run(recipe, amounts, seen, here),
+            *_warn_of_run(recipe, amounts, corpus_sample, on_this_machine),
             *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
             *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers),
         ],
@@ -180,30 +182,32 @@ def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] 
 
 
 def costs_on(
-    recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], measured: Measured, asked: Asked
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], measured: Measured, scenario: Scenario
 ) -> list[tuple[Machines, Amounts, dict[str, Cost]]]:
-    """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
-    seen, workers = measured.sample, pipeline.worker_count(recipe)
-    corpus = seen.size.times(1.0 if asked.chunks is None else asked.chunks / max(1.0, seen.size.chunks))
+    """Return the amount of work and the cost of each step on this machine, and on the machines of the scenario."""
+    corpus_sample, workers = measured.sample, pipeline.worker_count(recipe)
+    corpus = corpus_sample.size.times(
+        1.0 if scenario.chunks is None else scenario.chunks / max(1.0, corpus_sample.size.chunks)
+    )
     least, shard_bytes = len(files), shard_bytes_of(recipe.ingest, files)
-    if asked.chunks is not None:
+    if scenario.chunks is not None:
         least, shard_bytes = 1, shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)
     shards = max(least, math.ceil(corpus.text_bytes / shard_bytes))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
     places = [(workers, pipeline.count_gpus_for(recipe), of_costs.HEAD_S)]
-    if asked.is_elsewhere:
-        head_s = of_costs.RAY_HEAD_S if asked.nodes > 1 else of_costs.HEAD_S
-        places.append((asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s))
+    if scenario.is_elsewhere:
+        head_s = of_costs.RAY_HEAD_S if scenario.nodes > 1 else of_costs.HEAD_S
+        places.append((scenario.nodes * (scenario.workers or workers), scenario.nodes * scenario.gpus, head_s))
     tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
     for processes, gpus, head_s in places:
         own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
-        machines = Machines(processes, gpus, head_s, asked.start_s, measured.process_bytes + own_bytes)
+        machines = Machines(processes, gpus, head_s, scenario.start_s, measured.process_bytes + own_bytes)
         has_gpu = gpus > 0 and recipe.search.device != "cpu"
         amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
         on_gpu = encoding.chunk_s
-        if asked.gpus:
-            on_gpu = shape.operations(amounts.chunk_chars) / (asked.gpu_tflops * 1e12) if shape else None
-        rates = {  # of what is not tried, by their names in `Estimate.rate`
+        if scenario.gpus:
+            on_gpu = shape.operations(amounts.chunk_chars) / (scenario.gpu_tflops * 1e12) if shape else None
+        rates = {  # of work that the trial does not measure, by the names in `Estimate.rate`
             "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
             "queries": Rate(None),
             "tokens": Rate(tokenizing.char_s, start_s=tokenizing.start_s),
@@ -215,37 +219,41 @@ def costs_on(
 
 
 def assumed(
-    recipe: Recipe, amounts: Amounts, on: tuple[Machines, Mapping[str, Cost]], asked: Asked, *, product_s: float
+    recipe: Recipe, amounts: Amounts, on: tuple[Machines, Mapping[str, Cost]], scenario: Scenario, *, product_s: float
 ) -> Sequence[str]:
-    """Return the lines that say what the costs `on` other machines, or of another corpus, rest on."""
+    """Return the lines with the assumptions behind the costs `on` other machines or for another corpus."""
     machines, cost_of = on
-    said = ["", "assumed:"]
-    if asked.is_elsewhere:
-        values = {"nodes": asked.nodes, "s": "s" * (asked.nodes > 1), "workers": machines.workers // asked.nodes}
-        values |= {"gpus": asked.gpus, "head_ms": machines.head_s * 1e3}
+    lines = ["", "assumed:"]
+    if scenario.is_elsewhere:
+        values = {
+            "nodes": scenario.nodes,
+            "s": "s" * (scenario.nodes > 1),
+            "workers": machines.workers // scenario.nodes,
+        }
+        values |= {"gpus": scenario.gpus, "head_ms": machines.head_s * 1e3}
         written = sum(cost.disk_bytes for cost in cost_of.values())
-        said.append("  " + _WORDS["machines"].format(**values, gigabytes=written / 1e9))
+        lines.append("  " + _WORDS["machines"].format(**values, gigabytes=written / 1e9))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
-    if "embed" in on_gpus and asked.gpus and (shape := shape_of(recipe.encoder)) is not None:
+    if "embed" in on_gpus and scenario.gpus and (shape := shape_of(recipe.encoder)) is not None:
         tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
         values = {"chunks": amounts.chunks, "tokens": tokens, "parameters": shape.parameters / 1e6, "shape": shape}
-        values |= {"operations": amounts.chunks * operations, "tflops": asked.gpu_tflops}
-        said.append("  " + _WORDS["embed"].format(**values, rate=asked.gpu_tflops * 1e12 / operations))
+        values |= {"operations": amounts.chunks * operations, "tflops": scenario.gpu_tflops}
+        lines.append("  " + _WORDS["embed"].format(**values, rate=scenario.gpu_tflops * 1e12 / operations))
     if amounts.queries:
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
-        where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
+        where = f"{2 / product_s / 1e9:,.0f} GFLOP/s per core (measured)"
         if on_gpus & {"mine", "neighbours"}:
-            where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
+            where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
         visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
         values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
-        said.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
-    return said
+        lines.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
+    return lines
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:
+def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     say = partial(tables.say, console=console)
-    page = plan(recipe, asked, tell=say)
+    page = plan(recipe, scenario, tell=say)
     if page.measured is not None and page.amounts is not None:
         say(_summary(page, page.amounts, page.measured))
     if page.loses:
@@ -270,7 +278,7 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:
     for line in page.notes:
         say(line)
     if page.measured is not None and recipe.export.push is not None:
-        say(f"the files are put to {recipe.export.push}, too (export.push)")
+        say(f"the exported files are also copied to {recipe.export.push} (export.push)")
     for line in page.warnings:
         say(line, style="bold red")
     if page.missing:
@@ -281,11 +289,11 @@ def _summary(page: _Plan, corpus: Amounts, measured: Measured) -> str:
     dropped = ", ".join(f"{count:,.0f} {why}" for why, count in page.lost.items() if round(count))
     is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
     is_kept = round(corpus.kept_documents) == round(corpus.documents)
-    stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} stay"
-    lost = f"of {corpus.eligible:,.0f} that may be extended about {dropped}; " if dropped else ""
+    stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} are kept"
+    lost = f"{corpus.eligible:,.0f} can be extended, but about {dropped}; " if dropped else ""
     values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
     values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(page.recipe), "lost": lost}
-    return _WORDS["summary"].format(**values, workers=pipeline.worker_count(page.recipe))
+    return _WORDS["summary"].format(**values, workers=counted(pipeline.worker_count(page.recipe), "worker"))
 
 
 def _time(seconds: float | None, unknown: str) -> str:
@@ -301,7 +309,7 @@ def _size(count: float, decimals: int, in_gigabytes: float) -> str:
 
 
 def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
-    """Return the message that no document has the chunks that the method extends it by, "" if one has."""
+    """Return the message that no document has enough chunks to be extended, "" if one has."""
     if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
         return ""
     size, looked_at = sample.size, len(sample.looked_at)
@@ -309,36 +317,40 @@ def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
     return none_long_enough(documents, recipe.compose.min_meta_chunks, max_chars=recipe.chunk.max_chars)
 
 
-def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
-    """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
-    told, count = [], sum(sample.rejects.values())
+def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, on_this_machine: Total | None) -> list[str]:
+    """Return why the run is likely to fail, would be faster with another index, or does not fit this machine."""
+    messages, count = [], sum(sample.rejects.values())
     share = count / max(1.0, count + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
         kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
         most = recipe.ingest.max_reject_share
-        told.append(_WORDS["rejects"].format(share=share, kinds=kinds, most=most, allowing=allowing(share)))
+        messages.append(_WORDS["rejects"].format(share=share, kinds=kinds, most=most, allowing=allowing(share)))
     if message := _none_extended(recipe, sample):
-        told.append(f"the run is likely to stop: {message}")
+        messages.append(f"the run is likely to stop: {message}")
     if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
         has_gpu = index_costs.has_gpu(recipe.search)
         index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
         if index_kind(index).is_built:
-            told.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
-    if here is None:
-        return told
+            messages.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
+    if on_this_machine is None:
+        return messages
     run_dir = recipe.run_path.absolute()
     free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
-    if here.disk_bytes > free:
-        told.append(_WORDS["disk"].format(needed=here.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9))
-    if here.memory_bytes > (memory := memory_bytes()):
+    if on_this_machine.disk_bytes > free:
+        messages.append(
+            _WORDS["disk"].format(needed=on_this_machine.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9)
+        )
+    if on_this_machine.memory_bytes > (memory := memory_bytes()):
         fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
-        told.append(_WORDS["memory"].format(needed=here.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer))
-    return told
+        messages.append(
+            _WORDS["memory"].format(needed=on_this_machine.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer)
+        )
+    return messages
 
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
-    """Return what the run will warn of because of the corpus's size, as if every chunk served as often as any other."""
+    """Return the warnings that the run will give because of the corpus's size, if all chunks are used equally often."""
     sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
@@ -354,11 +366,11 @@ def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropp
     if uses_a_chunk_once(recipe.compose):
         chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
         if method_of(recipe).scores:
-            factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
+            factor = amounts.chunks / max(1.0, sample.size.chunks)  # size of the planned corpus over the present one
             in_sequence = measured.trial.documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
             warned.append(warnings.small_corpus(in_sequence, amounts.kept_documents))
         uses = amounts.sequences * chunks
         mean = uses / max(1.0, different(amounts.chunks, uses))
-        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
+        if mean > warnings.THRESHOLDS.most_uses and recipe.compose.max_uses is None:
             warned.append(warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean))
     return [str(one) for one in warned if one]

@@ -1,1 +1,1 @@
-"""Embed: chunks → vectors. An encoder a file; `base.load_encoder` imports only the one that the recipe names."""
+"""Encoders: texts → unit vectors; one module each, of which only the one that the recipe names is imported."""

@@ -1,7 +1,7 @@
-"""The contract: what an encoder says of itself, and what it does: text → unit vectors.
+"""The contract of an encoder: texts in, unit vectors out.
 
-A file here is an encoder: it is called as its module is, with hyphens for underscores, and its options are the section of that
-name in `encoder`. Everything outside its file asks the `EncoderKind` that the file calls ENCODER, never its name.
+Each module here is one encoder, named as the module with hyphens for underscores; its options are the section of that
+name in `encoder`. Other code calls only the `EncoderKind` that the module declares as ENCODER, and never checks its name.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
-# What a slice of a shard holds at most; plans count the tasks by the same two.
-SLICE_S: Final = 30.0  # what a kill costs a worker, and how long the others may wait for the last one
-SLICE_CHUNKS: Final = 1 << 16  # so that the folders of a large corpus stay small
+# Limits of a slice of a shard, by which plans count tasks too.
+SLICE_S: Final = 30.0  # the work lost when a worker is killed, and the longest wait for the last slice
+SLICE_CHUNKS: Final = 1 << 16  # so that the folders of a large corpus hold few files
 
 
 class LoadedEncoder(Protocol):
-    """Texts in, unit vectors out."""
+    """A loaded encoder."""
 
     @property
     def dimensions(self) -> int:
@@ -43,8 +43,8 @@ class LoadedEncoder(Protocol):
 
 
 def unit_or_drawn(vectors: NDArray[np.float32], texts: Sequence[str], *, least: float) -> NDArray[np.float32]:
-    """Return the vectors, changed in place, at unit length; one shorter than `least` gets a direction drawn by its text's hash."""
-    # A zero vector would stop the run. Equal texts stay equal, so near-duplicates are still found; nothing else lies near.
+    """Scale vectors to unit length in place; one shorter than `least` becomes a random direction, by the hash of its text."""
+    # A zero vector would stop the run. Equal texts get equal vectors, so near-duplicates are still found.
     lengths = np.linalg.norm(vectors, axis=1)
     for row in np.flatnonzero(lengths < least).tolist():
         digest = hashlib.blake2b(texts[row].encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -55,7 +55,7 @@ def unit_or_drawn(vectors: NDArray[np.float32], texts: Sequence[str], *, least: 
 
 
 class Speed(NamedTuple):
-    """Seconds a chunk, None and why if they are not known; and the width of the vectors, None where only a fit tells."""
+    """The seconds a chunk takes (None, with the reason, if unknown), and the width of the vectors (None if only a fit tells)."""
 
     chunk_s: float | None = None
     unknown: str = ""
@@ -63,62 +63,67 @@ class Speed(NamedTuple):
 
 
 class EncoderKind(ABC):
-    """One kind of encoder. `config` is always the section `encoder` of the recipe, which names it."""
+    """A kind of encoder; `config` is always the section `encoder` of the recipe."""
 
-    Options: type[recipe.Section] = recipe.Section  # the keys of its section of the recipe
-    usage: str  # what `encoder.model` says: `openai:<model>`
-    # What a task takes: a slice is as the preparation's `ExecutionResult` says.
+    Options: type[recipe.Section] = recipe.Section  # the model of its section of the recipe
+    usage: str  # the form of `encoder.model`: `openai:<model>`
+    # The unit of work of a task; slices are as large as the `ExecutionResult` of the preparation says.
     embeds: Literal["shards", "slices"] = "shards"
-    needs_fit: bool = False  # `load` reads what the preparation wrote
+    needs_fit: bool = False  # whether `load` reads files that the preparation wrote
     asks_for_gpus: bool = False
-    is_model: bool = False  # `config.name` is a name on a hub or a local folder
-    package: tuple[str, str] | None = None  # a module that must be installed, and the extra of nextlong that brings it
-    preload: tuple[str, ...] = ()  # modules that a worker imports at its start
-    rate: str = "encoder"  # what plans measure it by (`engine/step.py`)
-    cure: str  # what to do about vectors that are wrong
+    is_model: bool = False  # whether `config.name` is a name on the Hugging Face Hub or a local folder
+    package: tuple[str, str] | None = None  # a required module, and the extra of nextlong that installs it
+    preload: tuple[str, ...] = ()  # modules that a worker imports when it starts
+    rate: str = "encoder"  # the measured rate that plans use (`engine/step.py`)
+    cure: str  # how messages suggest to fix wrong vectors
     result: type[TaskResult] = TaskResult  # of the preparation
-    version: int = 1  # of the preparation; to be raised whenever the same options give other vectors
-    not_repeatable: str = ""  # why the same text may be given other vectors another time, if it may
+    version: int = 1  # of the preparation; raise it whenever the same options give other vectors
+    not_repeatable: str = ""  # why the same text may get another vector later, if it may
 
     @abstractmethod
     def load(
-        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+        self,
+        config: recipe.Encoder,
+        *,
+        fitted: Path | None = None,
+        dtype: str | None = None,
+        threads: int | None = None,
     ) -> LoadedEncoder:
-        """Return the encoder, by the stem that the preparation wrote, and what it chose. Raises EncoderError with the cure."""
+        """Return the encoder from the stem and the settings that the preparation gave. Raises EncoderError with the fix."""
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
     ) -> list[Task]:
-        """Return the tasks to do before the first chunk is embedded: none."""
+        """Return the tasks to run before the first chunk is embedded; none by default."""
         return []
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
-        """Return what vectors depend on beside the model's name and the options: the files of a local model."""
+        """Return what the vectors depend on besides name and options: the hashes of the files of a local model."""
         folder = Path(config.name).expanduser()
         return {"files": dict(store.hash_folder(folder))} if self.is_model and folder.is_dir() else {}
 
     def check_installed(self, config: recipe.Encoder) -> None:
-        """Raise EncoderError, with the cure, if the package is missing; it is not imported, which may take seconds."""
+        """Raise EncoderError if the package is missing; it is not imported, which may take seconds."""
         if self.package is not None and importlib.util.find_spec(self.package[0]) is None:
             name, extra = self.package
             needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
             raise EncoderError(f"encoder.model={config.model} {needs}")
 
     def resources(self, config: recipe.Encoder) -> Resources:
-        """Return what a task of embedding needs: a core."""
+        """Return the resources of an embedding task: one core by default."""
         return Resources()
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Return how fast chunks such as these are encoded here, for plans; nothing of what they try with the other steps."""
+        """Return how fast such chunks are encoded on this machine, for plans; unknown by default."""
         return Speed()
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
-        """Return how the time, disk and memory of the preparation grow: it takes none."""
+        """Return the estimated time, disk and memory of the preparation; nothing by default."""
         return Estimate(work=1, seconds=0.0, rate="")
 
 
 def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors at unit length. A zero vector stays zero: the step reports it, with the chunk's id."""
+    """Return vectors scaled to unit length; a zero vector stays zero, so that the step can report its chunk."""
     unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return unit
 
@@ -129,21 +134,14 @@ def kind_of(config: recipe.Encoder) -> EncoderKind:
 
 
 def preloaded(config: recipe.Encoder) -> list[str]:
-    """Return the modules that workers of this machine have imported before their first task: those of all steps and its own."""
-    # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
+    """Return the modules that workers import before their first task: those of all steps, and the encoder's own."""
+    # If pandas is installed, pyarrow imports it for the first array that it converts to NumPy: 0.25 s in every worker.
     of_all_steps = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "scipy.sparse", "tokenizers", "pandas")
     return [*of_all_steps, *kind_of(config).preload]
 
 
 def import_preloaded(config: recipe.Encoder) -> None:
-    """Import those modules here, as far as they are installed."""
+    """Import these modules into this process, as far as they are installed."""
     for module in preloaded(config):
         with suppress(ImportError):
             importlib.import_module(module)
-
-
-def load_encoder(
-    config: recipe.Encoder, *, fitted: Path | None = None, dtype: str | None = None, threads: int | None = None
-) -> LoadedEncoder:
-    """Return the encoder that the recipe names; as `EncoderKind.load`."""
-    return kind_of(config).load(config, fitted=fitted, dtype=dtype, threads=threads)

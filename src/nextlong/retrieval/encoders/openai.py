@@ -1,9 +1,8 @@
-"""OpenAI: chunks → unit vectors, by any server that speaks the OpenAI embeddings API (vLLM, TEI, llama.cpp, vendors).
+"""The OpenAI encoder: any server with the OpenAI embeddings API (vLLM, TEI, llama.cpp, commercial providers).
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-Batches go out in threads, each as a request of its own. The log of Python tells of those tried again (`client.py`), once in
-a while, because the waits add up to minutes. What comes back is checked for count, order and width before it is trusted: a server
-that drops one input would shift all vectors behind it.
+Each batch is one request; threads send several at a time. Retries (`client.py`) are logged, but rarely, as waits may add up to
+minutes. Responses are checked for count, order and width: a server that drops an input would shift all vectors after it.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_rows
 from nextlong.text import Json
 
-_USUAL_DIMENSIONS: Final = 1536  # of the usual models
-_SILENCE_S: Final = 600.0  # between two words about a server in trouble
+_USUAL_DIMENSIONS: Final = 1536  # of common models; an assumption for plans
+_SILENCE_S: Final = 600.0  # between two log messages about a failing server
 
 _log = logging.getLogger(__name__)
 
@@ -40,49 +39,39 @@ _log = logging.getLogger(__name__)
 class OpenAIOptions(Section):
     """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
 
-    base_url: Annotated[str, MayBePrivate()] = Field(
-        "https://api.openai.com/v1", description="up to and without /embeddings"
-    )
+    base_url: Annotated[str, MayBePrivate()] = Field("https://api.openai.com/v1", description="without /embeddings")
     api_key_env: Annotated[str, Operational()] = Field(
-        "OPENAI_API_KEY", description="the environment variable that holds the key; none is sent if unset"
+        "OPENAI_API_KEY", description="environment variable with the API key; no key is sent if it is unset"
     )
-    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks in a request")
-    dimensions: Positive | None = Field(
-        None, description="requested from the server, where the model can shorten its vectors"
-    )
-    concurrency: Annotated[Positive, Operational()] = Field(8, description="requests under way at once")
-    requests_per_minute: Annotated[Positive | None, Operational()] = Field(
-        None, description="never send more; default: as the server allows"
-    )
-    max_attempts: Annotated[Positive, Operational()] = Field(
-        8, description="tries of a request before the run stops; what is embedded is kept"
-    )
-    timeout_s: Annotated[Annotated[float, Field(gt=0)], Operational()] = Field(
-        120.0, description="seconds to wait for an answer"
-    )
+    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per request")
+    dimensions: Positive | None = Field(None, description="width to request, from models that can shorten vectors")
+    concurrency: Annotated[Positive, Operational()] = Field(8, description="maximum number of concurrent requests")
+    requests_per_minute: Annotated[Positive | None, Operational()] = Field(None, description="maximum; default: none")
+    max_attempts: Annotated[Positive, Operational()] = Field(8, description="per request, before the run stops")
+    timeout_s: Annotated[float, Field(gt=0), Operational()] = Field(120.0, description="seconds to wait for a response")
 
 
 class OpenAIEncoder:
-    """One model on one server."""
+    """A model on a server."""
 
     def __init__(self, model: str, options: OpenAIOptions) -> None:
-        """Take the key from the environment; nothing is sent yet. Raises EncoderError for a URL that is none."""
+        """Read the API key from the environment, without sending anything. Raises EncoderError for an invalid URL."""
         if not options.base_url.startswith(("http://", "https://")):
             raise EncoderError(f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://")
         self._model, self._options = model, options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
-        how = (options.api_key_env, options.max_attempts, options.timeout_s)
-        self._client = Client(*how, requests_per_minute=options.requests_per_minute)
+        settings = (options.api_key_env, options.max_attempts, options.timeout_s)
+        self._client = Client(*settings, requests_per_minute=options.requests_per_minute)
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
 
     @cached_property
     def dimensions(self) -> int:
-        """Width of the vectors; where the recipe does not set it, the server is asked with one request."""
+        """Width of the vectors; requested from the server once if the recipe does not set it."""
         return self._options.dimensions or self.encode(["dimensions"]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dimensions), unit length; raises EncoderError for no answer or one that cannot be right."""
+        """Return the vectors, shape (n, dimensions), at unit length. Raises EncoderError for a missing or invalid response."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         size = self._options.batch_size
@@ -91,37 +80,39 @@ class OpenAIEncoder:
             parts = list(pool.map(self._embed, batches))
         widths = {part.shape[1] for part in parts}
         if len(widths) > 1:
-            raise self._error(f"answered with vectors of different widths, {sorted(widths)}")
+            raise self._error(f"returned vectors of different widths, {sorted(widths)}")
         return unit_rows(np.concatenate(parts))
 
-    def _tell(self, trouble: str, wait_s: float, left: int) -> None:
+    def _log_retry(self, trouble: str, wait_s: float, left: int) -> None:
         with self._quiet_lock:
             if time.monotonic() < self._quiet_until_s:
                 return
             self._quiet_until_s = time.monotonic() + _SILENCE_S
         _log.warning(
-            "%sencoder.model=openai:%s: %s did not answer: %s; trying again in %.1f s, up to %d more times a request, each time "
-            "after a longer wait and with encoder.openai.timeout_s=%g for the answer",
-            "\n" if sys.stderr.isatty() else "",  # a progress bar stands on this line
+            "%sencoder.model=openai:%s: %s did not answer: %s; retrying in %.1f s, up to %d more times per request, with growing "
+            "waits and encoder.openai.timeout_s=%g",
+            "\n" if sys.stderr.isatty() else "",  # this line may show a progress bar
             self._model, self._url, trouble, wait_s, left, self._options.timeout_s,
         )  # fmt: skip
 
     def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of the texts of one request, in their order, shape (texts, width)."""
-        wanted = self._options.dimensions
+        """Send one request and return the vectors of its texts in their order, shape (texts, width)."""
+        width = self._options.dimensions
         body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         try:
-            answer = self._client.post(self._url, body | ({} if wanted is None else {"dimensions": wanted}), self._tell)
+            answer = self._client.post(
+                self._url, body | ({} if width is None else {"dimensions": width}), self._log_retry
+            )
         except UnansweredError as error:
             variable = self._options.api_key_env
             cures = {
-                None: "look at the server, lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or "
+                None: "check the server, lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or "
                 "timeout_s",
-                401: f"set the environment variable {variable} to a valid key, or name another in encoder.openai.api_key_env",
+                401: f"set the environment variable {variable} to a valid key, or name another one in encoder.openai.api_key_env",
                 403: f"the key in {variable} may not use this model",
                 404: "check encoder.openai.base_url and the model's name",
                 413: "lower encoder.openai.batch_size",
-                429: "the quota is used up",
+                429: "the quota is exhausted; raise it, or use another server",
             }
             other = (
                 "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size"
@@ -133,13 +124,13 @@ class OpenAIEncoder:
             vectors = np.array([item["embedding"] for item in data], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as error:
             start, kind = answer[:200].decode("utf-8", "replace"), type(error).__name__
-            raise self._error(f"answered with no list of embeddings ({kind}: {error}): {start!r}") from None
+            raise self._error(f"returned no list of embeddings ({kind}: {error}): {start!r}") from None
         if sorted(places) != list(range(len(batch))):
-            answered = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
-            raise self._error(f"was sent {len(batch)} texts and answered with {answered}")
-        if vectors.ndim != 2 or (wanted is not None and vectors.shape[1] != wanted):
+            returned = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
+            raise self._error(f"was sent {len(batch)} texts and returned {returned}")
+        if vectors.ndim != 2 or (width is not None and vectors.shape[1] != width):
             raise self._error(
-                f"answered with vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={wanted}; "
+                f"returned vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={width}; "
                 "leave it out if the model cannot shorten its vectors"
             )
         return vectors[np.argsort(places)]
@@ -149,12 +140,12 @@ class OpenAIEncoder:
 
 
 class _OpenAIKind(EncoderKind):
-    """Servers; nothing is prepared. One process keeps to the rate limit: its requests run in threads."""
+    """Servers: nothing to prepare. A single process sends all requests, in threads, so that it can keep the rate limit."""
 
     Options = OpenAIOptions
     usage = "openai:<model>"
-    cure = "look at the server's log, or try another model"
-    not_repeatable = "is a server, which may give other vectors today and ask a price"
+    cure = "check the server's log, or use another model"
+    not_repeatable = "is a server, which may return other vectors later and charge for requests"
 
     def load(self, config: recipe.Encoder, **_: object) -> OpenAIEncoder:
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))

@@ -1,13 +1,13 @@
-"""Sentence-transformers: chunks → unit vectors, by any model of that library, by name or path.
+"""The sentence-transformers encoder: any model of that library, by name or path.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-The library sorts what one call gives it by length, so that a batch holds little padding, and puts the order back; hence
-`encode` hands over all its texts at once. bfloat16 where a GPU has it, or where a trial found it faster: all-MiniLM-L6-v2
-then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
+The library sorts the texts of one call by length, so that batches hold little padding, and restores the order; `encode`
+therefore passes all texts at once. bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors of
+all-MiniLM-L6-v2 then have a cosine over 0.9999 to its float32 vectors. Norms are computed in float32.
 
-In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks, timed by processor
-seconds, because what a processor says of itself does not tell. Every task encodes by this ExecutionResult, also where the run is
-resumed on another machine: another choice gives vectors that differ in the last digits.
+A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because the capabilities that a CPU
+reports do not predict its speed. All tasks use this ExecutionResult, also if the run is resumed on another machine, because
+another choice changes the last digits of the vectors.
 """
 
 from __future__ import annotations
@@ -35,38 +35,33 @@ from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, unit_rows
 from nextlong.text import first_sentence
 
-_TRIAL_S: Final = 0.7  # of float32 on one thread
+_TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
 _FEWEST, _MOST = 2, 32  # chunks tried
-_CLEARLY: Final = 1.2  # times as fast, so that noise does not choose
-_LEAST_COSINE: Final = 0.999  # to the vectors in float32
+_CLEARLY: Final = 1.2  # minimum speed-up, so that noise does not decide
+_LEAST_COSINE: Final = 0.999  # to the float32 vectors
 _TRIED_CHUNKS: Final = 32
-_CALL_CHUNKS: Final = 128  # on a processor
+_CALL_CHUNKS: Final = 128  # of a call on a CPU
 _GPU_CALL_CHUNKS: Final = 4096
 _MEASURED_CHUNKS: Final = 32
-_USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
+_USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's; an assumption for plans
 _WHERE = "encoder.model=sentence-transformers:"
 
 
 class SentenceTransformersOptions(Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
-    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks encoded at a time")
-    max_tokens: PositiveLength | None = Field(
-        None, description="cut chunks to this many tokens; default: the model's own limit"
-    )
-    prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
-    task: str | None = Field(
-        None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
-    )
-    trust_remote_code: bool = Field(
-        False, description="run Python code that comes with the model; only if you trust it"
-    )
-    revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
+    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per batch")
+    max_tokens: PositiveLength | None = Field(None, description="truncate chunks to this; default: the model's limit")
+    prompt: str | None = Field(None, description="text before every chunk, for models trained with a prompt")
+    task: str | None = Field(None, description="for models that accept one, e.g. jina-embeddings-v3: text-matching")
+    trust_remote_code: bool = Field(False, description="run Python code of the model repository; only if you trust it")
+    revision: str | None = Field(None, description="branch, tag or commit of a Hub model; default: its main branch")
     device: str | None = Field(
-        None, description="cuda, cuda:1, cpu, mps; default: the best there is; beside dtype: auto it sets the precision"
+        None,
+        description="cuda, cuda:1, cpu, mps; default: the best available; with dtype: auto it determines the precision",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
+        "auto", description="auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it faster"
     )
 
     def identity(self) -> dict[str, JsonValue]:
@@ -78,21 +73,21 @@ class SentenceTransformersOptions(Section):
 
 
 class _SentenceTransformersEncoder:
-    """A loaded model and the options to call it with."""
+    """A loaded model and the options of its calls."""
 
     def __init__(
         self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
     ) -> None:
-        """Load the model; raises EncoderError where the package, the model or the device is missing, or the options do not fit."""
+        """Load the model. Raises EncoderError if package, model or device is missing, or if the options do not fit the model."""
         self._name, self._options = name, options
         self.model, self.dtype = _load(name, options, dtype=dtype)
         if threads is not None:
             _use_threads(threads)
-        # The library itself passes over a task in silence.
+        # The library ignores an unknown task silently.
         known = getattr(self.model, "get_model_kwargs", lambda: ["task"])()
         if options.task is not None and "task" not in known:
             where = f"encoder.sentence_transformers.task={options.task!r}"
-            raise EncoderError(f"{where}, but {name} takes no task; leave it out, or use prompt")
+            raise EncoderError(f"{where}, but {name} accepts no task; remove it, or use prompt")
         if options.max_tokens is not None:
             config = getattr(getattr(self.model[0], "auto_model", None), "config", None)
             longest = getattr(config, "max_position_embeddings", None) or options.max_tokens
@@ -104,27 +99,27 @@ class _SentenceTransformersEncoder:
         self.dimensions = self.encode([name]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dimensions), unit length; raises EncoderError where the model refuses."""
+        """Return the vectors, shape (n, dimensions), at unit length. Raises EncoderError if the model rejects the options."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         options = self._options
         task = {} if options.task is None else {"task": options.task}
         try:
-            how = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
-            vectors = self.model.encode(list(texts), **how, **task)
+            settings = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
+            vectors = self.model.encode(list(texts), **settings, **task)
         except (ValueError, TypeError) as error:
-            refused = f"refuses prompt={options.prompt!r}, task={options.task!r}: {error}"
-            cure = "take what its model card names, or leave them out"
-            raise EncoderError(f"{_WHERE}{self._name} {refused}; {cure}") from None
+            rejected = f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
+            cure = "use the values of its model card, or remove these options"
+            raise EncoderError(f"{_WHERE}{self._name} {rejected}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
 
     @property
     def device(self) -> str:
-        """The kind of device that it runs on, as torch names it."""
+        """The type of the model's device, as torch names it."""
         return str(self.model.device.type)
 
     def convert(self, dtype: str) -> None:
-        """Calculate in another precision from now on; what a lower one has cut off the weights does not come back."""
+        """Change the precision; weights that a lower precision has rounded are not restored."""
         import torch
 
         self.model.to(getattr(torch, dtype))
@@ -137,24 +132,24 @@ def _use_threads(count: int) -> None:
 
 
 def count_gpus() -> int:
-    """Return how many CUDA devices this machine has for torch; 0 where torch is not installed."""
+    """Return the number of CUDA devices that torch finds; 0 if torch is not installed."""
     try:
         import torch
-    except ImportError:  # loading the model says so, with the cure
+    except ImportError:  # loading the model reports this, with the fix
         return 0
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
 def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
-    """Return the model and the precision that it calculates in."""
+    """Return the model and the precision that it computes in."""
     try:
         import torch
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
-    logging.disable_progress_bar()  # each worker would draw its own, across the run's
-    device = options.device  # what the recipe names is never replaced by another
+    logging.disable_progress_bar()  # the bars of the workers would disturb that of the run
+    device = options.device  # a device that the recipe names is never replaced by another
     if device in (None, "cuda"):
         if device == "cuda" or torch.cuda.is_available():
             device = f"cuda:{next(iter(granted_gpus()), 0)}"
@@ -163,7 +158,7 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
-            # bfloat16 from Ampere (8.0) on, in hardware; earlier GPUs only emulate it. A trial finds what suits a processor.
+            # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it. For CPUs a trial decides.
             is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
             dtype = "bfloat16" if is_new else "float32"
         code: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
@@ -171,12 +166,12 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
             name, device=device, model_kwargs={"torch_dtype": getattr(torch, dtype)}, **code
         ), dtype
     except ImportError as error:
-        raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
+        raise EncoderError(f"{_WHERE}{name} requires a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
         raise EncoderError(
             f"{_WHERE}{name} cannot be loaded: {first_sentence(error)}; give the path of its folder, or its name on the "
-            "Hugging Face Hub (and a network); a gated model needs `hf auth login`, one with its own code "
-            "trust_remote_code: true"
+            "Hugging Face Hub (which requires a network); a gated model requires `hf auth login`, and one with its own "
+            "code requires trust_remote_code: true"
         ) from None
     except (RuntimeError, AssertionError) as error:
         raise EncoderError(
@@ -186,7 +181,7 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
 
 
 def try_model(_out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder) -> ExecutionResult:
-    """Return how the model runs best here, tried on chunks of all shards; writes no file."""
+    """Return how the model runs best on this machine, by a trial on chunks of all shards; writes no file."""
     texts: list[str] = []
     for documents, chunks in zip(corpus.documents, corpus.chunks, strict=True):
         rows = np.arange(count_chunks(chunks))
@@ -196,29 +191,29 @@ def try_model(_out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder) -> Ex
 
 
 def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
-    """Return how to run the model. Raises EncoderError where it cannot be loaded."""
+    """Return how to run the model. Raises EncoderError if it cannot be loaded."""
     encoder = _SentenceTransformersEncoder(name, options, threads=1)
     dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
-    encoder.encode(texts[:1])  # the first call pays for setting up
+    encoder.encode(texts[:1])  # warm up
     if not texts or encoder.device != "cpu":
         rate, _ = _timed(encoder, texts, time.perf_counter)
         call_chunks = _GPU_CALL_CHUNKS
     else:
         first_rate, _ = _timed(encoder, texts[:_FEWEST])
-        few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
-        rate, vectors = _timed(encoder, few)
+        sample = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
+        rate, vectors = _timed(encoder, sample)
         if options.dtype == "auto":
             encoder.convert("bfloat16")
-            encoder.encode(few[:1])
-            half_rate, half_vectors = _timed(encoder, few)
+            encoder.encode(sample[:1])
+            half_rate, half_vectors = _timed(encoder, sample)
             if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
                 dtype, rate = "bfloat16", half_rate
             encoder.convert(dtype)
         if usable_cpus() > 1:
             _use_threads(usable_cpus())
-            encoder.encode(few[:1])
-            all_rate, _ = _timed(encoder, few)
-            # Tasks of one thread each hold a copy of the model: all of them may take half of the free memory, if that is known.
+            encoder.encode(sample[:1])
+            all_rate, _ = _timed(encoder, sample)
+            # Each single-threaded task holds a copy of the model; together they may take half of the free memory, if known.
             is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
             free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
             copies_bytes = usable_cpus() * sum(weight.nbytes for weight in encoder.model.parameters())
@@ -226,14 +221,14 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
                 threads, rate = usable_cpus(), all_rate
             _use_threads(1)
         rate *= threads
-    call_chunks, task_chunks = _chunks_of(rate, call_chunks)
+    call_chunks, task_chunks = _task_sizes(rate, call_chunks)
     chunks = {"call_chunks": call_chunks, "task_chunks": task_chunks, "chunks_per_second": round(rate, 2)}
-    found = {"device": encoder.device, "dtype": dtype, "threads": threads, "dimensions": encoder.dimensions}
-    return ExecutionResult.model_validate(found | chunks)
+    execution = {"device": encoder.device, "dtype": dtype, "threads": threads, "dimensions": encoder.dimensions}
+    return ExecutionResult.model_validate(execution | chunks)
 
 
-def _chunks_of(rate: float, call_chunks: int) -> tuple[int, int]:
-    """Return how many chunks a call and a task take, the task half a minute at `rate` chunks a second."""
+def _task_sizes(rate: float, call_chunks: int) -> tuple[int, int]:
+    """Return the chunks of a call and of a task; a task takes half a minute at `rate` chunks a second."""
     task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
@@ -245,14 +240,14 @@ def _chunks_of(rate: float, call_chunks: int) -> tuple[int, int]:
 def _timed(
     encoder: _SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float] = time.process_time
 ) -> tuple[float, NDArray[np.float32]]:
-    """Return chunks a second, of the processor where `clock` says nothing else, and the vectors."""
+    """Return the chunks encoded per second (CPU time unless `clock` measures another time), and the vectors."""
     began = clock()
     vectors = encoder.encode(texts)
     return len(texts) / max(1e-9, clock() - began), vectors
 
 
 class _SentenceTransformersKind(EncoderKind):
-    """Models of that library; each is tried before the first chunk: in which precision, on how many threads it runs best."""
+    """Models of the library; a trial before the first chunk chooses precision and threads."""
 
     Options = SentenceTransformersOptions
     usage = "sentence-transformers:<name or path>"
@@ -261,7 +256,7 @@ class _SentenceTransformersKind(EncoderKind):
     is_model = True
     package = ("sentence_transformers", "sentence-transformers")
     preload = ("sentence_transformers",)
-    cure = "try encoder.sentence_transformers.dtype: float32, else another model"
+    cure = "try encoder.sentence_transformers.dtype: float32, or another model"
     result = ExecutionResult
     version = 2
 
@@ -283,11 +278,11 @@ class _SentenceTransformersKind(EncoderKind):
         return Resources(at_once=1) if device.startswith("cuda") else Resources()  # the one that is named
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
+        """Try the model on a sample chunks, which takes about a second; without the package the speed is unknown."""
         if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
-        few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
-        tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
+        sample = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
+        tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), sample)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:

@@ -1,8 +1,8 @@
-"""Static: chunks → unit vectors, as the mean of one stored vector per token (model2vec).
+"""Static encoders: the mean of one stored vector per token (model2vec).
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
-A static model is distilled from a transformer once: it knows meanings of words, not of their order, and encodes some hundred
-times as many chunks per second on a processor. Models: any that model2vec reads, by folder or by name on the Hugging Face Hub.
+A static model is distilled from a transformer once. It represents the meanings of words but not their order, and encodes
+several hundred times as many chunks a second on a CPU. Any model that model2vec reads works, by folder or Hub name.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from nextlong.text import first_sentence
 _MEASURED_CHUNKS = 256
 
 
-class StaticOptions(Section):
+class _StaticOptions(Section):
     """Options of `encoder.model: static:<name or path>`."""
 
-    dimensions: Positive | None = Field(None, description="use only the first of the model's dimensions; default: all")
+    dimensions: Positive | None = Field(None, description="use only the first dimensions of the model; default: all")
 
 
 class _StaticEncoder:
-    """A loaded model of model2vec."""
+    """A loaded model2vec model."""
 
-    def __init__(self, name: str, options: StaticOptions) -> None:
+    def __init__(self, name: str, options: _StaticOptions) -> None:
         """Load the model; raises EncoderError where the package or the model is missing."""
         try:
             from model2vec import StaticModel
@@ -53,34 +53,34 @@ class _StaticEncoder:
         self.dimensions = int(self._model.dim)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors, shape (n, dimensions); a text without any known token gets a direction of its own."""
+        """Return unit vectors, shape (n, dimensions); a text without known tokens gets a random direction of its own."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
-        # model2vec cuts at 512 tokens by default: a chunk counts as a whole.
+        # model2vec truncates at 512 tokens by default; use the whole chunk.
         vectors = self._model.encode(list(texts), max_length=None, use_multiprocessing=False)
         return unit_or_drawn(np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny))
 
 
 class _StaticKind(EncoderKind):
-    """Models of model2vec, which need neither torch nor a GPU."""
+    """Models of model2vec, which require neither torch nor a GPU."""
 
-    Options = StaticOptions
+    Options = _StaticOptions
     usage = "static:<name or path>"
     package = ("model2vec", "static")
     is_model = True
     preload = ("model2vec",)
-    cure = "take another model"
+    cure = "use another model"
 
     def load(self, config: recipe.Encoder, **_: object) -> _StaticEncoder:
-        return _StaticEncoder(config.name, config.options_as(StaticOptions))
+        return _StaticEncoder(config.name, config.options_as(_StaticOptions))
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         encoder = self.load(config)
-        few = chunks[:_MEASURED_CHUNKS]
-        encoder.encode(few[:1])
+        sample = chunks[:_MEASURED_CHUNKS]
+        encoder.encode(sample[:1])
         began = time.process_time()
-        encoder.encode(few)
-        return Speed((time.process_time() - began) / max(1, len(few)), "", encoder.dimensions)
+        encoder.encode(sample)
+        return Speed((time.process_time() - began) / max(1, len(sample)), "", encoder.dimensions)
 
 
 ENCODER = _StaticKind()

@@ -1,8 +1,8 @@
-"""The index contract, the files an index is opened from, and the stored vectors that it reads.
+"""The contract of an index, the files that it is opened from, and the stored vectors that it reads.
 
-Mining needs nothing but `search` and the recall that it promises, so anything that finds nearest neighbours fits: exact search
-compares every query with every vector, `ivf` only with the clusters nearest to it. An index is named as in the recipe: `exact`
-or a FAISS factory string.
+Mining needs only `search` and the recall that it guarantees, so any nearest-neighbour search fits: exact search compares
+every query with every vector, `ivf` only with the vectors in the nearest clusters. Recipes name an index `exact`, by a
+FAISS factory string, or as another package declares it.
 """
 
 from __future__ import annotations
@@ -29,33 +29,34 @@ class Index(Protocol):
 
     @property
     def recall(self) -> float:
-        """The share of a query's k nearest that a search finds, on average: 1 if it is exact."""
+        """The mean share of a query's k nearest that a search returns; 1 for exact search."""
 
     def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
-        """Return the ids and cosines of each query's `k` nearest, outside its [first, last) of `exclude`, shape (Q, 2).
+        """Return the ids and cosines of the `k` vectors nearest to each query, (Q, D), outside its range [first, last) of ids.
 
-        Descending by cosine, which is that of the stored vectors; equal cosines by id. Fewer only where no more are found.
+        `exclude` has the ranges, shape (Q, 2). Descending by cosine, which is that of the stored vectors; equal cosines by id.
+        Fewer than k only where no more are found.
         """
 
 
 @dataclass(frozen=True)
 class IndexFiles:
-    """What an index is opened from: the stored vectors, and what was trained, filled and tuned before."""
+    """The files that an index is opened from: the stored vectors, and the trained, filled and tuned index if there is one."""
 
     index: str  # exact, or a FAISS factory string
-    vectors: tuple[Path, ...]
+    vectors: Sequence[Path]
     template: Path | None = None
-    lists: tuple[Path, ...] = ()  # stems of the filled parts
+    lists: tuple[Path, ...] = ()  # the stems of the filled parts
     probes: int = 0  # clusters that a query visits
-    spare: float = 0.0  # retrieved beyond k by rough scores, as a share of k
+    spare: float = 0.0  # additional vectors retrieved by rough scores, as a share of k
     recall: float = 1.0
 
 
 class VectorShards:
-    """VECTORS of a corpus, one float16 array (rows, dim) a shard: memory-mapped whenever one is read."""
+    """VECTORS of a corpus, one float16 array (rows, dim) a shard, memory-mapped each time one is read."""
 
     def __init__(self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True) -> None:
-        """With `block`, only these shards are searched; they are loaded once for many queries unless they are not to be held."""
+        """Search only the shards of `block` if it is given; they are loaded into memory unless `is_held` is false."""
         self._paths = paths
         self._loaded = {shard: np.load(paths[shard]) for shard in (block or () if is_held else ())}
         self.numbers = range(len(paths)) if block is None else block
@@ -71,15 +72,15 @@ class VectorShards:
         pieces = [self[int(shards[low])][rows[low:high]] for low, high in pairwise([*firsts, len(ids)])]
         return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
 
-    def ids_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of places, shape (n,), in the concatenation of all searched shards."""
+    def ids_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of positions, shape (n,), in the concatenation of all searched shards."""
         ends = np.cumsum(self.rows)
-        positions = np.searchsorted(ends, places, side="right")
-        shards = np.asarray(self.numbers, np.int64)[positions]
-        return schemas.pack_ids(shards, places - (ends - self.rows)[positions])
+        of_shards = np.searchsorted(ends, positions, side="right")
+        shards = np.asarray(self.numbers, np.int64)[of_shards]
+        return schemas.pack_ids(shards, positions - (ends - self.rows)[of_shards])
 
     def blocks(self, rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Stream all vectors as float32 blocks that may span shards, with their ids; a block is valid until the next."""
+        """Stream all vectors as float32 blocks, which may span shards, with their ids; a block is overwritten by the next."""
         ids: list[NDArray[np.int64]] = []
         block_BD, filled = np.empty((0, 0), np.float32), 0
         for shard in self.numbers:
@@ -100,19 +101,19 @@ class VectorShards:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexKind:
-    """A kind of index, as its file declares it (`INDEX`)."""
+    """A kind of index, as its module declares it (`INDEX`)."""
 
     name: str
-    takes: str  # a regular expression for the values of `search.index` that name it, …
-    usage: str  # … and what messages say of them
+    takes: str  # a regular expression for the values of `search.index` that select this kind
+    usage: str  # how messages describe these values
     open: Callable[[IndexFiles], Index]
-    # FAISS trains, fills and tunes it before it is searched, and its recall is measured; any other searches the vectors as they are
-    # stored and finds exactly the nearest.
+    # A built index is trained, filled and tuned by FAISS before it is searched, and its recall is measured. Any other index
+    # reads the stored vectors and must return exactly the nearest.
     is_built: bool = False
-    version: int = 1  # to be raised when it finds others
+    version: int = 1  # raise it when the index returns other neighbours
 
 
 def index_kind(index: str) -> IndexKind:
-    """Return the kind of index that a value of `search.index`, which the recipe has checked, names."""
+    """Return the kind of index for a value of `search.index`, which the recipe has validated."""
     kinds: dict[str, IndexKind] = INDEXES.declarations(IndexKind)
     return next(kind for kind in kinds.values() if re.fullmatch(kind.takes, index))

@@ -1,14 +1,12 @@
-"""Exact: every query against every vector, by blocks of matrix products.
+"""Exact search: compare every query with every vector, by blocks of matrix products.
 
 In:  VECTORS, float16 of unit length, memory-mapped or in memory; queries of the same kind.
-Out: the k nearest of each query, none of them in the range of ids that it excludes.
+Out: the k nearest of each query, outside the range of ids that it excludes, descending by score, equal scores by id.
 
-A block of vectors is made float32 once and multiplied with all queries; only scores that reach a query's current k-th best are
-kept (`Best`). A sample of the vectors gives a first guess of the k-th best, so a search costs little more than reading the
-vectors and multiplying them. Float32 products only select: the final scores are exact. Descending by score, equal scores by id.
-
-Why the scores are exact, on a GPU too, where rough scores of tensor cores choose what a processor scores exactly:
-docs/decisions/0008-search.md.
+A block of vectors is converted to float32 once and multiplied with all queries; only scores that reach a query's current
+k-th best are kept (`Best`). A sample gives a first guess of the k-th best, so a search costs little more than reading and
+multiplying the vectors. Float32 products (on a GPU, rough scores of tensor cores) only select candidates; their final scores
+are exact (docs/decisions/0008-search.md). Shapes: Q queries, D dimensions, B vectors of a block, W candidates on a GPU.
 """
 
 from __future__ import annotations
@@ -31,45 +29,47 @@ if TYPE_CHECKING:
 
 _Ids = NDArray[np.int64]
 _Scores = NDArray[np.float32]
-_ExactScores = Callable[[_Ids, Sequence[_Ids]], list[_Scores]]  # of queries and, for each, of so many ids
+_ExactScores = Callable[[_Ids, Sequence[_Ids]], list[_Scores]]  # (queries, the ids of each) → the scores of these ids
 
-_TIES = 64  # beyond k that a query may hold because rough scores cannot tell them apart
-_LEAST_ROOM = 512  # that may enter before a list is pruned, at least
+_TIES = 64  # ids that a query may hold beyond k because rough scores cannot separate them
+_LEAST_ROOM = 512  # new ids, at least, that a query can hold before they are pruned
 _SETTLED = 64  # queries whose exact scores are computed at a time
 
 
 class Best:
-    """The best `k` ids of each query, while the scores of block after block go by; ids ascend from block to block.
+    """The best `k` ids of each query while blocks of scores arrive; ids ascend from block to block.
 
-    A score enters only if it reaches its query's present k-th best. Rough scores that `error` cannot tell from it stay too; exact
-    ones decide at the end, or as soon as there are too many of them, as where a text stands in the corpus a thousand times.
+    A score enters only if it reaches the query's current k-th best. Rough scores within `error` of it are kept as well;
+    exact scores decide at the end, or earlier where there are too many of them (a text with a thousand copies).
     """
 
     def __init__(
         self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: _Scores | None = None
     ) -> None:
-        """`exact` gives the scores that decide; None: rough ones do. `guess_Q`, shape (queries,): see `too_high`."""
+        """`exact` gives final scores (None: rough ones are final); `guess_Q`, (queries,): scores that > k vectors may reach."""
         self._k, self._error, self._exact = k, error, exact
         self._room = cells(k) - k - _TIES
-        # Row q holds the scores and ids of query q in its first held[q] cells, in no order.
+        # Row q holds the scores and ids of query q in its first held[q] cells, unordered.
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
         self._ids = np.full(self._scores.shape, -1, np.int64)
         self._held = np.zeros(queries, np.int64)
-        self._least = np.full((queries, 1), np.finfo(np.float32).min, np.float32)  # a score that may still count
+        self._least = np.full(
+            (queries, 1), np.finfo(np.float32).min, np.float32
+        )  # the score that a new entry must reach
         self._guess = guess_Q
         if guess_Q is not None:
             self._least[:, 0] = np.maximum(self._least[:, 0], guess_Q)
 
     def add(self, scores_QB: _Scores, ids_B: _Ids, queries: _Ids | None = None) -> None:
-        """Take in a block's scores, (queries, block), -inf where a query must not find a column; of all queries by default."""
+        """Add the scores of a block, (queries, block), of some `queries` (None: all); -inf excludes a column for a query."""
         whose = np.arange(len(self._held)) if queries is None else queries
         if self._guess is None and len(ids_B) > self._room and not self._held[whose].any():
-            self._raise(scores_QB, whose)  # of a first block only its own k best can count
+            self._raise(scores_QB, whose)  # only the k best of the first block can matter
         hits = np.flatnonzero(scores_QB >= self._least[whose])
         rows = hits // len(ids_B)
         columns = hits - rows * len(ids_B)
         counts = np.bincount(rows, minlength=len(whose))
-        if counts.max(initial=0) > self._room:  # as where one text stands in the block a thousand times
+        if counts.max(initial=0) > self._room:  # e.g. a text with a thousand copies in the block
             half = len(ids_B) // 2
             self.add(scores_QB[:, :half], ids_B[:half], whose)
             self.add(scores_QB[:, half:], ids_B[half:], whose)
@@ -77,7 +77,7 @@ class Best:
         full = whose[self._held[whose] + counts > self._scores.shape[1]]
         if len(full):
             self._prune(full)
-        # Hits are sorted by row: `within` counts them in their row, which gives the cell that each goes to.
+        # Hits are sorted by row; `within` numbers them in their row, which gives the cell of each.
         within = np.arange(len(hits)) - np.repeat(np.cumsum(counts) - counts, counts)
         hit_queries = whose[rows]
         places = self._held[hit_queries] + within
@@ -86,22 +86,22 @@ class Best:
         self._held[whose] += counts
 
     def finish(self) -> Iterator[tuple[_Ids, _Scores]]:
-        """Yield the ids and scores of each query, descending, equal scores by id; fewer than k if there are no more."""
+        """Yield the ids and scores of each query, descending, equal scores by id; fewer than k if no more were added."""
         for first in range(0, len(self._held), _SETTLED):
             queries = np.arange(first, min(first + _SETTLED, len(self._held)))
-            places = []  # where each query holds what may be among its k best
+            places = []  # of each query, the cells that may be among its k best
             for query in queries.tolist():
                 scores = self._scores[query, : self._held[query]]
                 if len(scores) > self._k:
                     self._raise(scores[None], np.array([query]))
                 places.append(np.flatnonzero(scores >= self._least[query]))
-            ids = [self._ids[query, there] for query, there in zip(queries, places, strict=True)]
+            ids = [self._ids[query, entries] for query, entries in zip(queries, places, strict=True)]
             for row_ids, scores in zip(ids, self._decisive(queries, places), strict=True):
                 order = np.lexsort((row_ids, -scores))[: self._k]
                 yield row_ids[order], scores[order]
 
     def too_high(self) -> _Ids:
-        """Return the queries whose guess may have left out what counts: fewer than k scores lie above it for certain."""
+        """Return the queries whose guess may have excluded neighbours: fewer than k scores lie above it for certain."""
         if self._guess is None:
             return np.empty(0, np.int64)
         kth = np.full(len(self._held), -np.inf, np.float32)
@@ -110,13 +110,13 @@ class Best:
         return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
 
     def _decisive(self, queries: _Ids, places: Sequence[_Ids]) -> list[_Scores]:
-        """Return the scores that decide, of what stands at the given places."""
+        """Return the final scores of the given cells of each query."""
         if self._exact is None:
-            return [self._scores[query, there] for query, there in zip(queries, places, strict=True)]
-        return self._exact(queries, [self._ids[query, there] for query, there in zip(queries, places, strict=True)])
+            return [self._scores[query, entries] for query, entries in zip(queries, places, strict=True)]
+        return self._exact(queries, [self._ids[query, entries] for query, entries in zip(queries, places, strict=True)])
 
     def _prune(self, queries: _Ids) -> None:
-        """Keep the best `k + _TIES` of the given queries, which hold more; exact scores choose where that is too few."""
+        """Keep the best `k + _TIES` entries of each given query; exact scores choose where rough ones leave more."""
         wide = self._k + _TIES
         scores = self._scores[queries]
         order = np.argpartition(scores, -wide, axis=1)[:, -wide:]
@@ -133,35 +133,35 @@ class Best:
         self._held[queries] = wide
 
     def _raise(self, scores: _Scores, queries: _Ids) -> None:
-        """Raise what a score must reach to the k-th best of `scores`, one row for each of the given queries."""
+        """Raise the score that new entries must reach to the k-th best of `scores`, one row for each given query."""
         kth = np.partition(scores, -self._k, axis=1)[:, -self._k]
         self._least[queries, 0] = np.maximum(self._least[queries, 0], kth - np.float32(2 * self._error))
 
 
 def cells(k: int) -> int:
-    """Return how many scores and ids are held for a query: k, ties, and what may enter between two prunings."""
+    """Return the number of cells of a query: k, ties, and the entries between two prunings."""
     return k + _TIES + max(2 * (k + _TIES), _LEAST_ROOM)
 
 
-_BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
+_BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, about the size of caches
 _SCORES = 1 << 23  # products held at a time: 32 MB
-_HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
-_SCORED_ROWS = 512  # scored exactly at a time: 1 MB as float64 at 256 dimensions, which a core's cache holds
+_HELD = 1 << 24  # cells of all queries held at a time: 200 MB
+_SCORED_ROWS = 512  # vectors scored exactly at a time: 1 MB as float64 at 256 dimensions, which fits a core's cache
 _LEAST_SAMPLE = 1 << 14  # vectors from which the k-th best is guessed
-_WORTH_SAMPLING = 16  # times as many vectors: below that a guess saves less than it costs
+_WORTH_SAMPLING = 16  # a guess pays where there are this many times as many vectors as sampled ones
 
 
 class Exact:
-    """The index that needs none: it reads the vectors as they are stored."""
+    """Exact search on the CPU, directly on the stored vectors."""
 
     recall = 1.0
-    _queries_at_once = 0  # as many as `_HELD` allows
+    _queries_at_once = 0  # 0: as many as `_HELD` allows
 
     def __init__(self, vectors: VectorShards) -> None:
         self._vectors = vectors
 
     def search(self, queries_QD: _Scores, k: int, *, exclude: _Ids, least_Q: _Scores | None = None) -> Neighbours:
-        """See `Index.search`; without neighbours whose cosine is below the query's `least_Q`, shape (Q,)."""
+        """See `Index.search`; `least_Q`, shape (Q,), excludes neighbours with a lower cosine."""
         k = min(k, sum(self._vectors.rows))
         most = self._queries_at_once or max(1, _HELD // cells(k))
         nearest: list[tuple[_Ids, _Scores]] = []
@@ -174,7 +174,7 @@ class Exact:
     def _nearest(
         self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
     ) -> list[tuple[_Ids, _Scores]]:
-        """Return the nearest of each query after one pass over all vectors, and another for queries with a wrong guess."""
+        """Return the nearest of each query after one pass over all vectors, and a second pass for queries with a wrong guess."""
         if least_Q is not None:
             return _reaching(self._stream(queries_QD, k, exclude_Q2, least_Q).finish(), least_Q)
         guess_Q = guess_kth(queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE)
@@ -187,7 +187,7 @@ class Exact:
         return nearest
 
     def _stream(self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, guess_Q: _Scores | None) -> Best:
-        """Multiply every vector with every query and return the best of each."""
+        """Multiply every vector with every query and return the best of each query."""
 
         def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Scores]:
             return exact_cosines(queries_QD[queries], ids, self._vectors)
@@ -199,7 +199,7 @@ class Exact:
         for ids, block_BD in self._vectors.blocks(_BLOCK_ROWS):
             for first in range(0, len(ids), columns):
                 part = ids[first : first + columns]
-                # The last block is narrower: a part of `scores_QB` would not be contiguous, which `matmul` needs.
+                # The last block is narrower, and a slice of `scores_QB` would not be contiguous, which `matmul` requires.
                 products = scores_QB if len(part) == columns else np.empty((count, len(part)), np.float32)
                 np.matmul(queries_QD, block_BD[first : first + columns].T, out=products)
                 exclude_ranges(products, part, exclude_Q2)
@@ -212,14 +212,14 @@ def _reaching(nearest: Iterable[tuple[_Ids, _Scores]], least_Q: _Scores) -> list
     return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
 
 
-_SPARE = 64  # kept beyond k on a device: what rough scores may confuse
-_DEVICE_QUERIES = 2048  # multiplied at a time
-_DEVICE_ROWS = 1 << 17  # with so many vectors: 1 GB of scores on the device
-ROUNDING = 4.0  # tensor cores may align the terms of a sum before they add: four times the error of a processor's
+_SPARE = 64  # candidates kept beyond k on a device, because rough scores may be in the wrong order
+_DEVICE_QUERIES = 2048  # queries multiplied at a time
+_DEVICE_ROWS = 1 << 17  # vectors multiplied at a time: with so many queries, 1 GB of scores on the device
+ROUNDING = 4.0  # times the rounding error of a CPU: tensor cores may align the terms of a sum before they add them
 
 
 class ExactTorch(Exact):
-    """Exact search on the GPU that the task was given; without one, on torch's processor device."""
+    """Exact search on the GPU that the task was given, or on torch's CPU device if it has none."""
 
     _queries_at_once = _DEVICE_QUERIES
 
@@ -233,11 +233,11 @@ class ExactTorch(Exact):
     def _nearest(
         self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
     ) -> list[tuple[_Ids, _Scores]]:
-        """Return the `k` best by exact scores; queries that rough scores cannot decide are searched for again."""
+        """Return the `k` best by exact scores; search again on the CPU where rough scores cannot decide."""
         rough_QW, ids_QW = self._rough(queries_QD, k + _SPARE, exclude_Q2)
         least_Q = np.full(len(queries_QD), -np.inf, np.float32) if least_Q is None else least_Q
         error = np.float32(2 * ROUNDING * rounding_error(queries_QD.shape[1]))
-        lowest = np.float32(np.finfo(np.float32).min)  # an excluded vector has -inf
+        lowest = np.float32(np.finfo(np.float32).min)  # excluded vectors have -inf, which is lower
         bars = np.maximum(rough_QW[:, min(k, rough_QW.shape[1]) - 1], least_Q) - error
         candidates = [ids[scores >= max(bar, lowest)] for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)]
         exact = exact_cosines(queries_QD, candidates, self._vectors)
@@ -251,7 +251,7 @@ class ExactTorch(Exact):
         return _reaching(nearest, least_Q)
 
     def _rough(self, queries_QD: _Scores, width: int, exclude_Q2: _Ids) -> tuple[_Scores, _Ids]:
-        """Return the rough scores, descending, and ids of the `width` best of each query, shape (Q, ≤ width)."""
+        """Return the rough scores, descending, and the ids of the `width` best of each query, shape (Q, ≤ width)."""
         import torch
 
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(self._device)
@@ -262,7 +262,7 @@ class ExactTorch(Exact):
         try:
             for first_id, vectors in self._blocks():
                 scores = queries @ vectors.float().T
-                # The ids of a block are consecutive: a query's excluded ones are a run of columns, empty for nearly all.
+                # The ids of a block are consecutive, so a query excludes a run of columns, which is empty for nearly all queries.
                 ranges_Q2 = np.clip(exclude_Q2 - first_id, 0, len(vectors))
                 for query in np.flatnonzero(ranges_Q2[:, 0] < ranges_Q2[:, 1]).tolist():
                     low, high = ranges_Q2[query].tolist()
@@ -276,7 +276,7 @@ class ExactTorch(Exact):
         return best.cpu().numpy(), best_ids.cpu().numpy()
 
     def _blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first id and the float16 vectors, on the device, of blocks of all shards; one is read ahead."""
+        """Yield the first id and the float16 vectors, on the device, of each block of all shards; one block is read ahead."""
         import torch
 
         shards = zip(self._vectors.numbers, self._vectors.rows, strict=True)
@@ -297,21 +297,21 @@ class ExactTorch(Exact):
 
 
 def open_exact(files: IndexFiles, *, block: range | None = None) -> Exact:
-    """Return exact search over all shards or a block of them, on the GPU that the task was given if there is one."""
+    """Return exact search over all shards, or those of a block, on the GPU that the task was given if there is one."""
     return (ExactTorch if granted_gpus() else Exact)(VectorShards(files.vectors, block))
 
 
 def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
-    """Return which best score of a sample is reached by hardly fewer than `k` of all; None where sampling would not pay."""
+    """Return the rank in a sample whose score at least `k` of all vectors almost surely reach; None where sampling does not pay."""
     expected = k * sample / max(1, total)
     rank = math.ceil(expected + 6 * math.sqrt(expected) + 6)  # six standard deviations: hardly ever too high
     return None if total < _WORTH_SAMPLING * sample or rank >= sample else rank
 
 
 def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2: _Ids, sample: int) -> _Scores | None:
-    """Return a score for each query that somewhat more than `k` vectors reach, by every n-th vector; None where it would not pay.
+    """Return a score for each query that somewhat more than `k` vectors reach, from every n-th vector; None where it does not pay.
 
-    A guess that is too high hides neighbours: whoever uses it must check the k-th best against it and search again.
+    A guess that is too high excludes neighbours, so callers must check the k-th best against it and search again.
     """
     total = sum(vectors.rows)
     rank = sampled_rank(k, total, sample=sample)
@@ -329,31 +329,31 @@ def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2:
 
 
 def rounding_error(dimensions: int) -> float:
-    """Return how far a float32 product of unit vectors can be from the true one: n·u (Higham, 2002, §3.1), and 1 % more."""
+    """Return the largest error of a float32 product of unit vectors: n·u (Higham, 2002, §3.1), and 1 % more."""
     return 1.01 * dimensions * 2.0**-24
 
 
 def exclude_ranges(scores_QB: _Scores, ids_B: _Ids, exclude_Q2: _Ids) -> None:
-    """Set to -inf the scores of columns whose ids, ascending, lie in their query's range [first, last)."""
+    """Set to -inf the scores of columns whose ids, ascending, are in the excluded range [first, last) of their query."""
     lows, highs = np.searchsorted(ids_B, exclude_Q2[:, 0]), np.searchsorted(ids_B, exclude_Q2[:, 1])
     for query in np.flatnonzero(lows < highs).tolist():
         scores_QB[query, lows[query] : highs[query]] = -np.inf
 
 
 def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShards) -> list[_Scores]:
-    """Return for each query the exact cosines of its own list of ids, shape (len(ids[i]),)."""
-    # Queries have many neighbours in common: each stored row is read once, `back` says which one a list's entry is.
+    """Return the exact cosines of each query to its own list of ids, shape (len(ids[i]),)."""
+    # Queries share many neighbours: each stored row is read once, and `back` maps the entries of all lists to these rows.
     distinct, back = np.unique(np.concatenate([np.empty(0, np.int64), *ids]), return_inverse=True)
     rows_RD = vectors.take(distinct)
     bounds = np.cumsum([0, *map(len, ids)]).tolist()
-    held_BD = np.empty((min(_SCORED_ROWS, max(map(len, ids), default=0)), queries_QD.shape[1]))
+    buffer_BD = np.empty((min(_SCORED_ROWS, max(map(len, ids), default=0)), queries_QD.shape[1]))
     cosines = []
     for query_D, (low, high) in zip(queries_QD.astype(np.float64), pairwise(bounds), strict=True):
         products = np.empty(high - low, np.float32)
-        for first in range(0, high - low, max(1, len(held_BD))):
-            part = back[low + first : min(high, low + first + len(held_BD))]
-            held_BD[: len(part)] = rows_RD[part]
-            products[first : first + len(part)] = held_BD[: len(part)] @ query_D
+        for first in range(0, high - low, max(1, len(buffer_BD))):
+            part = back[low + first : min(high, low + first + len(buffer_BD))]
+            buffer_BD[: len(part)] = rows_RD[part]
+            products[first : first + len(part)] = buffer_BD[: len(part)] @ query_D
         cosines.append(products)
     return cosines
 

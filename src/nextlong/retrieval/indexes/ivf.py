@@ -1,15 +1,16 @@
-"""IVF: vectors in clusters, and every query against the clusters nearest to it alone.
+"""Search an inverted-file (IVF) index: compare a query only with the vectors of the clusters nearest to it.
 
 In:  a random sample of all vectors → one trained template (FAISS, any factory string with inverted lists).
      Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
-Out: the k nearest among the clusters that are looked into, with the exact cosines of the stored vectors.
+Out: the k nearest vectors in the visited clusters, with the exact cosines of the stored vectors.
 
-The search goes through the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries
-that look into it. What is found is a little more than k, by rough scores; the exact ones order it (docs/decisions/0008-search.md).
+The search iterates over clusters, not over queries: the codes of a cluster are decoded once and multiplied with all queries
+that visit it. Slightly more than k are retrieved by rough scores; exact scores order them (docs/decisions/0008-search.md).
 
-`tune` finds how many clusters a query must look into for the recall that the recipe asks for, against brute force for some of the
-recipe's own queries. The recall of a query is the share of its k nearest that the index finds; equal cosines count whichever of
-them is found. What is promised is `target`; what is measured lies above it by two standard errors of the sample.
+`tune` finds the number of clusters that a query must visit for the required recall (the share of its k nearest that the index
+returns), measured against exact search on some of the recipe's own queries. The mean exceeds the target by two standard errors.
+
+Shapes: N vectors, D dimensions, Q queries, P clusters that a query visits (probes).
 """
 
 from __future__ import annotations
@@ -35,49 +36,47 @@ from nextlong.rng import rng_for
 _Rows = NDArray[np.float32]
 _Ids = NDArray[np.int64]
 
-_SAMPLE_PER_CLUSTER = 40  # vectors that FAISS wants at least to place a cluster; it warns below 39
+_SAMPLE_PER_CLUSTER = 40  # vectors to train a cluster on; FAISS warns below 39
 _MOST_SAMPLED = 1 << 20
-_POINTS_PER_CODE = 64  # vectors that a value of a product quantizer is trained on at most
-ITERATIONS = 8  # of k-means; recall hardly grows with more
-GRAPH_FROM = 1 << 16  # clusters from which their graph is searched, not their list
-GRAPH_AS_DEAR = 50_000  # measured: searching a graph takes as long as comparing with so many
+_POINTS_PER_CODE = 64  # vectors, at most, to train a value of a product quantizer on
+ITERATIONS = 8  # of k-means; more hardly improve recall
+GRAPH_FROM = 1 << 16  # from this many clusters on, the nearest are found by a graph (HNSW), not by comparing with all
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
 _DECODED_ROWS = 8_192
-_FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
+_FIRST_SHARE = 8  # a query visits the nearest eighth of its clusters first
 
 _CLUSTERS = re.compile(r"(?<![A-Za-z])IVF(\d*)")
 
 
 class TuneResult(TaskResult):
-    """How an index is searched, and what was measured; a task that searches a block of the corpus tells `sample` alone."""
+    """The settings of a search and its measured recall; a task that measures one block only reports `sample`."""
 
     probes: int = 0
-    spare: float = 0  # a share of the `k` neighbours asked for
-    recall: float = 0  # promised
-    recall_measured: float = 0  # recall@k, of the sample's queries on average, …
+    spare: float = 0  # as a share of the `k` neighbours
+    recall: float = 0  # guaranteed
+    recall_measured: float = 0  # mean recall@k of the sampled queries …
     recall_p5: float = 0  # … the 5th percentile …
-    recall_worst: float = 0  # … and the least
-    # Of the nearest `nearest` of the k, which the first negatives of a gap come from, on average.
-    recall_nearest: float = 0
+    recall_worst: float = 0  # … and the lowest
+    recall_nearest: float = 0  # mean recall of the `nearest` nearest, from which the first negatives of a gap are taken
     nearest: int = 0
     sample: int = 0  # queries
     k: int = 0
 
 
 def clusters_for(vectors: int) -> int:
-    """Return how many clusters suit so many vectors: about twice the square root, a power of two, each with 40 to train on."""
+    """Return a suitable number of clusters: about twice the square root, a power of two, each with 40 vectors to train on."""
     fitting = 2 ** round(np.log2(max(1.0, 2 * vectors**0.5)))
     return int(max(1, min(fitting, vectors // _SAMPLE_PER_CLUSTER)))
 
 
 def sample_of(clusters: int) -> int:
-    """Return how many vectors so many clusters are trained on, where there are as many."""
+    """Return the number of vectors on which an index of `clusters` clusters is trained, if the corpus has as many."""
     return min(_MOST_SAMPLED, _SAMPLE_PER_CLUSTER * clusters)
 
 
 def fitted(factory: str, *, vectors: int) -> str:
-    """Return the factory string with its clusters fitted to the corpus: filled in where it names none, never too many."""
+    """Return the factory string with its number of clusters fitted to the corpus: filled in if missing, else limited."""
     match = _CLUSTERS.search(factory)
     if match is None:
         raise ValueError(f"{factory!r} names no inverted lists (IVF)")
@@ -88,7 +87,7 @@ def fitted(factory: str, *, vectors: int) -> str:
 
 
 def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> int:
-    """Train the template on a random sample across all shards, `{out}.template.faiss`; return how many clusters it has."""
+    """Train the template on a random sample of all shards, write `{out}.template.faiss`, and return its number of clusters."""
     import faiss
 
     for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
@@ -96,7 +95,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> int
     sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256  # of a part of a code
+    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256  # values of one part of a code
     for rotation in _rotations_of(index):
         if sample_ND.shape[1] % rotation.M:
             raise RuntimeError(f"the dimension should be a multiple of {rotation.M}")
@@ -107,14 +106,14 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> int
         sample_ND = rotation.apply(sample_ND)
     centres_CD = kmeans.train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
     lists.quantizer.add(centres_CD)
-    if hasattr(lists, "pq"):  # trained on what the rows differ by from the centre that they are nearest to
+    if hasattr(lists, "pq"):  # trained on the residuals: each row minus its nearest centre
         rows_ND = sample_ND[: values * _POINTS_PER_CODE]
         residuals_ND = rows_ND - centres_CD[kmeans.nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
         books = kmeans.first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
         faiss.copy_array_to_vector(kmeans.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
         lists.is_trained = True
     else:
-        lists.train(sample_ND)  # the codes: clusters that are there already stay
+        lists.train(sample_ND)  # trains the scalar codes; the clusters are set already and stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
     return int(lists.nlist)
@@ -128,23 +127,23 @@ def _rotations_of(index: Any) -> list[Any]:
 
 
 def clusters_of(factory: str) -> int:
-    """Return how many clusters a fitted factory string names."""
+    """Return the number of clusters that a fitted factory string names."""
     match = _CLUSTERS.search(factory)
     assert match is not None
     return int(match[1])
 
 
 def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> _Rows:
-    """Return up to min(most, per) vectors, shape (n, dim), drawn from all shards alike, in random order, as float32."""
+    """Return up to min(most, per) vectors, float32 (n, dim), sampled evenly from all shards, in random order."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
     places = np.sort(rng_for(seed, "index.sample").choice(total, min(most, per, total), replace=False))
     sample_ND = shards.take(shards.ids_at(places)).astype(np.float32)
-    return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
+    return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # so that any prefix is a random sample
 
 
 def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
-    """Encode the vectors of the shards from `first_shard` on, ordered by cluster; writes the files of a `_Part`."""
+    """Encode the vectors of the shards from `first_shard` on, ordered by cluster; write the files of a `_Part`."""
     index = _Template(template)
     counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
     codes = np.empty((sum(counts), index.code_bytes), np.uint8)
@@ -153,10 +152,10 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
         rows_ND, above = np.load(path, mmap_mode="r"), sum(counts[:place])
         for first in range(0, len(rows_ND), _ENCODED_ROWS):
             block = index.rotated(rows_ND[first : first + _ENCODED_ROWS].astype(np.float32))
-            here = slice(above + first, above + first + len(block))
-            cluster[here] = index.nearest_clusters(block, 1)[:, 0]
-            codes[here] = index.encode(block, cluster[here])
-            ids[here] = schemas.pack_ids(shard, np.arange(first, first + len(block)))
+            rows = slice(above + first, above + first + len(block))
+            cluster[rows] = index.nearest_clusters(block, 1)[:, 0]
+            codes[rows] = index.encode(block, cluster[rows])
+            ids[rows] = schemas.pack_ids(shard, np.arange(first, first + len(block)))
     order = np.argsort(cluster, kind="stable")
     np.save(f"{out}.codes.npy", codes[order])
     np.save(f"{out}.members.npy", ids[order])
@@ -176,7 +175,7 @@ class Ivf:
         self._parts = [_Part(stem) for stem in files.lists]
 
     def search(self, queries_QD: _Rows, k: int, *, exclude: _Ids) -> Neighbours:
-        """See `Index.search`; the exact cosines are of what the nearest clusters hold."""
+        """See `Index.search`; only vectors in the visited clusters are found."""
         ids: list[_Ids] = []
         scores: list[_Rows] = []
         wide = min(_kept(k, self._files.spare), sum(len(part.members) for part in self._parts))
@@ -188,7 +187,7 @@ class Ivf:
         return ids, scores
 
     def _best(self, queries_QD: _Rows, wide: int, exclude_Q2: _Ids) -> Best:
-        """Compare each query with what its clusters hold, cluster by cluster."""
+        """Compare each query with the vectors of its clusters, cluster by cluster."""
 
         def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Rows]:
             return exact_cosines(queries_QD[queries], ids, self._vectors)
@@ -198,10 +197,10 @@ class Ivf:
         best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
-        # What the nearest clusters hold raises the bar, so that little of the others counts.
+        # The nearest clusters are visited first, because they raise the bar that entries of the others must reach.
         first = -(-clusters_QP.shape[1] // _FIRST_SHARE)
         for visited_QP in (clusters_QP[:, :first], clusters_QP[:, first:]):
-            # The visits by cluster; -1 is none. `queries` are those that look into a cluster.
+            # The visits, flat positions in `visited_QP`, sorted by cluster; -1 is no cluster. `queries` are those of one cluster.
             order = np.argsort(visited_QP, axis=None, kind="stable")
             order = order[visited_QP.ravel()[order] >= 0]
             clusters, firsts = np.unique(visited_QP.ravel()[order], return_index=True)
@@ -219,22 +218,22 @@ class Ivf:
 
 
 class _Part:
-    """The files that `fill` wrote, memory-mapped: codes uint8 (n, code bytes), and, of each cluster, ascending ids."""
+    """The files that `fill` wrote, memory-mapped: codes uint8 (n, code bytes), and the ids of each cluster, ascending."""
 
     def __init__(self, stem: Path) -> None:
-        """Open `codes`, the ids of `members`, int64 (n,), and `bounds`, int64 (clusters + 1,), where each cluster begins."""
+        """Open `codes`, `members` (ids, int64 (n,)) and `bounds`, int64 (clusters + 1,), the first row of each cluster."""
         opened = (np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r")) for name in ("codes", "members", "bounds"))
         self.codes, self.members, self.bounds = opened
 
 
 class _Template:
-    """A trained FAISS index without vectors: where the clusters lie and how vectors are coded."""
+    """A trained FAISS index without vectors: the centres of the clusters, and the coding of vectors."""
 
     def __init__(self, path: Path) -> None:
         import faiss
 
         self._swig_ptr: Any = faiss.swig_ptr
-        self._index: Any = faiss.read_index(str(path))  # owns the lists
+        self._index: Any = faiss.read_index(str(path))  # owns the memory of `lists`
         lists: Any = faiss.downcast_index(faiss.extract_index_ivf(self._index))
         self._lists, self._rotations = lists, _rotations_of(self._index)
         self.clusters = int(lists.nlist)
@@ -242,11 +241,11 @@ class _Template:
         self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
         if self._graph is None:
             self._centres_CD: _Rows = quantizer.reconstruct_n(0, self.clusters)
-        self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
+        self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # codes are the stored vectors
         self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 
     def rotated(self, rows_ND: _Rows) -> _Rows:
-        """Return the rows as the index stores them: rotated or projected, where the factory string says so."""
+        """Return the rows as the index stores them: rotated or projected if the factory string says so."""
         for rotation in self._rotations:
             rows_ND = rotation.apply(np.ascontiguousarray(rows_ND))
         return np.ascontiguousarray(rows_ND)
@@ -269,7 +268,7 @@ class _Template:
         return codes
 
     def decode(self, codes: NDArray[np.uint8], clusters: _Ids) -> _Rows:
-        """Return the vectors, shape (n, dim), that the codes of rows in the given clusters stand for."""
+        """Return the vectors, shape (n, dim), decoded from the codes of rows in the given clusters."""
         if self.is_lossless:
             return codes.view(np.float16).astype(np.float32)
         rows_ND = np.empty((len(codes), self._lists.d), np.float32)
@@ -278,14 +277,14 @@ class _Template:
         return rows_ND
 
 
-_NEAREST = 100  # of the k neighbours: those that negatives are taken from first
-_HALVINGS = 3  # of the last doubling: probes are at most an eighth more than needed
+_NEAREST = 100  # of the k neighbours: negatives are taken from these first
+_HALVINGS = 3  # of the last doubling: probes are at most an eighth more than necessary
 SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
-_SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
+_SPARES = (0.1, 0.5, 2.0, 6.0)  # for lossy codes: how many more than k, as a share, rough scores retrieve
 
 
 class _Tuned(NamedTuple):
-    """What a search with so many probes and so much spare finds; `sure` is two standard errors below the mean recall."""
+    """The mean recall of a search with given probes and spare; `sure` is two standard errors below the mean."""
 
     probes: int
     spare: float
@@ -293,15 +292,15 @@ class _Tuned(NamedTuple):
     sure: float
 
 
-_SCORED = np.dtype([("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")])  # a neighbour of a query
+_SCORED = np.dtype([("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")])  # one neighbour of a query
 
 
 def measure_block(
     out: Path, *, files: IndexFiles, queries: Path, lists: slice, shards: range, k: int, seed: int
 ) -> TuneResult:
-    """Find the nearest of some `queries` in some shards, which `files.lists[lists]` code, exactly and by rough scores.
+    """Search some shards, coded by `files.lists[lists]`, for the sampled `queries`: exactly, and by rough scores.
 
-    Writes `{out}.truth.npy`, the k nearest of each query, and `{out}.rough.npy`, as many as the largest spare keeps: _SCORED.
+    Writes _SCORED rows by query: `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest spare gets.
     """
     assert files.template is not None
     template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]
@@ -320,8 +319,8 @@ def measure_block(
                 exclude_ranges(scores_QN, part.members[rows], exclude_Q2)
                 best.add(scores_QN, part.members[rows])
             before += len(part.members)
-        found = [*best.finish()]
-        rough = [ids for ids, _ in found], [scores for _, scores in found]
+        results = [*best.finish()]
+        rough = [ids for ids, _ in results], [scores for _, scores in results]
     by_id = np.argsort(members)
     for name, (ids_of, scores_of) in (("truth", truth), ("rough", rough)):
         counts = [*map(len, ids_of)]
@@ -335,9 +334,9 @@ def measure_block(
 
 
 def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, target: float, seed: int) -> TuneResult:
-    """Return the cheapest of the settings tried that reach `target`, or the best there is, from what `measure_block` wrote."""
-    # A search compares a query with all that the clusters it visits hold, so what any setting finds follows from the clusters of
-    # its nearest by exact and by rough scores. A true neighbour that even the largest spare would not keep among all is missed.
+    """Return the cheapest of the tried settings that reaches `target`, or the best one, from what `measure_block` wrote."""
+    # A search compares a query with all vectors of the visited clusters, so the result of any setting follows from the
+    # clusters of the query's nearest by exact and by rough scores. A true neighbour beyond the largest spare counts as missed.
     assert files.template is not None
     template = _Template(files.template)
     queries_QD, _ = _sample_queries(queries, files.vectors, seed=seed)
@@ -348,7 +347,7 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
     rough = _best_of_blocks([Path(f"{stem}.rough.npy") for stem in stems], queries=len(queries_QD), k=widest)
 
     def recalls(probes: int, spare: float, *, nearest: int) -> NDArray[np.float64]:
-        """Return the share of the `nearest` that each query finds."""
+        """Return the share of the `nearest` neighbours that each query finds."""
         shares = []
         for true, scored, visited in zip(exact, rough, template.nearest_clusters(rotated_QD, probes), strict=True):
             retrieved = scored["id"][np.isin(scored["cluster"], visited)][: _kept(k, spare)]
@@ -356,19 +355,19 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
         return np.array(shares or [1.0])
 
     def measured(probes: int, spare: float) -> _Tuned:
-        found = recalls(probes, spare, nearest=k)
-        mean, error = float(found.mean()), float(found.std() / len(found) ** 0.5)
+        recalls_of_queries = recalls(probes, spare, nearest=k)
+        mean, error = float(recalls_of_queries.mean()), float(recalls_of_queries.std() / len(recalls_of_queries) ** 0.5)
         return _Tuned(probes, spare, mean, mean - 2 * error)
 
     tuned = _search(measured, (0.0,) if template.is_lossless else _SPARES, clusters=template.clusters, target=target)
-    found = recalls(tuned.probes, tuned.spare, nearest=k)
+    recalls_of_queries = recalls(tuned.probes, tuned.spare, nearest=k)
     return TuneResult(
         probes=tuned.probes,
         spare=tuned.spare,
         recall=min(target, tuned.recall),
         recall_measured=round(tuned.recall, 4),
-        recall_p5=round(float(np.percentile(found, 5)), 4),
-        recall_worst=round(float(found.min()), 4),
+        recall_p5=round(float(np.percentile(recalls_of_queries, 5)), 4),
+        recall_worst=round(float(recalls_of_queries.min()), 4),
         recall_nearest=round(float(recalls(tuned.probes, tuned.spare, nearest=_NEAREST).mean()), 4),
         nearest=min(_NEAREST, k),
         sample=len(queries_QD),
@@ -377,7 +376,7 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
 
 
 def _sample_queries(queries: Path, vectors: Sequence[Path], *, seed: int) -> tuple[_Rows, _Ids]:
-    """Return the vectors of the queries that recall is measured on, and the range of ids that each excludes."""
+    """Return the vectors of the queries on which recall is measured, and the range of ids that each excludes."""
     ids, exclude, _ = read_queries(queries)
     sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(SAMPLE, len(ids)), replace=False))
     return lookup.vectors(ids[sample], vectors), exclude[sample]
@@ -388,7 +387,7 @@ def _kept(k: int, spare: float) -> int:
 
 
 def _best_of_blocks(paths: Sequence[Path], *, queries: int, k: int) -> list[NDArray[Any]]:
-    """Return the best `k` of each query, _SCORED rows, descending by score, from files in the order of queries."""
+    """Return the best `k` of each query, _SCORED rows descending by score, from files ordered by query."""
     blocks = [np.load(path) for path in paths]
     ends = [np.searchsorted(block["query"], np.arange(queries + 1)) for block in blocks]
     best = []
@@ -401,7 +400,7 @@ def _best_of_blocks(paths: Sequence[Path], *, queries: int, k: int) -> list[NDAr
 def _search(
     measured: Callable[[int, float], _Tuned], spares: Sequence[float], *, clusters: int, target: float
 ) -> _Tuned:
-    """Double the probes until the recall is reached, then halve the step; more spare where codes are too rough."""
+    """Double the probes until the target is reached, then bisect the last doubling; try larger spares for lossy codes."""
     best = _Tuned(1, 0.0, -1.0, -1.0)
     for spare in spares:
         probes = 1
@@ -409,7 +408,7 @@ def _search(
             probes = min(2 * probes, clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
         if tried.sure >= target:
-            enough, too_few = tried, tried.probes // 2  # half as many were too few: halve what lies between
+            enough, too_few = tried, tried.probes // 2  # half of these probes were too few: bisect between the two
             for _ in range(_HALVINGS):
                 if (probes := (too_few + enough.probes) // 2) == too_few:
                     break

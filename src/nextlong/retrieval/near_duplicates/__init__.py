@@ -1,1 +1,1 @@
-"""Similarity: runs of words, one rule for near-duplicates and rarity."""
+"""Near-duplicates: shingles, their weights, and the rule that compares texts."""

@@ -1,8 +1,11 @@
-"""Shingles: the runs of three words of every chunk, and how much each run weighs; near-duplicates are measured with both.
+"""Compute shingles (the three-word runs of every chunk) and their weights, with which near-duplicates are measured.
 
-In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped afterwards, so that drafting reads no text of
-candidates (1.3 bytes a byte of text); WEIGHTS, whole numbers, by the lowest 22 bits of a run's number: `limit / documents`, so that
-runs that many documents have (licence notes, page footers) weigh little. The rule is docs/decisions/0005-near-duplicates.md.
+In:  DOCUMENTS and CHUNKS.
+Out: SHINGLES, one 64-bit hash a run (1.3 bytes a byte of text), memory-mapped, so that drafting reads no candidate texts;
+     WEIGHTS, integers by the lowest 22 bits of a hash: `limit / documents`, so that common runs (licences) weigh little.
+
+docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64 over letters, then over words, so NumPy
+computes all words of a text at once.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
 
-_PIECE_CHARS: Final = 1 << 17  # hashed at a time; its arrays stay in cache
+_PIECE_CHARS: Final = 1 << 17  # characters hashed at a time; the arrays fit into caches
 _BASE: Final = 0xD1342543DE82EF95  # odd, hence invertible modulo 2^64
 _BASE_INVERSE: Final = pow(_BASE, -1, 1 << 64)
-# Scripts written without blanks: each letter counts as a word.
+# Scripts written without spaces between words: each letter counts as a word.
 _SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
                        (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
-_LAST_LETTERS: Final = 0x40000  # behind the planes of letters only tags and private use follow
+_LAST_LETTERS: Final = 0x40000  # code points above are tags and private use, never letters
 
 
 class Words(NamedTuple):
-    """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,)."""
+    """The words of a text (runs of letters and digits): hash, start and end in characters of each, shape (w,)."""
 
     hashes: U64
     starts: _Offsets
@@ -44,11 +47,11 @@ class Words(NamedTuple):
 
 
 def hash_words(text: str) -> Words:
-    """Return the words of a text; equal words have equal hashes, on any machine."""
+    """Return the words of a text; equal words have equal hashes on any machine."""
     pieces, start = [], 0
     while start < len(text):
         end = start + _PIECE_CHARS
-        if end < len(text):  # a piece ends in no word, however long that is
+        if end < len(text):  # do not end a piece within a word, however long the word is
             if blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1:
                 end = blank
             while not blank and end < len(text) and text[end].isalnum():
@@ -61,14 +64,14 @@ def hash_words(text: str) -> Words:
 
 
 def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
-    """Hash words as polynomials modulo 2^64, all at once: sums of their letters, shifted back to power 0."""
+    """Hash all words at once as polynomials modulo 2^64: sums over their letters, divided by the power at their start."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     numbers, is_solo = _characters()
-    letters = numbers.take(codes, mode="clip")  # none is higher; half the time of checking
-    # `inside` (n + 2,): whether a letter or digit stands at each place, with one place before and one behind the piece.
+    letters = numbers.take(codes, mode="clip")  # no code is out of range, and "clip" takes half the time of "raise"
+    # `inside`, (n + 2,): whether each character is a letter or digit, padded by one on each side.
     inside = np.zeros(len(codes) + 2, np.bool_)
     inside[1:-1] = letters != 0
-    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
+    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: quotation marks, dashes
     high = high[is_solo.take(codes[high])]
     if len(high):
         solo = np.zeros_like(inside)
@@ -81,14 +84,14 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
         starts, ends = edges[::2], edges[1::2]
     up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
-    sums = np.add.reduceat(letters, starts) if len(starts) else letters[:0]  # what parts words counts 0
+    sums = np.add.reduceat(letters, starts) if len(starts) else letters[:0]  # separators count 0
     return mix(sums * down[starts]), starts + offset, ends + offset
 
 
 @lru_cache(maxsize=1)
 def _characters() -> tuple[U64, NDArray[np.bool_]]:
-    """Return for each code point a random number, the same for both cases, 0 for what parts words; and whether it is a word."""
-    # Every letter is lower-cased by itself: İ, whose lower case is two code points, stays as it is, and a final Σ is σ.
+    """Return for each code point a random number (equal for both cases, 0 for separators), and whether it is a word itself."""
+    # Letters are lower-cased one by one: İ, whose lower case has two code points, is kept, and a final Σ becomes σ.
     folded, solo = np.zeros(sys.maxunicode + 1, np.uint64), np.zeros(sys.maxunicode + 1, np.bool_)
     for code in range(_LAST_LETTERS):
         if chr(code).isalnum():
@@ -99,9 +102,9 @@ def _characters() -> tuple[U64, NDArray[np.bool_]]:
     return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0)), solo
 
 
-@lru_cache(maxsize=3)  # that of a piece, of a longer word, of the passages of a draft
+@lru_cache(maxsize=3)  # for a piece, a longer word, and the passages of a draft
 def powers(count: int) -> tuple[U64, U64]:
-    """Return the powers 0, 1, 2 … of the base and of its inverse, modulo 2^64, shape (count,) each."""
+    """Return the powers 0, 1, 2 … of the base and of its inverse modulo 2^64, shape (count,) each."""
     up, down = np.full((2, count), np.uint64(_BASE))
     down[:] = _BASE_INVERSE
     up[0] = down[0] = 1
@@ -109,14 +112,14 @@ def powers(count: int) -> tuple[U64, U64]:
 
 
 def mix(values: U64) -> U64:
-    """Return numbers that differ in all bits where the given ones differ in any (SplitMix64's finalizer)."""
+    """Return numbers whose bits all depend on all bits of the given ones (the finalizer of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def ngrams(word_hashes: U64, n: int) -> U64:
-    """Return the hash of every run of n words, shape (w − n + 1,), by place of its first; shape (0,) if there is none."""
+    """Return the hash of every run of n words, shape (w − n + 1,), by the place of its first word; shape (0,) if none."""
     runs = max(len(word_hashes) - n + 1, 0)
     rolled = word_hashes[:runs].copy()
     for step in range(1, n):
@@ -126,13 +129,13 @@ def ngrams(word_hashes: U64, n: int) -> U64:
 
 
 def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
-    """Return where the words of each of m texts begin, and all end, shape (m + 1,); `words` are those of "\\n".join(texts)."""
+    """Return the bounds of the words of m texts, shape (m + 1,); `words` are those of "\\n".join(texts)."""
     ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
     return np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
 
 
 def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
-    """Return for each word whether n words from it on belong to the same text, shape (w,)."""
+    """Return whether the n words from each word on are of the same text, shape (w,)."""
     left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
     runs: NDArray[np.bool_] = left >= n
     return runs
@@ -142,41 +145,41 @@ _Offsets = NDArray[np.int64]
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
-_LEAST_WORDS: Final = 10  # of a text that may be a copy in part
-_SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
-_FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
+_LEAST_WORDS: Final = 10  # a shorter text has no shingles, and repeats only a text with the same words
+_SAMPLED_CHARS: Final = 48_000_000  # of text to measure rarity on: about two shingles a slot
+_FULL_WEIGHT: Final = 1024  # common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate
 _SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
-_COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
-_COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
+_COMMON_SHARE: Final = 1000  # a shingle in more than 1/1000 of the documents is boilerplate and weighs less …
+_COMMON_LEAST: Final = 16  # … but never one in at most 16 documents, which may be versions of one page
 
 
 class Shingles(NamedTuple):
-    """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
+    """The shingles of m texts in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
-    A text of fewer than ten words has one number, that of its words as a whole, which no run and no other text has.
+    A text under ten words has one number instead, the hash of all its words, which no run and no other text has.
     """
 
     hashes: U64
     offsets: _Offsets  # (m + 1,)
 
     def picked(self, texts: _Offsets) -> Shingles:
-        """Return those of some texts, by their places."""
+        """Return the shingles of some texts, by their numbers."""
         sizes = np.diff(self.offsets)[texts]
         return Shingles(self.hashes[ranges(self.offsets[texts], sizes)], np.append(0, np.cumsum(sizes)))
 
     @property
     def is_short(self) -> NDArray[np.bool_]:
-        """Which texts have fewer than ten words, but any, shape (m,)."""
+        """Which texts have one to nine words, shape (m,)."""
         short: NDArray[np.bool_] = np.diff(self.offsets) == 1
         return short
 
 
 class ComparedDocument(NamedTuple):
-    """A meta-document as candidates are compared with it."""
+    """A meta-document, as candidates are compared with it."""
 
-    runs: U64  # of its whole text, in reading order: no chunk border parts them; none if it has fewer than ten words
-    wholes: U64  # the numbers of those of its chunks, and of itself, that have fewer than ten words
+    runs: U64  # of its whole text, across chunk borders; empty if it has fewer than ten words
+    wholes: U64  # the numbers of its chunks, and of itself, that have fewer than ten words
 
 
 def shingles(texts: Sequence[str]) -> Shingles:
@@ -192,13 +195,13 @@ def shingles(texts: Sequence[str]) -> Shingles:
     rolled = ngrams(words.hashes, SHINGLE_WORDS)
     hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
     for count in range(1, _LEAST_WORDS):
-        if len(those := np.flatnonzero(counts == count)):
-            hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
+        if len(texts_of_length := np.flatnonzero(counts == count)):
+            hashes[offsets[texts_of_length]] = ~ngrams(words.hashes, count)[bounds[texts_of_length]]
     return Shingles(hashes, offsets)
 
 
 def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
-    """Return documents of which these are the chunks, in order."""
+    """Return the documents that consist of the given chunks, in order."""
     chunks = shingles([text for texts in chunk_texts for text in texts])
     wholes = shingles(["".join(texts) for texts in chunk_texts])
     ends = np.cumsum([len(texts) for texts in chunk_texts]).tolist()
@@ -212,7 +215,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]
 
 
 def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
-    """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
+    """Write `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,): the shingles of every chunk of a shard."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
         write_header(sink, np.dtype(np.uint64), 0)
@@ -228,10 +231,10 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
 
 
 class ShingleStore:
-    """The shingles of every chunk, memory-mapped; one file of each kind a shard, in shard order."""
+    """The shingles of every chunk, memory-mapped, one file of each kind a shard, in shard order."""
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
-        self._paths = list(zip(hashes, offsets, strict=True))
+        self._hashes, self._offsets = hashes, offsets
         self._open: dict[int, tuple[U64, _Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
@@ -249,21 +252,20 @@ class ShingleStore:
         return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
 
     def shard(self, number: int) -> tuple[U64, _Offsets]:
-        """Return the hashes and offsets of a shard, which stay mapped for the next time."""
+        """Return the hashes and offsets of a shard, which stay mapped for later calls."""
         if number not in self._open:
             if len(self._open) >= SHARDS_KEPT:
                 self._open.clear()
-            hashes, offsets = map(opened, self._paths[number])
-            self._open[number] = hashes, offsets
+            self._open[number] = opened(self._hashes[number]), opened(self._offsets[number])
         return self._open[number]
 
 
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
 ) -> TaskResult:
-    """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
+    """Weigh shingles by how many of a `share` of the documents, sampled by content `hashes`, have them in one of their chunks.
 
-    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents: a `share`, by content `hashes`.
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the sampled documents.
     """
     counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
@@ -284,7 +286,7 @@ def weigh_shingles(
             pieces = []
             for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
                 piece, piece_sizes = runs[offsets[a] : offsets[b]], sizes[a:b]
-                if (piece_sizes == 1).any():  # a short chunk has no runs
+                if (piece_sizes == 1).any():  # the number of a short chunk is not a run
                     piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
                 pieces.append(piece)
             add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
@@ -294,7 +296,7 @@ def weigh_shingles(
 
 
 def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
-    """Add to `counts`, shape (2^k,), in place: one to the slot of each shingle of each text, once a text."""
+    """Add 1 to the slot in `counts`, (2^k,), of each distinct shingle of each text, in place."""
     texts = np.repeat(np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets))
     keys = np.sort(texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1))
     once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(0xFFFFFFFF)
@@ -302,8 +304,8 @@ def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
 
 
 def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
-    """Return the weights of shingles by slot, (2^k,) in 1 … 1024, of which `counts` of `sampled` documents have one."""
-    # 1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them; here in thousandths of a document.
+    """Return the weights by slot, (2^k,) in 1 … 1024; `counts` of `sampled` documents have a shingle of the slot."""
+    # 1024 · limit / count, rounded down; limit is 16 documents or a thousandth of them, here in thousandths of a document.
     limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)
     weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
@@ -312,14 +314,14 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 
 
 def shingles_step(ingest: Step, chunk: Step) -> Step:
-    """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
+    """Return the step from DOCUMENTS and CHUNKS to the SHINGLES of every chunk."""
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
     estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
     return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
 def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Step:
-    """SHINGLES → their weights, by how many of a sample of the documents hold them."""
+    """Return the step that weighs SHINGLES by the number of sampled documents that have them."""
 
     def tasks(done: Artifacts) -> list[Task]:
         chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
@@ -329,12 +331,12 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
 
     config = {"sampled_chars": _SAMPLED_CHARS, "seed": seed}
     estimate = Estimate(
-        # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
+        # Reading the sampled text, and about 20 ns for each chunk of all shards, to find the sampled documents.
         work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
         seconds=6e-9,
         disk=1,
         bytes=8.4e6,
-        # Shingles of the sample; the table of chunks, and the hashes of all documents.
+        # The shingles of the sample, the tables of all chunks, and the content hashes of all documents.
         reads=lambda amounts: _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
     )
     return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)

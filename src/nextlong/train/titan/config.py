@@ -74,7 +74,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     as_json, path, training = recipe.model_dump_json(), str(recipe.model.path), recipe.training
     ready = prepared(as_json)
     rows_per_step, at_once = ready.rows_per_step, training.micro_batch_rows
-    row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
+    row_tokens = _input_tokens(ready.row_tokens, ranks_per_row=ranks)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=recipe.hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
@@ -98,7 +98,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     cross_entropy = CrossEntropyLoss.Config(global_vocab_size=ready.config.vocab_size)
     has_gpu, is_bf16 = torch.cuda.is_available(), training.precision == "bf16"
     return Trainer.Config(
-        model_spec=llama_spec(ready.config, row_tokens=row_tokens, float8=recipe.torchtitan.float8 == "on"),
+        model_spec=_llama_spec(ready.config, row_tokens=row_tokens, float8=recipe.torchtitan.float8 == "on"),
         hf_assets_path=path,
         dump_folder=str(Path(recipe.out)),
         tokenizer=NoTokenizer.Config(),
@@ -140,7 +140,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     )
 
 
-def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
+def _input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
     """Return the length that a row is padded to: whole blocks for each of 2 · `ranks_per_row` slices.
 
     A row of one token more, as composed for trainers that need the label of the last input, is not padded for it.
@@ -151,7 +151,7 @@ def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
     return -(-row_tokens // unit) * unit
 
 
-def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
+def _llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
     """Return torchtitan's ModelSpec of a checked config. Raises RecipeError for RoPE scaling that torchtitan does not have."""
     width, vocabulary, heads = config.hidden_size, config.vocab_size, config.num_attention_heads
     parameters = config.rope_parameters
@@ -197,7 +197,7 @@ def prepared(recipe: str) -> Prepared:
     return prepare(TrainRecipe.model_validate_json(recipe))
 
 
-def batch_of(rows: list[TrainingRow], *, row_tokens: int, targets: list[torch.Tensor]) -> _Batch:
+def _batch_of(rows: list[TrainingRow], *, row_tokens: int, targets: list[torch.Tensor]) -> _Batch:
     """Return what a model call reads of rows: inputs, positions from 0 in each document, and for each token the next one's target.
 
     Shape (rows, row_tokens); of torchtitan's main branch, which has no batch dimension, (rows · row_tokens,). A row that is shorter
@@ -240,7 +240,7 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
             # Micro-batches of a step, shape (micro-batches, rows at once), go to the ranks in turn.
             numbers = self._ready.micro_batches(step)[self._rank :: self._ranks][call]
             rows = [self._ready.rows[number] for number in numbers.tolist()]
-            batch = batch_of(rows, row_tokens=self._row_tokens, targets=[row.labels for row in rows])
+            batch = _batch_of(rows, row_tokens=self._row_tokens, targets=[row.labels for row in rows])
             self._read += 1
             yield batch
 
@@ -304,7 +304,7 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         device = next(model_parts[0].parameters()).device
         # In place of labels, each token's place in the row, so that places come back in the order of context parallelism.
         places = torch.arange(len(row.labels))
-        batch, following = batch_of([row], row_tokens=self._row_tokens, targets=[places])
+        batch, following = _batch_of([row], row_tokens=self._row_tokens, targets=[places])
         inputs = {name: column.to(device) for name, column in batch.items()}
         inputs_here, places_here, options = self.post_dataloading_process(inputs, following.to(device), model_parts)
         with self.validation_context():
@@ -320,9 +320,9 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
             logits = (chunked.lm_head(hidden) if chunked else hidden).float()  # of one chunk at a time
             losses.append(torch.nn.functional.cross_entropy(logits, part, reduction="none", ignore_index=IGNORED))
         of_row, masked = np.zeros(len(row.labels)), torch.full_like(row.labels, IGNORED)
-        here = places_here[is_target].cpu()
-        of_row[here.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
-        masked[here] = row.labels[here]
+        targets = places_here[is_target].cpu()
+        of_row[targets.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
+        masked[targets] = row.labels[targets]
         return tally(replace(row, labels=masked), of_row, longest=longest)
 
 

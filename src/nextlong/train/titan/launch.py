@@ -70,11 +70,11 @@ def installed_version() -> Literal["0.3", "main"]:
 def _version_or_commit() -> str:
     """Return the version of the installed torchtitan, or the commit that pip installed it from."""
     try:
-        found = importlib.metadata.distribution("torchtitan")
+        installed = importlib.metadata.distribution("torchtitan")
     except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
         return "of unknown version"
-    origin = json.loads(found.read_text("direct_url.json") or "{}")  # pip's, PEP 610
-    return str(origin.get("vcs_info", {}).get("commit_id") or found.version)
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # pip's, PEP 610
+    return str(origin.get("vcs_info", {}).get("commit_id") or installed.version)
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -143,7 +143,7 @@ def _train_as_rank(ready: Prepared) -> None:
         try:
             main()
         except RuntimeError as error:
-            if "not finite" not in str(error):  # torchtitan's words for a loss of NaN, on all ranks
+            if "not finite" not in str(error):  # torchtitan's message for a loss of NaN, on all ranks
                 raise
             raise RunError(f"{error}; checkpoints are of earlier steps: {STOPPED_ADVICE}") from None
     if rank == 0:

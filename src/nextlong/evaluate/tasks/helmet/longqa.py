@@ -86,8 +86,8 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
             "HELMET asks about those only; give the whole test split"
         )
     for row in chain([first], islice(long, QUESTIONS - 1)):
-        asked = {"question": row["question"]["text"], "answers": [one["text"] for one in row["answers"]]}
-        yield {"context": row["document"]["text"], "demo": demo, **asked}
+        fields = {"question": row["question"]["text"], "answers": [one["text"] for one in row["answers"]]}
+        yield {"context": row["document"]["text"], "demo": demo, **fields}
 
 
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
@@ -148,8 +148,8 @@ def _samples(request: TaskRequest, read: _Read, prompt: str, prefix: str, budget
         story, most = item["context"], request.length - budget - _MARGIN_TOKENS
         if len(offsets := counter.encode(story).offsets) > most:
             story = story[: offsets[max(most - remark_tokens, 0)][1]] + _OMITTED
-        asked = Sample("", tuple(item["answers"]), budget, prefix, details={"question": item["question"]})
-        sample = published.prompted(request, prompt, asked, context=story, **fields)
+        question = Sample("", tuple(item["answers"]), budget, prefix, details={"question": item["question"]})
+        sample = published.prompted(request, prompt, question, context=story, **fields)
         sample.details["context_cut"] |= story != item["context"]
         if points:
             sample.details.update(keypoints=points_of.get(str(item["id"]), []), expert=item["expert"])

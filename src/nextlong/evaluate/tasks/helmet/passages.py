@@ -26,12 +26,12 @@ from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, 
 from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json
 
-# RAG: a question behind tens to a thousand passages, the gold one among them.
+# RAG: a question after tens to a thousand passages, one of which is the gold one.
 
 _PASSAGE: Final = record(title=str, text=str)
 _RAG_FIELDS: Final[Json] = {"question": TEXT, "answers": TEXTS, "ctxs": several(_PASSAGE), "id": NotRequired[NAME]}
 _RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
-_LONG_TAIL: Final = 3.0  # log10 of the views a month below which PopQA's subjects are asked for
+_LONG_TAIL: Final = 3.0  # log10 of monthly views; only PopQA subjects below it are used
 _RAG: Final = {"nq": 6, "triviaqa": 6, "hotpotqa": 3, "popqa": 6}  # the depths of the gold passage
 
 
@@ -61,9 +61,9 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         shots = published.sampled_examples(examples, key, group, {group} if is_popqa else set())
         shown = (f"{listed(one)}\n\nQuestion: {one['question']}\nAnswer: {one['answers'][0]}\n\n" for one in shots)
         details = {"depth": row.get("depth"), "group": group}
-        asked = Sample("", tuple(row["answers"]), 20, "\nAnswer:", "\n", details)
+        question = Sample("", tuple(row["answers"]), 20, "\nAnswer:", "\n", details)
         fields = {"context": listed(row), "demos": "".join(shown), "question": row["question"]}
-        yield published.prompted(request, "helmet_rag", asked, **fields)
+        yield published.prompted(request, "helmet_rag", question, **fields)
 
 
 # Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
@@ -99,9 +99,9 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
         shots = published.sampled_examples(examples, "qid", query, every | {query})
         shown = (f"{show(one)}\n\nQuery: {one['query']}\nRanking: {ranking(one)}\n\n" for one in shots)
         relevance = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
-        asked = Sample("", (ranking(row),), 200, "\nRanking:", "\n", {"judged": relevance, "group": query})
+        question = Sample("", (ranking(row),), 200, "\nRanking:", "\n", {"judged": relevance, "group": query})
         fields = {"context": show(row), "demos": "".join(shown), "question": row["query"]}
-        yield published.prompted(request, "helmet_rerank", asked, **fields)
+        yield published.prompted(request, "helmet_rerank", question, **fields)
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
@@ -162,8 +162,8 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         demos = (prompt["demo_prompt"].format(**{**shot, **about, "context": listed(shot["docs"])}) for shot in shots)
         # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
-        asked = f"{prompt['instruction']}\n\nQuestion: {row['question']}"
-        text = "\n\n\n".join([*demos, f"{asked}\n\n{listed(row['docs'][: _ALCE_PASSAGES[request.length]])}"])
+        question = f"{prompt['instruction']}\n\nQuestion: {row['question']}"
+        text = "\n\n\n".join([*demos, f"{question}\n\n{listed(row['docs'][: _ALCE_PASSAGES[request.length]])}"])
         details = {"question": row["question"], "answers": groups}
         yield Sample(text, tuple(chain.from_iterable(groups)), 300, "\n\nAnswer:", details=details)
 
@@ -187,11 +187,11 @@ def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
 
 def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     """Return precision and recall of the listed answers, and recall where five right ones are enough."""
-    said = [one for item in _claims(answer)[1] if (one := normalize_answer(_without_citations(item)))]
+    listed = [one for item in _claims(answer)[1] if (one := normalize_answer(_without_citations(item)))]
     groups = [{normalize_answer(one) for one in group} for group in sample.details["answers"]]
     # Answers of the truth that the list names in any spelling.
-    found, right = sum(not group.isdisjoint(said) for group in groups), set().union(*groups)
-    precision = sum(one in right for one in said) / len(said) if said else 0.0
+    found, right = sum(not group.isdisjoint(listed) for group in groups), set().union(*groups)
+    precision = sum(one in right for one in listed) / len(listed) if listed else 0.0
     top = min(5, found) / min(5, len(groups))
     return {"qampari_rec_top5": top, "qampari_rec": found / len(groups), "qampari_prec": precision}
 
@@ -201,7 +201,7 @@ def citations(
 ) -> dict[str, float]:
     """Return the recall and precision of an answer's citations (AutoAIS).
 
-    A claim is a sentence, or an item of a list behind its question. Recall: the cited passages together entail it. Precision:
+    A claim is a sentence, or the question with an item of the list. Recall: the cited passages together entail it. Precision:
     of the citations of such a claim, those that entail it alone or without which the others do not.
     """
     text, items = _claims(answer)
@@ -214,15 +214,15 @@ def citations(
         if not numbers or max(numbers) >= len(passages):
             continue
         # ALCE reads only the first three citations of a claim.
-        named, told = [passages[number] for number in numbers[:3]], _without_citations(claim).strip()
-        shown = [f"Title: {one['title']}\n{one.get('sent') or one['text']}" for one in named]
-        cited += len(named)
-        if not entails("\n".join(shown), told):
+        cited_passages, plain = [passages[number] for number in numbers[:3]], _without_citations(claim).strip()
+        shown = [f"Title: {one['title']}\n{one.get('sent') or one['text']}" for one in cited_passages]
+        cited += len(cited_passages)
+        if not entails("\n".join(shown), plain):
             continue
         supported += 1
         for place, one in enumerate(shown):
             others = "\n".join(shown[:place] + shown[place + 1 :])
-            needed += len(shown) == 1 or entails(one, told) or not entails(others, told)
+            needed += len(shown) == 1 or entails(one, plain) or not entails(others, plain)
     # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
     return {"citation_rec": supported / max(len(claims), 1), "citation_prec": needed / max(cited, 1)}
 

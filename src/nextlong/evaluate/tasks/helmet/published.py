@@ -31,22 +31,22 @@ _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 def prompted(request: TaskRequest, template: str, sample: Sample, *, context: str, **fields: str) -> Sample:
     """Return a sample with the prompt of a template, its context cut to what the length leaves.
 
-    As in HELMET's `tokenize`, a prompt that is too long loses as many tokens at the end of its context; BOS is counted.
+    As in HELMET's `tokenize`, the tokens that exceed the length are cut from the end of the context; BOS is counted.
     """
-    before, behind = (part.format(**fields) for part in prompt_of(template).split("{context}"))
+    before, after = (part.format(**fields) for part in prompt_of(template).split("{context}"))
     room, kept = request.room - sample.max_new_tokens - len(request.tokenizer.prefix), context
     # Cutting may merge tokens at the edge, so the count is taken again until it fits.
-    while kept and (over := request.tokenizer.count(before + kept + behind + sample.answer_prefix) - room) > 0:
+    while kept and (over := request.tokenizer.count(before + kept + after + sample.answer_prefix) - room) > 0:
         bounds = request.tokenizer.boundaries(kept)
         kept = kept[: bounds[-over][0]] if over <= len(bounds) else ""
     about = {"context_cut": kept != context, "chars_before": len(before)}
-    about["chars_behind"] = len(behind + sample.answer_prefix)
-    return replace(sample, prompt=before + kept + behind, details={**about, **sample.details})
+    about["chars_behind"] = len(after + sample.answer_prefix)
+    return replace(sample, prompt=before + kept + after, details={**about, **sample.details})
 
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:
     """Return every record of 100 questions; one question has a record for each depth of its gold passage."""
-    # HELMET samples among sorted keys; numbers stand before strings so that mixed ids can be sorted.
+    # HELMET samples among sorted keys; numbers sort before strings so that mixed ids can be sorted.
     keys = sorted({row[key] for row in rows}, key=lambda name: (isinstance(name, str), name))
     chosen = set(random.Random(seed).sample(keys, min(QUESTIONS, len(keys))))
     return [row for row in rows if row[key] in chosen]
@@ -87,8 +87,8 @@ def substring_exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
-    """Return the rest of the line behind `prefix`, else the first line; None for an answer without any."""
-    # As `parse_output` of utils.py: the text behind the prefix, else the first line.
+    """Return the rest of the line after `prefix`, else the first line; None for an empty answer."""
+    # As `parse_output` of utils.py: the text after the prefix, else the first line.
     for pattern in (rf"(?:{prefix})(.*)(?:\n|$)", r"(?:^)(.*)(?:\n|$)"):
         match = re.search(pattern, answer, flags=re.IGNORECASE)
         if match is not None:
@@ -99,7 +99,7 @@ def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
 def best_of(prefix: str = "Answer:", **metrics: _Metric) -> Scorer:
     """Return HELMET's scorer, by the names of the scores: `default_post_process`.
 
-    An answer is scored behind its prefix, as it is and as parsed; the better score counts.
+    The answer is scored together with its prefix, both as it is and as parsed; the better score counts.
     """
 
     def score(answer: str, sample: Sample) -> dict[str, float]:

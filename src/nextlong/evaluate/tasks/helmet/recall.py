@@ -4,7 +4,7 @@ In:  nothing but the seed for JSON KV; what RULER's tasks read; TREC, NLU, BANKI
 SubEM; RULER's samples in HELMET's templates (`load_ruler` of data.py), 100 of them, with its budgets, and SubEM for the two QA
 tasks. The prefix of the answer is scored with it, so these scores do not compare with NVIDIA's.
 
-In-context learning: hundreds to thousands of labelled texts, then one without its label. Labels are integers, shuffled anew
+In-context learning: hundreds to thousands of labelled texts, then one without its label. Labels are integers, shuffled
 for every sample. Since 2025-01-13 HELMET asks 500 questions, balanced over the labels, each with demonstrations of its own;
 before (suite helmet-icl-2024) it asked 100, all with the same ones.
 """
@@ -47,14 +47,14 @@ def _json_kv(request: TaskRequest) -> Iterator[Sample]:
 
     def sample(context: str, key: str, value: str, shown: Sequence[Sequence[str]], details: Json) -> Sample:
         demos = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown)
-        asked = Sample("", (value,), 100, "\nCorresponding value:", details=details)
-        return prompted(request, "helmet_json_kv", asked, context=context, demos=demos, question=key)
+        question = Sample("", (value,), 100, "\nCorresponding value:", details=details)
+        return prompted(request, "helmet_json_kv", question, context=context, demos=demos, question=key)
 
     def made(number: int, keys: int) -> Sample:
         draw = random.Random(f"{request.seed} json_kv {number}")
         names = [str(uuid.UUID(int=draw.getrandbits(128), version=4)) for _ in range(2 * keys)]
         pairs = dict(zip(names[::2], names[1::2], strict=True))
-        # The key that is asked for is at one of six depths in turn.
+        # The queried key is at one of six depths in turn.
         depth = number % _DEPTHS / (_DEPTHS - 1)
         key = names[::2][round(depth * (keys - 1))]
         demos = [(shown, pairs[shown]) for shown in draw.sample([name for name in pairs if name != key], SHOTS)]
@@ -90,7 +90,7 @@ def _ruler_samples(request: TaskRequest, task: Task) -> Iterator[Sample | None]:
     theirs, ours = _SEPARATORS.get(task.name, ("", ""))
     for sample in task.make(replace(request, overhead=request.overhead + more + _SEPARATOR_TOKENS)):
         if sample is not None:
-            # The last separator, behind the example of cwe.
+            # The last separator, after the example of cwe.
             prompt = ours.join(sample.prompt.rsplit(theirs, 1)) if theirs else sample.prompt
             prefix = "\n" + sample.answer_prefix.strip()
             sample = replace(sample, prompt=prompt, answer_prefix=prefix, max_new_tokens=budget)
@@ -178,15 +178,15 @@ def _icl_samples(
         questions = shuffled(questions, seed=request.seed)
         questions = _balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
     for one in questions[: _QUESTIONS[form]]:
-        # A seed of its own for each question, as in HELMET: its labels are numbered anew, whatever was asked before.
+        # A seed of its own for each question, as in HELMET: its label numbers do not depend on earlier questions.
         seed = (int(hashlib.sha256(one.text.encode("utf-8")).hexdigest(), 16) + request.seed) % 2**31
         numbers = list(range(len(labels)))
         random.Random(seed).shuffle(numbers)
         number_of = dict(zip(labels, numbers, strict=True))
         demos = _balanced(train, shots, seed=seed if form == "2025" else request.seed)
         context = "\n\n".join(f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos)
-        asked = Sample("", (str(number_of[one.label]),), 20, "\nlabel:", "\n", {"shots": shots})
-        yield prompted(request, "helmet_icl", asked, context=context, question=one.text)
+        question = Sample("", (str(number_of[one.label]),), 20, "\nlabel:", "\n", {"shots": shots})
+        yield prompted(request, "helmet_icl", question, context=context, question=one.text)
 
 
 def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelled]:
@@ -201,7 +201,7 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
     # Rounds that are needed, and in each round one example of every label.
     rounds: list[list[_Labelled]] = [[] for _ in range(math.ceil(shots / len(by_label)))]
     for listed in by_label.values():
-        # Which example of the label stands in each round; a rare label begins anew when its examples are used up.
+        # The example of the label in each round; a rare label starts over when its examples are used up.
         indices = draw.sample(range(len(listed)), len(rounds) % len(listed))
         while len(indices) < len(rounds):
             indices += draw.sample(range(len(listed)), min(len(rounds) - len(indices), len(listed)))
