@@ -144,9 +144,8 @@ def source_notes(source: Source, looks: Sequence[_FileLook]) -> Iterator[str]:
     if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
-    alike: dict[
-        tuple[str, str], list[_FileLook]
-    ] = {}  # by suffix and reason: one note for all files with the same problem
+    # By suffix and reason: one note for all files with the same problem.
+    alike: dict[tuple[str, str], list[_FileLook]] = {}
     for look in looks:
         if look.problem:
             reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")

@@ -143,7 +143,6 @@ def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
             name, is_class, docstring = f"{owner}.{node.name}", isinstance(node, ast.ClassDef), ast.get_docstring(node)
             takes = ", ".join(map(ast.unparse, node.bases if isinstance(node, ast.ClassDef) else [node.args]))
             if docstring:
-                brackets = f"({takes})" if takes or not is_class else ""
-                yield f"{'class ' * is_class}{name}{brackets}\n{docstring}"
+                yield f"{'class ' * is_class}{name}{f'({takes})' if takes or not is_class else ''}\n{docstring}"
             if is_class:
                 yield from _entries(node.body, owner=name)

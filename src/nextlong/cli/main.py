@@ -30,10 +30,8 @@ _RUNS_HELP: Final = "run directories or variants (RUN@NAME); RUN@*: all variants
 _USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
 _READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  # nothing is lost if their output is cut
 _RESUME = "run the same command again to resume"
-_STOPPED = dict.fromkeys(
-    ("demo", "export", "replicate", "run", "sweep"), f"stopped; finished steps are kept, {_RESUME}"
-)
-_STOPPED |= {
+_OF_STEPS = ("demo", "export", "replicate", "run", "sweep")
+_STOPPED = dict.fromkeys(_OF_STEPS, f"stopped; finished steps are kept, {_RESUME}") | {
     "evaluate": f"stopped; finished samples are kept, {_RESUME}",
     "train": f"stopped; {_RESUME} from the last checkpoint, if there is one",
 }

@@ -47,9 +47,8 @@ def run(args: argparse.Namespace) -> None:
     from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:
-        raise NextlongError(
-            f"--tasks {args.tasks} needs the step whose tasks it selects; add --only-step STEP, such as embed"
-        )
+        cure = "add --only-step STEP, such as embed"
+        raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks it selects; {cure}")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
     if args.only_step and args.changed_inputs:
@@ -112,10 +111,8 @@ def run_recipe(
         write_page.leave([made])
         present(args, summary.run_of(written))
         return
-    facts = [
-        *summary.lines(recipe, written.done, folder=written.folder, named=str(made)),
-        ("look", f"nextlong peek {shlex.quote(str(made))}"),
-    ]
+    facts = [*summary.lines(recipe, written.done, folder=written.folder, named=str(made))]
+    facts.append(("look", f"nextlong peek {shlex.quote(str(made))}"))
     tables.show_facts(facts, shown)
     tables.show_facts([("report", write_page.leave([made]))], shown, beside=facts)
     if variant := _variant(recipe, made, before):
@@ -129,9 +126,7 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
     name, run_dir = made.variant.name, made.path
     if recipe.overridden:
         own = record.current(run_dir)
-        kept = (
-            f"{run_dir} still opens {own}" if own else f"{run_dir} opens no variant until the recipe runs without --set"
-        )
+        kept = f"{run_dir} " + (f"still opens {own}" if own else "opens no variant until the recipe runs without --set")
         hint = "" if recipe.name or len(name) <= record.LONG_NAME else "; --name NAME gives it a shorter name"
         return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
     others = made.other_variants()

@@ -34,9 +34,8 @@ def train(args: argparse.Namespace) -> None:
         raise NextlongError(f"train takes one recipe, not {' '.join(args.words)!r}; or: nextlong train init RECIPE …")
     given = [f"--{name}" for name in ("data", "chat", "model", "preset", "out", "force") if getattr(args, name)]
     if given:
-        raise NextlongError(
-            f"{', '.join(given)} belongs to `nextlong train init`; change a recipe with --set KEY=VALUE"
-        )
+        cure = "change a recipe with --set KEY=VALUE"
+        raise NextlongError(f"{', '.join(given)} belongs to `nextlong train init`; {cure}")
     recipe, shown = TrainRecipe.load(args.words[0], overrides=args.overrides), console(stderr=args.json)
     if args.emit:
         from nextlong.train.emit import emit
@@ -96,9 +95,8 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
         recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"tokens_per_step": whole})})
-        notes = [
-            f"training.tokens_per_step: {whole:,} instead of {given:,}, a multiple of the rows' {row_tokens:,} tokens"
-        ]
+        instead = f"{whole:,} instead of {given:,}, a multiple of the rows' {row_tokens:,} tokens"
+        notes = [f"training.tokens_per_step: {instead}"]
     if model and not is_local:
         notes.append(f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub")
     heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
@@ -223,9 +221,8 @@ def _download(args: argparse.Namespace, shown: Console) -> None:
 
     suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
     if not suites or args.out is None:
-        raise EvaluateError(
-            "data needs suites and --out: nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
-        )
+        example = "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
+        raise EvaluateError(f"data needs suites and --out: {example}")
     names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
     present(args, download(list(dict.fromkeys(names)), args.out, shown))
 

@@ -169,15 +169,10 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     recipe, runs, rows, stats = written.recipe, written.runs, written.rows, written.stats
     room = recipe.export.pack or written.longest
     made = format_of(name, recipe.export.model_dump())
-    splits = [
-        Split(
-            split,
-            f"{folder}{made.reader_takes}" or ".",
-            **rows.splits[split].model_dump(include=set(_COUNTS)),
-            bytes=written.step(name, split).manifest["bytes"],
-        )
-        for split, folder in below.items()
-    ]
+    splits = []
+    for split, folder in below.items():
+        counts, size = rows.splits[split].model_dump(include=set(_COUNTS)), written.step(name, split).manifest["bytes"]
+        splits.append(Split(split, f"{folder}{made.reader_takes}" or ".", **counts, bytes=size))
     tokenizer, methods = written.done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
     statistics = card_numbers(stats) if stats else {}
     if tokenizer.lost_share:
@@ -185,11 +180,9 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     # The papers of the methods do not partition the documents.
     if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
         statistics["partitions"] = "; ".join(partitions)
-    warned = [
-        *(stats.warnings if stats else ()),
-        *(w for one in below for w in of_rows(one, rows.splits[one], room=room)),
-    ]
-    sources = (source for run in runs for source in run.recipe.ingest.sources)
+    warned = [w for one in below for w in of_rows(one, rows.splits[one], room=room)]
+    warned = [*(stats.warnings if stats else ()), *warned]
+    sources = [(one.name, public_name(one.path), one.license) for run in runs for one in run.recipe.ingest.sources]
     taken = [rows.splits[split].of_runs for split in below]  # of each run of a mix, its sequences and tokens
     return {
         "name": Path(recipe.run_dir).name,
@@ -202,9 +195,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         "vocabulary": tokenizer.vocab_size,
         "citations": list(dict.fromkeys([NEXTLONG, *(method.citation for method in methods if method.citation)])),
         "eos": tokenizer.eos_id,
-        "sources": list(
-            dict.fromkeys((one.name or public_name(one.path), public_name(one.path), one.license) for one in sources)
-        ),
+        "sources": list(dict.fromkeys((name or path, path, licence) for name, path, licence in sources)),
         "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         "runs": [
             (run.name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
@@ -268,9 +259,8 @@ def _loading(facts: Json, laid: Laid) -> str:
     place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
     known = {"split": repr(first.name), "tokens": max(facts["target_tokens"]), "eos": facts["eos"]}
     uint = "uint16" if vocabulary <= 1 << 16 else "uint32"
-    package, rows, shown = (
-        piece.format(place=place, vocabulary=vocabulary, uint=uint, **known) for piece in laid.format.snippet
-    )
+    known |= {"place": place, "vocabulary": vocabulary, "uint": uint}
+    package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
     folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
@@ -329,8 +319,7 @@ def _hide_places(plain: Json, section: Section) -> None:
 
 def _hub_name(given: str) -> str:
     """Return a hub name unchanged, and of a path its last part."""
-    is_hub_name = _HUB_NAME.fullmatch(given) is not None and not Path(given).exists()
-    return given if is_hub_name else public_name(given)
+    return given if _HUB_NAME.fullmatch(given) and not Path(given).exists() else public_name(given)
 
 
 def _model_name(model: str) -> str:
@@ -370,9 +359,7 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
         "splits": splits,
         "settings": written.recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
         "recipe": public_recipe(written.recipe),
-        "files": {
-            file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=attrgetter("name"))
-        },
+        "files": {one.name: {"bytes": one.bytes, "xxh3": one.xxh3} for one in sorted(files, key=attrgetter("name"))},
     }
     # The hash covers the record without the hash itself, in a compact layout. The file ends without a newline, so that a
     # truncated file is never valid JSON.
@@ -444,17 +431,11 @@ def _laid_in(folder: Path) -> list[Laid]:
     laid = []
     for below, plain in data_folder.delivered_in(folder):
         made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
-        splits = [
-            Split(
-                name,
-                f"{below.name}/{recorded['folder']}{made.reader_takes}",
-                **{count: recorded[count] for count in _COUNTS},
-                bytes=sum(
-                    entry["bytes"] for file, entry in plain["files"].items() if file.startswith(recorded["folder"])
-                ),
-            )
-            for name, recorded in plain["splits"].items()
-        ]
+        splits = []
+        for name, recorded in plain["splits"].items():
+            folder_of_split, counts = recorded["folder"], {count: recorded[count] for count in _COUNTS}
+            size = sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(folder_of_split))
+            splits.append(Split(name, f"{below.name}/{folder_of_split}{made.reader_takes}", **counts, bytes=size))
         room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
         laid.append(Laid(made, splits, room, below.name))
     return laid

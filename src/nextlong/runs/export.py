@@ -58,8 +58,7 @@ def make(
     with pipeline.session(recipe, reporter=reporter, changed_inputs=changed_inputs) as session:
         done, variant = session.make_variant()
         data_folder.settle(variant.run_dir)
-        own = record.current(variant.run_dir) == variant.name
-        made = Run(variant.run_dir if own else variant.named)
+        made = Run(variant.run_dir if record.current(variant.run_dir) == variant.name else variant.named)
         written = Exported(recipe, [made], _with_statistics(made, done, session.run_steps))
         _place_data(written)
     return written
@@ -93,15 +92,12 @@ def export(
     to do with files of another export at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
     NextlongError for mistakes of the user.
     """
-    are_documents = [place > 0 and Path(one).is_file() for place, one in enumerate(runs)]
-    if short_tokens is not None and not any(are_documents):
+    documents, runs = [place for place, one in enumerate(runs) if place and Path(one).is_file()], list(runs)
+    if short_tokens is not None and not documents:
         raise RecipeError("--short-tokens without a file of short documents; name one after the first run")
-    runs = [
-        run(_short_recipe(Run(runs[0]), Path(one), tokens=short_tokens), reporter=reporter).runs[0].path
-        if is_documents
-        else one
-        for one, is_documents in zip(runs, are_documents, strict=True)
-    ]
+    for place in documents:
+        recipe = _short_recipe(Run(runs[0]), Path(runs[place]), tokens=short_tokens)
+        runs[place] = run(recipe, reporter=reporter).runs[0].path
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
@@ -111,10 +107,8 @@ def export(
         corpora = [one.steps["ingest"].manifest["fingerprint"] for one in opened]
         alike = [str(one) for one, corpus in zip(opened, corpora, strict=True) if corpora.count(corpus) > 1]
         if reporter is not None and alike:
-            problem = (
-                "were made from the same documents, so the mix repeats text; to avoid this, mix runs of other documents"
-            )
-            reporter.tell(f"{', '.join(alike)} {problem}")
+            cure = "to avoid this, mix runs of other documents"
+            reporter.tell(f"{', '.join(alike)} were made from the same documents, so the mix repeats text; {cure}")
         for one in opened:
             export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe.export.formats, first.steps)
@@ -174,10 +168,9 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
         settings = ["export.push=null", *(option for name, option in options.items() if name != without)]
         plain = merge(run.recipe.model_dump(mode="json"), settings)
         keys = {option.partition("=")[0] for option in settings}
-        if isinstance(plain["export"], dict):
-            for key in unused_keys(plain["export"]):
-                if f"export.{key}" not in keys:
-                    del plain["export"][key]
+        for key in unused_keys(plain["export"]) if isinstance(plain["export"], dict) else ():
+            if f"export.{key}" not in keys:
+                del plain["export"][key]
         return Recipe.from_dict(plain, origin=str(run.record))
 
     try:
@@ -213,9 +206,8 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
                 f"{run.recipe.sequence_tokens}; raise it to {run.recipe.sequence_tokens} or a multiple, which needs no padding"
             )
     if recipe.export.validation and sum(map(len, runs)) < 2:
-        raise RecipeError(
-            f"export.validation={recipe.export.validation:g} needs two sequences or more, and there is one; make more"
-        )
+        needs = "needs two sequences or more, and there is one; make more"
+        raise RecipeError(f"export.validation={recipe.export.validation:g} {needs}")
     if (eod := recipe.export.megatron_eod) is not None:
         special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
 
@@ -238,8 +230,7 @@ def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
             for number, run in enumerate(written.runs)
         ],
     }
-    folder = written.done["rows"].folder
-    with store.explained(folder):
+    with store.explained(folder := written.done["rows"].folder):
         store.write_json(folder / "mix.json", described)
 
 
@@ -250,9 +241,8 @@ def _place_data(written: Exported) -> None:
         files, text = written.files(name), card.of_format(written, name)
         content = text.encode()
         own = ExportFile(folder / name / data_folder.CARD, data_folder.CARD, len(content), xxh3_128_hexdigest(content))
-        data_folder.place(
-            folder / name, files, card=text, delivered=card.delivered_record(written, name, [own, *files])
-        )
+        delivered = card.delivered_record(written, name, [own, *files])
+        data_folder.place(folder / name, files, card=text, delivered=delivered)
     text, path = card.of_data(written), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:

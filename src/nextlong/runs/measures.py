@@ -251,8 +251,7 @@ def rank_work(sequences: Sequence[NDArray[np.int64]], *, per_row: int) -> tuple[
     """Return the imbalance by mask and number of ranks; `per_row` sequences fill a row, in their order."""
     imbalances: dict[tuple[str, int], list[float]] = {}
     for first in range(0, len(sequences), per_row):
-        masks = _lengths_by_mask(sequences[first : first + per_row])
-        for (mask, lengths), ranks in product(masks.items(), RANKS):
+        for (mask, lengths), ranks in product(_lengths_by_mask(sequences[first : first + per_row]).items(), RANKS):
             imbalances.setdefault((mask, ranks), []).append(imbalance(lengths, ranks=ranks))
     return tuple(RankWork(*key, float(np.mean(rows)), float(np.max(rows))) for key, rows in imbalances.items())
 
@@ -263,12 +262,10 @@ def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
     for mask, lengths in _lengths_by_mask(sequences).items():
         values, counts = np.unique(lengths, return_counts=True)
         # (values, _BUCKETS) of a document of each length, the tokens in each bucket; the first token is no target.
-        contexts = np.diff(np.minimum(values[:, None], _EDGES), axis=1)
-        in_buckets = counts @ contexts
+        in_buckets = counts @ np.diff(np.minimum(values[:, None], _EDGES), axis=1)
         if targets := int(in_buckets.sum()):
-            bounds = zip(
-                _EDGES.tolist(), (_EDGES[1:] - 1).tolist(), np.trim_zeros(in_buckets, "b").tolist(), strict=False
-            )
+            trimmed = np.trim_zeros(in_buckets, "b").tolist()
+            bounds = zip(_EDGES.tolist(), (_EDGES[1:] - 1).tolist(), trimmed, strict=False)
             bins = tuple(Bin(float(least), float(most), count) for least, most, count in bounds)
             exposures.append(Exposure(mask, targets, int(counts @ (values * (values - 1) // 2)) / targets, bins))
     return tuple(exposures)

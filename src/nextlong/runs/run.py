@@ -31,7 +31,6 @@ from nextlong.artifacts import finished, record
 from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
 from nextlong.artifacts.resolve import Resolved, resolve, span_texts
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
@@ -104,9 +103,8 @@ class Run:
                 f"{self.variant.named} was made by an earlier version of nextlong ({why} in {self.record}); run its recipe again "
                 f"with another run_dir, or remove this variant: nextlong gc {self.path} --drop {self.variant.name}"
             ) from None
-        self.steps: dict[str, Artifact] = {
-            name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
-        }
+        folders = self.variant.steps.items()
+        self.steps = {name: open_done(name, self.path / folder, trust="size") for name, folder in folders}
         self.sequences_per_part = self.variant.sequences_per_part
 
     def __str__(self) -> str:
@@ -132,8 +130,7 @@ class Run:
             chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
             mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
             rows += f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        return facts_html(str(self), **facts) + table
+        return f"{facts_html(str(self), **facts)}<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
     def other_variants(self) -> list[str]:
         """Return the names of the run directory's other variants, the oldest first."""

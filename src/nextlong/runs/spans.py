@@ -73,9 +73,8 @@ def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -
             is_chunk = chunk_ids != schemas.NO_CHUNK
             doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
             doc_ids[is_chunk] = lookup.documents_of(chunk_ids[is_chunk], corpus.chunks)
-            groups, starts, ends = (
-                lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
-            )
+            names = ("group", "token_start", "token_end")
+            groups, starts, ends = (lists[name].values.to_numpy().astype(np.int64) for name in names)
             # Vectors are kept in half precision, so that the cosine of a text to itself comes out as 1.0001.
             scores = lists["score"].values.to_numpy().astype(np.float64).clip(-1, 1)
             sequence = np.repeat(np.arange(len(sizes)), sizes)
@@ -171,9 +170,7 @@ class Counting:
     def __init__(self) -> None:
         self.document_lengths: list[NDArray[np.int64]] = []  # of each sequence, in tokens, for the masks of attention
         self.cosines, self.cosines_of_document, self.scores_of_document = Tally(), Tally(), Tally()
-        # (ranks + 1,) by rank, from 1
-        self.rank_sums: NDArray[np.float64] = np.zeros(1)
-        self.rank_counts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self.rank_sums, self.rank_counts = np.zeros(1), np.zeros(1, np.int64)  # (ranks + 1,) by rank, from 1
         self.gaps, self.uses, self.documents, self.taken = Tally(), Tally(), Tally(), Tally()
         self.chunk_tokens, self.tokens_of_document, self.negative_tokens_of_document = Tally(), Tally(), Tally()
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
@@ -230,9 +227,8 @@ class Counting:
         self.in_parts += int((parts_of_document > 1).sum())
         self.in_sequences += len(firsts)
         # (P,) a number for each document, and for each chunk, of each sequence.
-        doc_keys, chunk_keys = (
-            chunks.sequence << 32 | np.unique(ids, return_inverse=True)[1] for ids in (chunks.doc_ids, chunks.chunk_ids)
-        )
+        ordinals = (np.unique(ids, return_inverse=True)[1] for ids in (chunks.doc_ids, chunks.chunk_ids))
+        doc_keys, chunk_keys = (chunks.sequence << 32 | ordinal for ordinal in ordinals)
         of_negatives, of_meta_spans = (doc_keys[chunks.roles == role] for role in (schemas.NEGATIVE, schemas.META))
         self.own_document += int(np.isin(of_negatives, of_meta_spans).sum())
         self.repeated += len(chunk_keys) - len(np.unique(chunk_keys))
@@ -259,5 +255,4 @@ class Counting:
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each element its place, from 0, in its run of equal keys."""
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
-    sizes = np.diff(begins, append=len(keys))
-    return np.arange(len(keys)) - np.repeat(begins, sizes)
+    return np.arange(len(keys)) - np.repeat(begins, np.diff(begins, append=len(keys)))

@@ -208,9 +208,8 @@ def read(done: Artifact) -> Stats:
     try:
         return TypeAdapter(Stats).validate_python(store.read_json(path))
     except ValidationError as error:
-        raise RunError(
-            f"{path} is not what the step {STATISTICS} writes ({error.errors()[0]['msg']}); run again"
-        ) from None
+        why = error.errors()[0]["msg"]
+        raise RunError(f"{path} is not what the step {STATISTICS} writes ({why}); run again") from None
 
 
 def measure(run: Run) -> Stats:
@@ -242,8 +241,7 @@ def compute(run: Run) -> Stats:
 def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> Stats:
     per_row = (run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1
     compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
-    tokens = sum(by_role.values())
-    method = method_of(run.recipe)
+    tokens, method = sum(by_role.values()), method_of(run.recipe)
     is_extended, is_interleaved = method.layout == schemas.Layout.EXTENDED, method.layout == schemas.Layout.INTERLEAVED
     settings: dict[str, Any] = {key: getattr(compose, key) if is_extended else None for key in _EXTENDING}
     drafted, (lengths, source_chars) = run.steps["draft"].results(DraftResult), measures.corpus_chars(run)
@@ -260,7 +258,6 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
     near = _NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical) if counting.negatives else None
     cosine_sums = _by_source(run, counting.cosines_of_document)  # by source of the meta-document, in units
-    cosine_counts = _by_source(run, counting.scores_of_document)
     return Stats(
         run="",
         method=compose.method,
@@ -287,7 +284,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=COSINE_UNIT),
         similarity_by_source={
             source: _SourceMean(cosine_sums[source] * COSINE_UNIT / count, count)
-            for source, count in cosine_counts.items()
+            for source, count in _by_source(run, counting.scores_of_document).items()
         },
         random_similarity=measures.measure_random_similarity(run) if is_extended and similarity is not None else None,
         distance_tokens=counting.gaps.spread(),

@@ -90,8 +90,8 @@ def synthesize(
     chunk_chars = int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
     given = [settings] if isinstance(settings, str) else list(settings)
     if wrong := [one for one in given if not isinstance(one, str) or "=" not in one]:
-        example = "write settings=['mine.near_duplicates=0.9']"
-        raise RecipeError(f"settings has {wrong[0]!r}, which is not KEY=VALUE; {example}")
+        cure = "write settings=['mine.near_duplicates=0.9']"
+        raise RecipeError(f"settings has {wrong[0]!r}, which is not KEY=VALUE; {cure}")
     overrides = [f"chunk.max_chars={chunk_chars}", *given]
     recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():

@@ -176,8 +176,7 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -
         for path in (one.path for one in waste):
             if path.is_dir():
                 # Renamed first: if the removal is interrupted, `store.locked` takes it for a killed task's and removes it.
-                aside = run_dir / f".work-removed-{path.name}"
-                shutil.rmtree(path.rename(aside))
+                shutil.rmtree(path.rename(run_dir / f".work-removed-{path.name}"))
             else:
                 path.unlink(missing_ok=True)
         card.write_index(run_dir)

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -38,11 +38,9 @@ from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
 from nextlong.retrieval.indexes.base import index_kind
-from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
 from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
-from nextlong.runs.warnings import Warned
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import LONGER, MOST_DROPPED, is_extended, too_short, uses_a_chunk_once
 from nextlong.sequences.tokenizer import lossy_tokenizer
@@ -81,7 +79,7 @@ class _Plan:
     loses: str = ""  # the message that the tokenizer loses characters
     measured: Measured | None = None
     amounts: Amounts | None = None  # on the last of the machines; None if nothing was measured
-    lost: Mapping[str, float] = field(default_factory=dict)  # documents that will be dropped, by reason
+    lost: Sequence[float | None] = (None, None)  # documents longer than a sequence, and those with too little room
     on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the unfinished steps on each machine
     notes: Sequence[str] = ()  # the assumptions behind figures for other machines
     warnings: Sequence[str] = ()
@@ -104,8 +102,8 @@ class _Plan:
             "workers": pipeline.worker_count(self.recipe),
             "push": self.recipe.export.push,
             **{name: amounts and amounts[name] for name in ("documents", "kept_documents", "chunks", "eligible")},
-            "too_long": self.lost.get(_TOO_LONG),
-            "too_little_room": self.lost.get(_TOO_LITTLE_ROOM),
+            "too_long": self.lost[0],
+            "too_little_room": self.lost[1],
             "text_bytes": amounts and amounts["text_bytes"],
             "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
@@ -118,9 +116,6 @@ class _Plan:
             "assumed": list(self.notes),
             "warnings": [one for one in (self.loses, *self.warnings, self.missing) if one],
         }
-
-
-_TOO_LONG, _TOO_LITTLE_ROOM = "are longer than a sequence", "leave too little room for negatives"
 
 
 def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str], None] = lambda _: None) -> _Plan:
@@ -159,9 +154,7 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
     factor = amounts.chunks / max(1.0, corpus_sample.size.chunks)
-    too_long, too_little_room = (
-        factor * count for count in corpus_sample.dropped(recipe, chars_per_token=chars_per_token)
-    )
+    lost = [factor * count for count in corpus_sample.dropped(recipe, chars_per_token=chars_per_token)]
     on_this_machine = None if scenario.is_elsewhere else total(steps, on[0][1], on[0][0])
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), scenario.workers or pipeline.worker_count(recipe)
     is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
@@ -170,12 +163,12 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
         measured=measured,
         loses=f"the tokenizer {loses}" if loses else "",
         amounts=amounts,
-        lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
+        lost=lost,
         on=on,
         notes=assumed(recipe, amounts, on[-1], scenario, product_s=measured.product_s) if is_assumed else (),
         warnings=[
             *_warn_of_run(recipe, amounts, corpus_sample, on_this_machine),
-            *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
+            *_warn_of_data(recipe, amounts, measured, dropped=sum(lost)),
             *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers),
         ],
     )
@@ -185,12 +178,10 @@ def costs_on(
     recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], measured: Measured, scenario: Scenario
 ) -> list[tuple[Machines, Amounts, dict[str, Cost]]]:
     """Return the amount of work and the cost of each step on this machine, and on the machines of the scenario."""
-    corpus_sample, workers = measured.sample, pipeline.worker_count(recipe)
-    corpus = corpus_sample.size.times(
-        1.0 if scenario.chunks is None else scenario.chunks / max(1.0, corpus_sample.size.chunks)
-    )
+    corpus, workers = measured.sample.size, pipeline.worker_count(recipe)
     least, shard_bytes = len(files), shard_bytes_of(recipe.ingest, files)
     if scenario.chunks is not None:
+        corpus = corpus.times(scenario.chunks / max(1.0, corpus.chunks))
         least, shard_bytes = 1, shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)
     shards = max(least, math.ceil(corpus.text_bytes / shard_bytes))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
@@ -212,7 +203,7 @@ def costs_on(
             "queries": Rate(None),
             "tokens": Rate(tokenizing.char_s, start_s=tokenizing.start_s),
             "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
-            "products": Rate(measured.product_s, on_gpu=GPU_PRODUCT_S),
+            "products": Rate(measured.product_s, on_gpu=index_costs.GPU_PRODUCT_S),
         }
         on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
     return on
@@ -225,14 +216,10 @@ def assumed(
     machines, cost_of = on
     lines = ["", "assumed:"]
     if scenario.is_elsewhere:
-        values = {
-            "nodes": scenario.nodes,
-            "s": "s" * (scenario.nodes > 1),
-            "workers": machines.workers // scenario.nodes,
-        }
-        values |= {"gpus": scenario.gpus, "head_ms": machines.head_s * 1e3}
-        written = sum(cost.disk_bytes for cost in cost_of.values())
-        lines.append("  " + _WORDS["machines"].format(**values, gigabytes=written / 1e9))
+        gigabytes = sum(cost.disk_bytes for cost in cost_of.values()) / 1e9
+        values = {"scenario": scenario, "s": "s" * (scenario.nodes > 1), "gigabytes": gigabytes}
+        values |= {"workers": machines.workers // scenario.nodes, "head_ms": machines.head_s * 1e3}
+        lines.append("  " + _WORDS["machines"].format(**values))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
     if "embed" in on_gpus and scenario.gpus and (shape := shape_of(recipe.encoder)) is not None:
         tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
@@ -243,7 +230,7 @@ def assumed(
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s per core (measured)"
         if on_gpus & {"mine", "neighbours"}:
-            where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
+            where = f"{2 / index_costs.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
         visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
         values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
         lines.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
@@ -254,8 +241,16 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     say = partial(tables.say, console=console)
     page = plan(recipe, scenario, tell=say)
-    if page.measured is not None and page.amounts is not None:
-        say(_summary(page, page.amounts, page.measured))
+    if (measured := page.measured) is not None and (corpus := page.amounts) is not None:
+        reasons = zip(page.lost, ("are longer than a sequence", "leave too little room for negatives"), strict=True)
+        dropped = ", ".join(f"{count:,.0f} {why}" for count, why in reasons if count and round(count))
+        is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
+        is_kept = round(corpus.kept_documents) == round(corpus.documents)
+        stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} are kept"
+        lost = f"{corpus.eligible:,.0f} can be extended, but about {dropped}; " if dropped else ""
+        values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
+        values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(recipe), "lost": lost}
+        say(_WORDS["summary"].format(**values, workers=counted(pipeline.worker_count(recipe), "worker")))
     if page.loses:
         say(page.loses, style="yellow")
     has_gpus = any(machines.gpus for machines, _ in page.on)
@@ -264,7 +259,6 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
     table = tables.table()
     for heading in ("step", "state", *figures):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-
     rows = [(step.name, state, page.taken(step), "") for step, state in zip(page.steps, page.states, strict=True)]
     if any(of for _, of in page.on):
         rows.append(("all to do", "", page.totals, "bold"))
@@ -283,17 +277,6 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
         say(line, style="bold red")
     if page.missing:
         say(f"before `nextlong run`: {page.missing}")
-
-
-def _summary(page: _Plan, corpus: Amounts, measured: Measured) -> str:
-    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in page.lost.items() if round(count))
-    is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
-    is_kept = round(corpus.kept_documents) == round(corpus.documents)
-    stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} are kept"
-    lost = f"{corpus.eligible:,.0f} can be extended, but about {dropped}; " if dropped else ""
-    values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
-    values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(page.recipe), "lost": lost}
-    return _WORDS["summary"].format(**values, workers=counted(pipeline.worker_count(page.recipe), "worker"))
 
 
 def _time(seconds: float | None, unknown: str) -> str:
@@ -317,7 +300,7 @@ def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
     return none_long_enough(documents, recipe.compose.min_meta_chunks, max_chars=recipe.chunk.max_chars)
 
 
-def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, on_this_machine: Total | None) -> list[str]:
+def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, needed: Total | None) -> list[str]:
     """Return why the run is likely to fail, would be faster with another index, or does not fit this machine."""
     messages, count = [], sum(sample.rejects.values())
     share = count / max(1.0, count + sample.size.documents)
@@ -333,19 +316,15 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, on_this
         exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
         if index_kind(index).is_built:
             messages.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
-    if on_this_machine is None:
+    if needed is None:  # on other machines
         return messages
     run_dir = recipe.run_path.absolute()
     free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
-    if on_this_machine.disk_bytes > free:
-        messages.append(
-            _WORDS["disk"].format(needed=on_this_machine.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9)
-        )
-    if on_this_machine.memory_bytes > (memory := memory_bytes()):
+    if needed.disk_bytes > free:
+        messages.append(_WORDS["disk"].format(needed=needed.disk_bytes / 1e9, run_dir=recipe.run_path, free=free / 1e9))
+    if needed.memory_bytes > (memory := memory_bytes()):
         fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
-        messages.append(
-            _WORDS["memory"].format(needed=on_this_machine.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer)
-        )
+        messages.append(_WORDS["memory"].format(needed=needed.memory_bytes / 1e9, memory=memory / 1e9, fewer=fewer))
     return messages
 
 
@@ -357,11 +336,11 @@ def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropp
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe.compose, tokens)]
-    warned: list[Warned | None] = []
+    warned: list[warnings.Warned | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
         values = {"dropped": dropped, "eligible": amounts.eligible, "share": dropped / amounts.eligible}
         message = _WORDS["many-dropped"].format(**values, tokens=recipe.compose.target_tokens, longer=LONGER)
-        warned.append(Warned("many-dropped", message))
+        warned.append(warnings.Warned("many-dropped", message))
     warned.append(warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens))
     if uses_a_chunk_once(recipe.compose):
         chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
