@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Time is never a verdict here. `make test` draws fewer examples than Hypothesis would by itself, and CI as many.
-settings.register_profile("nextlong", deadline=None, max_examples=40)
+settings.register_profile("nextlong", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile("nextlong")
 

@@ -4,5 +4,5 @@ import pytest
 
 
 def thorough(*cases):
-    """Return the cases as parameters that bear the marker."""
-    return [pytest.param(case, marks=pytest.mark.thorough) for case in cases]
+    """Return the cases as parameters that bear the marker; a tuple is one case of several parameters."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough) for case in cases]

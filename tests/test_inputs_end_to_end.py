@@ -146,7 +146,7 @@ def _as(suffix, rows, folder):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", *thorough(".arrow", ".csv")])
+@pytest.mark.parametrize("suffix", [".parquet", *thorough(".jsonl", ".arrow", ".csv")])
 def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tmp_path, capfd, suffix):
     write_corpus(tmp_path / "corpus")
     lines = [

@@ -114,9 +114,10 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
             ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512"),
             ["shortlist_words", "shortlist_queries", "shortlist", "embed", "mine"],
         ),
-        (
+        pytest.param(
             ("compose.method=iclm", "documents.partition_size=1500", "iclm.max_similarity=null"),
             ["clusters", "partition", "draft"],
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -144,8 +145,9 @@ def alive_in_group(process):
 @pytest.mark.parametrize(
     ("moment", "send", "number", "code", "line"),
     [
-        ("while workers start", os.killpg, signal.SIGINT, 130, "\n"),  # Ctrl-C reaches the workers too
         ("at work", os.kill, signal.SIGTERM, 143, ""),  # kill, timeout, a container's end
+        # Ctrl-C reaches the workers too.
+        pytest.param("while workers start", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough),
         pytest.param("at work", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough),
         pytest.param(
             "while workers start", os.killpg, signal.SIGTERM, 143, "", marks=pytest.mark.thorough

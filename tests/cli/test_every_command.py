@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from every_command import NEEDS_EXTRA, SERVES, commands, documented, every_command, paths_left_out
+from larger_cases import thorough
 from nextlong.cli import main
 
 NAMES = (
@@ -18,6 +19,9 @@ NAMES = (
     "replicate --dry-run", "verify", "doctor",
 )  # fmt: skip
 EVERY = [pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name for name in NAMES]
+# Three tests go through every command. Without a terminal, these are left to CI: they take most of the time.
+SLOW = ("demo", "plan", "run --before", "compare", "sweep", "export", "verify")
+QUICK = [name for name in EVERY if name not in SLOW] + thorough(*SLOW)
 DOCUMENTED = {  # the heading of the page that names a command's keys
     "demo": "run",
     "train --dry-run": "train",
@@ -63,7 +67,7 @@ def test_json_is_one_value_with_the_keys_that_the_page_names_and_nothing_else(pr
             assert list(one) == documented(DOCUMENTED[name])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", QUICK)
 def test_without_a_terminal_there_are_no_colours(printed, name):
     out, err = printed(name)
     assert "\x1b" not in out + err

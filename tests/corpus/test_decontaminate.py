@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import nextlong
 from altered_corpora import breaches, rows_of, write_source
 from counted import total
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.corpus.decontaminate import _decontaminate_shard, _evaluation_grams
@@ -282,7 +283,7 @@ def test_a_document_that_lost_a_chunk_is_no_meta_document(contaminated):
     assert metas[0] < metas[1]
 
 
-@pytest.mark.parametrize("method", ["standard", "quest"])  # documents, and keywords of chunks
+@pytest.mark.parametrize("method", ["standard", *thorough("quest")])  # documents, and keywords of chunks
 def test_other_methods_never_see_them_either(contaminated, method):
     changed = {"method": method, "sequences": 3}
     compose = contaminated.compose.model_copy(update=changed)

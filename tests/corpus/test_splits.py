@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import counts_of
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import splits as splits_module
 from nextlong.corpus.splits import (
@@ -332,8 +333,8 @@ print(parts._frame_bounds(file))
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl changed while it was read"),
         ("a.jsonl.zst", CUT_WHILE_COUNTED, "a.jsonl.zst changed while it was read"),
+        *thorough(("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl changed while it was read")),
         ("a.jsonl.zst", CUT_WHILE_FRAMES_ARE_FOUND, "()"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import nextlong
+from larger_cases import thorough
 from nextlong.artifacts.results import ComposeResult
 from nextlong.engine.progress import Lines
 
@@ -62,10 +63,9 @@ def mixed(tmp_path_factory, warm_workers):
 @pytest.mark.parametrize(
     ("method", "overrides"),
     [
-        ("standard", []),
         ("knn", []),
         ("iclm", ["iclm.max_similarity=null"]),
-        ("quest", ["quest.min_keyword_score=1"]),
+        *thorough(("standard", []), ("quest", ["quest.min_keyword_score=1"])),
     ],
 )
 def test_both_languages_have_their_share(mixed, method, overrides):

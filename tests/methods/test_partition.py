@@ -10,6 +10,7 @@ import pytest
 
 import nextlong
 from damage import breaches, change_array, files, outcomes
+from larger_cases import thorough
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, method_of
 from nextlong.methods.documents import (
     Part,
@@ -78,7 +79,7 @@ def partitioned(recipe_for, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("method", ["iclm", "knn", "splice"])
+@pytest.mark.parametrize("method", ["iclm", "splice", *thorough("knn")])
 def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method):
     """The neighbours and vectors of each partition's documents alone, given to the method, make the drafts of its task."""
     run = partitioned(method)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nextlong
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.methods import extend
@@ -16,7 +17,6 @@ from nextlong.reading.listing import input_files
 from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
-METHODS = ("standard", "knn", "iclm", "quest", "splice")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def embedded(run_dir):
     return {path.name: (path / "manifest.json").stat().st_mtime_ns for path in run_dir.glob("*-embed-*")}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["knn", "quest", *thorough("standard", "iclm", "splice")])
 def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
     one_run()
     before = embedded(one_run.run_dir)

@@ -152,6 +152,7 @@ def test_plain_text_has_no_columns(tmp_path):
         read(tmp_path / "a.txt", metadata=["lang"])
 
 
+@pytest.mark.thorough
 def test_no_function_of_this_duckdb_that_changes_by_itself_is_accepted():
     """Every function without arguments is called twice: whatever differs must be refused, declared CONSISTENT or not."""
     connection = duckdb.connect()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import nextlong
 from files_read import ITEMS, TABLE, arrow_file, read, summary
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus.splits import _split_inputs
 from nextlong.errors import CorpusError
@@ -182,7 +183,7 @@ except CorpusError as error:
 """
 
 
-@pytest.mark.parametrize("layout", ["file", "stream"])
+@pytest.mark.parametrize("layout", ["file", *thorough("stream")])
 def test_an_arrow_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, layout):
     path = arrow_file(tmp_path / "a.arrow", pa.table({"text": ["line"] * 4_000, "n": range(4_000)}), layout=layout)
     ended = subprocess.run([sys.executable, "-c", CUT_WHILE_READ, path], check=False, capture_output=True, text=True)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import counts_of
+from larger_cases import thorough
 from nextlong import pipeline, schemas
 from nextlong.engine.step import Amounts
 from nextlong.retrieval import mine
@@ -117,7 +118,7 @@ def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(vect
     assert mine._SCAN.disk(amounts) == pytest.approx(factor * 100 * 1000, rel=0.02)
 
 
-@pytest.mark.parametrize("method", ["nextlong", "knn"])
+@pytest.mark.parametrize("method", ["nextlong", *thorough("knn")])
 def test_a_run_by_blocks_of_the_corpus_has_the_candidates_of_one_without(
     recipe_for, shared_run, tmp_path, monkeypatch, method
 ):

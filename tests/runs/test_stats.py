@@ -15,6 +15,7 @@ from rich.console import Console
 import nextlong
 from counted import counts_of, total
 from exported_runs import exported
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.errors import RunError
@@ -162,7 +163,7 @@ def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
     assert f"{of} {repeated.own_document_negatives:,}" in " ".join(printed(repeated, terminal=False).split())
 
 
-@pytest.mark.parametrize("method", ["standard", "knn"])
+@pytest.mark.parametrize("method", ["knn", *thorough("standard")])
 def test_methods_of_whole_documents(recipe_for, own_run, method):
     pipeline.run(recipe_for(own_run, f"compose.method={method}"))
     run = nextlong.open(own_run)

@@ -216,6 +216,7 @@ def test_tables_that_differ_in_numbers_alone(measured):
     assert "near-identical-negatives" not in names(mended)
 
 
+@pytest.mark.thorough
 def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
     writer = Writer(5)
     asking = writer.documents(40)
@@ -277,10 +278,12 @@ def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
     assert "no-eos" not in names(sound(source, change(found, "no-eos")))
 
 
+@pytest.mark.thorough
 def test_a_special_token_ends_documents(sound):
     assert "ordinary-eos" not in names(sound('tokenizer={train: 500, eos: "<|endoftext|>"}'))
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_of_another_script(measured):
     ideographs = [chr(0x4E00 + number) for number in range(3000)]
     draw = random.Random(10)
@@ -310,7 +313,7 @@ def test_fewer_than_asked_and_most_drafts_dropped(measured):
     assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
 
 
-@pytest.mark.parametrize("method", ["standard", "untie_the_knots"])
+@pytest.mark.parametrize("method", ["standard", *thorough("untie_the_knots")])
 def test_long_documents_of_which_only_beginnings_are_read(measured, method):
     """Every document is some 5,000 characters long, twice a sequence and more."""
     texts = {"one": Writer(13).documents(12, sentences=(90, 110))}
@@ -333,6 +336,7 @@ def test_long_documents_of_which_only_beginnings_are_read(measured, method):
     assert "much-cut-off" not in names(mended)
 
 
+@pytest.mark.thorough
 def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
     texts = {"one": Writer(11).documents(60)}
     found = measured(texts, "compose.sequences=60", "compose.target_tokens=512")

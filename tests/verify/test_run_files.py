@@ -12,6 +12,7 @@ from damage import breaches, files, rehash
 from damage import chunk_name as told
 from damage import document_name as told_document
 from exported_runs import record_of
+from larger_cases import thorough
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
@@ -48,7 +49,7 @@ def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):
     assert "could not be checked" in found["vectors"]
 
 
-@pytest.mark.parametrize("damaged", [b"{", b'{"version": "1.0"}', b""])
+@pytest.mark.parametrize("damaged", [b'{"version": "1.0"}', *thorough(b"{", b"")])
 def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
     (path,) = files(run, "tokenizer", ".tokenizer.json")
     path.write_bytes(damaged)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer, byte_tokenizer, fact, word_tokenizer, write
+from larger_cases import thorough
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
@@ -163,7 +164,7 @@ def test_icl_demos_hold_every_label_in_every_round():
         assert {demo.label for demo in demos[first : first + 7]} == {f"label {n}" for n in range(7)}
 
 
-@pytest.mark.parametrize("name", ["narrativeqa", "infbench_qa", "infbench_mc"])
+@pytest.mark.parametrize("name", ["infbench_mc", *thorough("narrativeqa", "infbench_qa")])
 def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(name, data_folder):
     for backend, length in ((bpe_tokenizer(), 2048), (byte_tokenizer(), 4096)):
         tokenizer = TextTokenizer(backend)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import nextlong
+from larger_cases import thorough
 from nextlong.engine.executor import Resources
 from nextlong.plugins import ENCODERS
 from nextlong.recipe import Encoder
@@ -52,7 +53,7 @@ def test_no_file_branches_on_an_encoders_name():
         assert names.isdisjoint(_compared_words(path)), path
 
 
-@pytest.mark.parametrize("section", MODELS)
+@pytest.mark.parametrize("section", ["lsa", *thorough(*(name for name in MODELS if name != "lsa"))])
 def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section):
     code = f"import nextlong.retrieval.encoders.{section}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ivf_built import built, recalls_of, tuned
+from larger_cases import thorough
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.exact import Exact
@@ -85,8 +86,14 @@ def test_clusters_fit_the_corpus(factory, vectors, expected):
     assert ivf.fitted(factory, vectors=vectors) == expected
 
 
-@pytest.mark.parametrize("factory", ["IVF64,Flat", "IVF64,SQ4"])
-@pytest.mark.parametrize("target", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize(
+    ("factory", "target"),
+    [
+        ("IVF64,SQ4", 0.9),
+        ("IVF64,Flat", 0.99),
+        *thorough(("IVF64,Flat", 0.5), ("IVF64,SQ4", 0.5), ("IVF64,Flat", 0.9), ("IVF64,SQ4", 0.99)),
+    ],
+)
 def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     rows = clustered_rows(8000, centres=500, dimensions=24, spread=0.8)
     files = built(tmp_path, [rows[:3000], rows[3000:]], factory, parts=2)._files
@@ -114,7 +121,7 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     assert recalls.mean() + 3 * recalls.std() / len(recalls) ** 0.5 >= target
 
 
-@pytest.mark.parametrize("factory", ["IVF32,Flat", "IVF32,PQ6", "OPQ6,IVF32,PQ6"])
+@pytest.mark.parametrize("factory", ["IVF32,PQ6", *thorough("IVF32,Flat", "OPQ6,IVF32,PQ6")])
 def test_what_is_measured_by_blocks_is_what_a_search_finds(tmp_path, factory):
     rows = clustered_rows(12_000, centres=300, dimensions=24, spread=0.8)
     files = built(tmp_path, [rows[:3000], rows[3000:]], factory, parts=2)._files
