@@ -268,7 +268,5 @@ def mine_steps(
         least = Step("least_scores", 2, config, shared, least_tasks, estimate=_LEAST)
         scan = Step("scan", 1, config, (*shared, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
         scanning = [least, scan]
-    return [
-        *scanning,
-        Step(name, 5, config, (*shared, *scanning), tasks, MineResult, resources=resources, estimate=_MINE),
-    ]
+    inputs = (*shared, *scanning)
+    return [*scanning, Step(name, 5, config, inputs, tasks, MineResult, resources=resources, estimate=_MINE)]

@@ -153,8 +153,7 @@ class _OpenAIKind(EncoderKind):
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
-        return Speed(unknown="the endpoint's", dimensions=dimensions)
+        return Speed(None, "the endpoint's", config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS)
 
 
 ENCODER = _OpenAIKind()
