@@ -83,8 +83,7 @@ class Method(ABC, Generic[_OptionsT]):
 
     def promises(self, options: _OptionsT) -> Json:
         """Return the properties of the drafts, which `verify` checks."""
-        repeats = self.repeats_documents(options)
-        return {"method": self.name, "layout": self.layout.value, "repeats_documents": repeats}
+        return {"method": self.name, "layout": self.layout.value, "repeats_documents": self.repeats_documents(options)}
 
     @abstractmethod
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:

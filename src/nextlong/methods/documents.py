@@ -370,7 +370,6 @@ def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
 
 def _count_parts(partition_size: int, neighbours: float) -> int:
     """Return the number of parts for documents with `neighbours` neighbours in total."""
-
     return max(1, math.ceil(neighbours / partition_size))
 
 

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, corpus
-from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
@@ -121,11 +120,9 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         chars = np.load(meta_documents)["chars"]
         drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
         rules = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
-        tokenizer, vectors = done["tokenizer"].file(".tokenizer.json"), done["embed"].files(".vectors.npy")
-        engine = recipe.tokenizer.engine
-        draft = partial(
-            _draft_block, text=text, vectors=vectors, tokenizer=(tokenizer, engine), filters=filters, rules=rules
-        )
+        tokenizer = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
+        vectors = done["embed"].files(".vectors.npy")
+        draft = partial(_draft_block, text=text, vectors=vectors, tokenizer=tokenizer, filters=filters, rules=rules)
         return [
             partial(draft, rows=(meta_documents, first, min(last, drafted)), candidates=candidates)
             for (first, last), candidates in zip(query_ranges(meta_documents), retrieved, strict=True)
@@ -230,7 +227,7 @@ def _draft_block(
             if filters is None or rules.mine.near_duplicates is None:
                 drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                rule = filters[0], opened(filters[1]), rules.mine.near_duplicates
+                rule = filters[0], lookup.opened(filters[1]), rules.mine.near_duplicates
                 drafted = _filter_near_duplicates(ordered, prefixes_of, compared[place], *rule)
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates

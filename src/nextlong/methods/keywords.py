@@ -70,10 +70,8 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     """Return the step from documents to the keywords of their queries."""
     if not isinstance(options, Keywords):
         base = "nextlong.methods.keywords.Keywords"
-        raise METHODS.broken(
-            method, f"needs keywords, but its Options do not derive from {base}, whose keys configure the extraction"
-        )
-
+        why = f"needs keywords, but its Options do not derive from {base}, whose keys configure the extraction"
+        raise METHODS.broken(method, why)
     files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
     tasks = each_shard(partial(_extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))

@@ -20,7 +20,6 @@ class _Nextlong(Method[Section]):
     scores = "their meta-chunk"
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps from the chunks to the drafts."""
         from nextlong.methods.extend import extension_steps  # not imported just to read a recipe
 
         return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)

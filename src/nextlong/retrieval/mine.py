@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import opened
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
@@ -41,7 +40,6 @@ _SAMPLED_NEIGHBOURS = 8
 # Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024 dimensions) and multiplies it for a
 # minute. With MOST_QUERIES a task, it took 31 % of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
 _LEAST_QUERIES = 2048
-
 
 _Paths = Sequence[Path]
 _Scans = tuple[_Paths, _Paths]  # files of `_find_least_scores` in the order of queries, stems of `_scan_block`
@@ -133,7 +131,7 @@ def _merge(
     parts = []  # of each block: the ends of its neighbours by query, their ids and their scores
     for stem in blocks:
         ends = np.load(f"{stem}.ends.npy", mmap_mode="r")[first : first + count + 1]
-        ids, scores = (opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores"))
+        ids, scores = (lookup.opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores"))
         parts.append((ends - ends[0], ids, scores))
     neighbours, cosines, again = [], [], []
     for query in range(count):

@@ -12,7 +12,6 @@ _CONTROL marks a random 1 % of all chunks, all embedded. The control chunk neare
 the share of meta-chunks for which it is shortlisted estimates the coverage of chunks around that rank (docs/search.md).
 Control chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
-
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest weights are looked up, as in Lucene's
 "more like this": words of most chunks take most of the time and hardly change the ranking.
 """
@@ -278,12 +277,8 @@ def shortlist_steps(
     def choose(done: Artifacts) -> list[Task]:
         shared = words_of(done)
         sample, metas = shared["words"][1], np.load(shared["meta_documents"], mmap_mode="r")
-        sizes = {
-            "chunks": sample.chunks,
-            "chunk_chars": sample.chars / max(1, sample.sampled),
-            "meta_documents": len(metas),
-        }
-        share = shortlist_chunks(compose, mine, **sizes)
+        chars, drawn = sample.chars / max(1, sample.sampled), len(metas)
+        share = shortlist_chunks(compose, mine, chunks=sample.chunks, chunk_chars=chars, meta_documents=drawn)
         each = partial(_choose_words, corpus=corpus_of(done), share=share, **shared)
         return [partial(each, rows=slice(*some)) for some in query_ranges(shared["meta_documents"])]
 
@@ -297,7 +292,6 @@ def shortlist_steps(
     words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
     choice: Json = {"target_tokens": compose.target_tokens, "draft_factor": compose.draft_factor}
     choice["chunks"] = mine.shortlist_chunks
-
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step("shortlist_queries", 3, choice, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import orjson
@@ -55,9 +55,7 @@ class FitResult(TaskResult):
 class LsaOptions(Section):
     """The built-in encoder: TF-IDF and a truncated SVD, fitted on a sample of the chunks."""
 
-    dimensions: Annotated[int, Field(ge=2)] = Field(
-        256, description="width of the vectors; less if the sample is small"
-    )
+    dimensions: int = Field(256, ge=2, description="width of the vectors; less if the sample is small")
     fit_chunks: Positive = Field(16_384, description="number of randomly sampled chunks to fit on")
     max_terms: Positive = Field(50_000, description="vocabulary size: the most frequent terms of the sample")
 

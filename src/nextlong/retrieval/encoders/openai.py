@@ -99,10 +99,9 @@ class OpenAIEncoder:
         """Send one request and return the vectors of its texts in their order, shape (texts, width)."""
         width = self._options.dimensions
         body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
+        body |= {} if width is None else {"dimensions": width}
         try:
-            answer = self._client.post(
-                self._url, body | ({} if width is None else {"dimensions": width}), self._log_retry
-            )
+            answer = self._client.post(self._url, body, self._log_retry)
         except UnansweredError as error:
             variable = self._options.api_key_env
             cures = {
@@ -154,8 +153,7 @@ class _OpenAIKind(EncoderKind):
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
-        return Speed(unknown="the endpoint's", dimensions=dimensions)
+        return Speed(None, "the endpoint's", config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS)
 
 
 ENCODER = _OpenAIKind()

@@ -162,9 +162,8 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
             is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
             dtype = "bfloat16" if is_new else "float32"
         code: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-        return SentenceTransformer(
-            name, device=device, model_kwargs={"torch_dtype": getattr(torch, dtype)}, **code
-        ), dtype
+        model_kwargs = {"torch_dtype": getattr(torch, dtype)}
+        return SentenceTransformer(name, device=device, model_kwargs=model_kwargs, **code), dtype
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name} requires a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
@@ -278,7 +277,7 @@ class _SentenceTransformersKind(EncoderKind):
         return Resources(at_once=1) if device.startswith("cuda") else Resources()  # the one that is named
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Try the model on a sample chunks, which takes about a second; without the package the speed is unknown."""
+        """Try the model on sampled chunks, which takes about a second; without the package the speed is unknown."""
         if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         sample = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]

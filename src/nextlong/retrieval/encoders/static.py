@@ -41,10 +41,9 @@ class _StaticEncoder:
         except ImportError as error:
             raise EncoderError(f"encoder.model=static:{name}: {error}; pip install 'nextlong[static]'") from None
         path = Path(name).expanduser()
+        source, width = path if path.exists() else name, options.dimensions
         try:
-            self._model: Any = StaticModel.from_pretrained(
-                path if path.exists() else name, dimensionality=options.dimensions, force_download=False
-            )
+            self._model: Any = StaticModel.from_pretrained(source, dimensionality=width, force_download=False)
         except (OSError, ValueError, KeyError) as error:
             raise EncoderError(
                 f"encoder.model=static:{name} cannot be loaded: {first_sentence(error)}; give the folder of a model2vec "

@@ -48,9 +48,8 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
     unit = "seconds on the GPU" if has_gpu else "core-seconds"
     if vectors < _LEAST_VECTORS:
         return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
-    search = (
-        f"{counted(round(amounts.queries), 'query')} over {vectors:,} vectors of {dimensions} dimensions: exact search"
-    )
+    queries = counted(round(amounts.queries), "query")
+    search = f"{queries} over {vectors:,} vectors of {dimensions} dimensions: exact search"
     exact, built = f"about {exact_s:,.0f} {unit}", f"{approximate_s:,.0f} core-seconds"
     if approximate_s > _WORTH * exact_s:
         return EXACT, f"{search} takes {exact}, building and searching an index would take {built}"

@@ -53,9 +53,8 @@ class Best:
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
         self._ids = np.full(self._scores.shape, -1, np.int64)
         self._held = np.zeros(queries, np.int64)
-        self._least = np.full(
-            (queries, 1), np.finfo(np.float32).min, np.float32
-        )  # the score that a new entry must reach
+        # The score that a new entry must reach.
+        self._least = np.full((queries, 1), np.finfo(np.float32).min, np.float32)
         self._guess = guess_Q
         if guess_Q is not None:
             self._least[:, 0] = np.maximum(self._least[:, 0], guess_Q)

@@ -175,9 +175,8 @@ def distinct_texts(texts: Shingles) -> Distinct:
     keys = sizes.astype(np.uint64)
     filled = np.flatnonzero(sizes)
     for share in (0, 0.5, 1):  # texts with equal hashes at the start, middle and end are probably equal
-        keys[filled] = shingles.mix(
-            keys[filled] + texts.hashes[starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)]
-        )
+        places = starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)
+        keys[filled] = shingles.mix(keys[filled] + texts.hashes[places])
     _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
     if (counts == 1).all():
         return Distinct(texts, np.arange(len(sizes)))
