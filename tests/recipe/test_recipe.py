@@ -108,6 +108,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
         ("target_token=8192", "unknown key 'target_token'; did you mean 'compose.target_tokens'?"),
         ("mine.max_document=3", "unknown key 'mine.max_document'; did you mean 'ingest.sources[0].max_documents'?"),
         ("max_chars=3", "unknown key 'max_chars'; did you mean 'ingest.sources[0].max_chars' or 'chunk.max_chars'?"),
+        ("compose.iclm.max_similarity=1", "unknown key 'compose.iclm'; did you mean 'iclm'?"),
         ("compse.fit=paper", "unknown key 'compse'; did you mean 'compose'?"),
         ("encoder.lsa.dimension=4", "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?"),
         ("ingest.sources.0.pth=b", "unknown key 'ingest.sources[0].pth'; did you mean 'path'?"),

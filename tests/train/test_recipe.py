@@ -14,7 +14,10 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("training.learning_rate=1", "unknown key 'training.learning_rate'; known here: "),
         ("training.step=1", "unknown key 'training.step'; did you mean 'steps'"),
         ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
-        ("training.warmup_steps=100", r"training\.warmup_steps=100 is not less than training\.steps=100"),
+        (
+            "training.warmup_steps=100",
+            r"training: warmup_steps=100 is not less than steps=100; lower warmup_steps or raise",
+        ),
         (
             "data.parquet=[rows]",
             r"name one of data\.runs, data\.parquet and data\.chat \(set: data\.runs and data\.parquet\)",

@@ -125,8 +125,10 @@ def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
         return outcome
 
     outcome = recall(0.0)
-    mean = float(outcome.note.split(",")[0])
+    mean = float(outcome.note.split(" ")[0])
     assert 0.5 < mean < 1
+    assert "5th percentile 0.5" in outcome.note
+    assert "worst 0.5" in outcome.note
     error = ((1 - mean) * (mean - 0.5) / outcome.checked) ** 0.5  # of each list all was found, or half
     assert [recall(mean + errors * error).breaches for errors in (2, 4)] == [0, 1]
 

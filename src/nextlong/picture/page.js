@@ -164,7 +164,7 @@
 
     beside(place, partner) {
       const [role, gap] = [this.data.roles[place], this.data.starts[partner] - this.ends[place]];
-      if (role === "negative") return `${this.called(partner)}: what the negative resembles`;
+      if (role === "negative") return `${this.called(partner)}: the meta-chunk that the negative resembles`;
       if (role === "document") return `${this.called(partner)}: the document before it`;
       if (gap >= 0) return `${this.called(partner)}: followed it directly in the document, now ${number.format(gap)} tokens later`;
       return `${this.called(partner)}: preceded it directly in the document, now ${number.format(this.data.starts[place] - this.ends[partner])} tokens earlier`;

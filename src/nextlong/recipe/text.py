@@ -281,11 +281,12 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: _Names) -> str:
     model, key = _walk(loc[:-1], root)[1], str(loc[-1])
-    known = sorted({*model.model_fields, *(methods() if model is root else ())})
+    at_top = {*root.model_fields, *methods()}  # a method's section stands beside `compose`, not in it
+    known = sorted(at_top if model is root else model.model_fields)
     if key in known:
         return f"unknown key {key!r}; the method {key} has no options"
     below = _keys_below(root)
-    elsewhere = [dotted for dotted in below if dotted.rpartition(".")[2] == key]
+    elsewhere = [dotted for dotted in below if dotted.rpartition(".")[2] == key] or [key] * (key in at_top)
     near = elsewhere or difflib.get_close_matches(key, known, n=1)
     if not near:
         lasts = difflib.get_close_matches(key, {dotted.rpartition(".")[2] for dotted in below}, n=1)

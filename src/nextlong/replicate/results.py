@@ -139,10 +139,10 @@ class Results:
             for kind, words in self.kinds.items()
         ]
         losses = {part: self.spreads("loss", part) for part in self.positions}
-        made.append(table("Loss by position", "Nats a token, up to this position.", losses))
+        made.append(table("Loss by position", "Nats per token, up to this position.", losses))
         parts = product(self.kinds, ("first", "last"))
         thirds = {f"{third} third, {kind} negatives": self.spreads("attention", kind, third) for kind, third in parts}
-        about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
+        about = "Percent of the attention. The facts are in the first third, the earlier questions in the last."
         made.append(table("Attention by thirds", about, thirds))
         rows = []
         for arm in self.arms:

@@ -132,7 +132,7 @@ class Training(Section):
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
             raise ValueError(
-                f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}; lower it"
+                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower warmup_steps or raise steps"
             )
         return self
 

@@ -181,7 +181,7 @@ def test_only_the_most_similar_negatives_are_called_similar_and_others_a_control
 
 def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scratch():
     said = words.verdict(plain(Layout.EXTENDED), is_stand_in=True)
-    assert said.decision == f"No defects found: you can train on it, {FROM_SCRATCH}."
+    assert said.decision == f"No defects found: you can train on it, but {FROM_SCRATCH}."
     named = words.verdict(plain(Layout.EXTENDED, negatives="tail", control="It is."), is_stand_in=True).reasons
     assert any(FROM_SCRATCH in reason for reason in named)
     warning = {"name": "stand-in-tokenizer", "message": "m", "change": ""}
