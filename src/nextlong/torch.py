@@ -107,10 +107,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         index, offsets = packed(splits[split or "train"], row_tokens=pack)
         if not len(index):
             shared = f", {self.left_out} share a chunk with validation" if self.left_out else ""
-            raise CorpusError(
-                f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
-                f"keeps none{shared}; change the share, or make more sequences"
-            )
+            of = f"split={split!r} with validation={validation} of {sum(map(len, runs))} sequences keeps none{shared}"
+            raise CorpusError(f"no sequence is left: {of}; change the share, or make more sequences")
         self.rows = Rows(files, index=index, offsets=offsets)
         # The share of packed rows that holds tokens; rows are shorter instead of padded.
         self.fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
@@ -283,10 +281,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         """
         workers, read = _worker()[1], self._read if rows is None else rows
         if read is None:
-            raise RunError(
-                "this process has read no row itself; if DataLoader workers read the rows, give their number: "
-                "state_dict(rows=batches * batch_size), or rows=0 at the start"
-            )
+            cure = "give their number: state_dict(rows=batches * batch_size), or rows=0 at the start"
+            raise RunError(f"this process has read no row itself; if DataLoader workers read the rows, {cure}")
         epoch, position = self._start.tolist()
         if workers == 1:
             position, read = min(position + read * self._place[1], len(self.dataset)), 0

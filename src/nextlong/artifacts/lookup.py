@@ -112,9 +112,8 @@ def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[s
             if table.nbytes + sum(held.nbytes for held in _cached_tables.values()) <= _CACHED_BYTES:
                 _cached_tables[key] = table
         taken, present = table.take(pa.array(rows)), table.column_names
-        pieces.append(
-            [taken.column(name).to_numpy() if name in present else np.full(len(rows), None) for name in names]
-        )
+        absent = np.full(len(rows), None)
+        pieces.append([taken.column(name).to_numpy() if name in present else absent for name in names])
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 

@@ -134,10 +134,8 @@ def find(named: str | Path) -> Variant:
     own = current(run_dir)
     known = [variant.name for variant in existing(run_dir)]
     if name is None and own is None:
-        names = ", ".join(f"{run_dir}@{variant}" for variant in known)
-        raise RunError(
-            f"{run_dir} has no variant of the recipe's own settings; run the recipe, or name a variant: {names}"
-        )
+        cure = f"run the recipe, or name a variant: {', '.join(f'{run_dir}@{variant}' for variant in known)}"
+        raise RunError(f"{run_dir} has no variant of the recipe's own settings; {cure}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
         cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
@@ -253,8 +251,7 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
         if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
             raise RecipeError(f"name={name}: {DATA}/{name} is reserved in a run directory; choose another name")
         if name not in alike and (same_name := next((one for one in recorded if one.name == name), None)):
-            settings = differences(plain, same_name.recipe).items()
-            changed = ", ".join(f"{key}={word(value)}" for key, value in settings)
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, same_name.recipe).items())
             cure = f"choose another name, or delete that variant: nextlong gc {run_dir} --drop {name}"
             why = f"{run_dir} has a variant of this name with other settings (now {changed})"
             raise RecipeError(f"name={name}: {why}; {cure}")

@@ -64,10 +64,8 @@ def cuts_of(
     return Cuts(np.minimum(stops, starts), stops <= starts)
 
 
-_FIRST_BLOCK_TOKENS = (
-    1 << 17
-)  # small, so that a caller that needs one sequence does not wait; each block is twice as long,
-_BLOCK_TOKENS = 1 << 22  # up to this limit: 16 MB of ids
+# Small, so that a caller that needs one sequence does not wait; each block is twice as long, up to 16 MB of ids.
+_FIRST_BLOCK_TOKENS, _BLOCK_TOKENS = 1 << 17, 1 << 22
 
 # What to look up besides token ids: also the source of each sequence, the location of each span, or the text of each span.
 Wanted = Literal["ids", "domains", "spans", "texts"]
@@ -254,8 +252,7 @@ def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArr
     sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
     whole = roles == schemas.DOCUMENT
     sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
-    begins = (np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)
-    return np.union1d(sequence_starts, starts[whole][1:][begins])
+    return np.union1d(sequence_starts, starts[whole][1:][(np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)])
 
 
 def of_documents(block: Resolved) -> Resolved:

@@ -128,5 +128,4 @@ def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> 
 
     A DataLoader takes batches from its workers in turn, so the batches are in order for any number of workers.
     """
-    batches = np.arange(len(places)) // batch_size
-    return np.compress(batches % workers == worker, places)
+    return np.compress(np.arange(len(places)) // batch_size % workers == worker, places)

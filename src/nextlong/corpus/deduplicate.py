@@ -91,8 +91,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         memory=lambda of: 40 * of.documents,
         rate="",  # a trial takes as long as loading SciPy: of 10^9 chunks, 129 hours were announced
     )
-    inputs = (ingest, select, pairs)
-    clusters = Step("near_duplicates", 3, {}, inputs, cluster, NearDuplicatesResult, estimate=estimate)
+    clusters = Step("near_duplicates", 3, {}, (ingest, select, pairs), cluster, NearDuplicatesResult, estimate=estimate)
     return [minhash, pairs, clusters]
 
 
@@ -137,10 +136,8 @@ def minhash_class() -> Any:
         cure = "pip install 'nextlong[dedup]', or set ingest.dedup: exact"
         raise RecipeError(f"ingest.dedup=minhash needs the package rensa, which is not installed; {cure}") from None
     if (algorithm := getattr(RMinHash, "ALGORITHM_VERSION", 1)) != _ALGORITHM_VERSION:
-        raise RecipeError(
-            f"ingest.dedup=minhash needs rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa has "
-            f"algorithm {algorithm}; pip install 'nextlong[dedup]'"
-        )
+        why = f"rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa has algorithm {algorithm}"
+        raise RecipeError(f"ingest.dedup=minhash needs {why}; pip install 'nextlong[dedup]'")
     return RMinHash
 
 
@@ -184,9 +181,7 @@ def _similar_pairs(
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
         of_shards.append(np.asarray(shard_hashes[low:high]))
-        ids_of_shards.append(
-            schemas.pack_ids(shard, np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
-        )
+        ids_of_shards.append(schemas.pack_ids(shard, np.load(rows_path, mmap_mode="r")[band, low:high]))
     keys, ids = np.concatenate(of_shards), np.concatenate(ids_of_shards)
     order = np.argsort(keys, kind="stable")
     keys, ids = keys[order], ids[order]
@@ -249,8 +244,7 @@ def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int
     for first, last in lookup.runs_within([path.stat().st_size for path in pairs], _HELD_PAIR_BYTES):
         _, representatives = np.unique(clusters, return_index=True)
         known = np.stack([members, members[representatives[clusters]]], axis=1)
-        block = np.concatenate([known, *map(np.load, pairs[first:last])])
-        members, ends = np.unique(block, return_inverse=True)
+        members, ends = np.unique(np.concatenate([known, *map(np.load, pairs[first:last])]), return_inverse=True)
         ends = ends.reshape(-1, 2)
         graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(members),) * 2)
         clusters = connected_components(graph, directed=False)[1].astype(np.int64)

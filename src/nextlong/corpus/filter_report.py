@@ -117,10 +117,8 @@ def _write_filter_report(
                     examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
         if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
             break
-    reasons = [
-        LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], tuple(examples_of[kind]))
-        for kind in sorted(found)
-    ]
+    some_of = ((kind, tuple(examples_of[kind])) for kind in sorted(found))
+    reasons = [LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], some) for kind, some in some_of]
     for reason, removed, examples in (
         (FilterReason.FILTERED, "filtered_out", "filter_examples"),
         (FilterReason.EXCLUDED, "excluded", "excluded_examples"),
@@ -147,9 +145,8 @@ def _write_filter_report(
             if part.example_doc_row >= 0
         }
         some = _examples(documents, list(shares), list(shares.values()))
-        reasons.append(
-            LeftOut(FilterReason.CONTAMINATED, "chunks", sum(part.contaminated for part in contaminated), some)
-        )
+        count = sum(part.contaminated for part in contaminated)
+        reasons.append(LeftOut(FilterReason.CONTAMINATED, "chunks", count, some))
     reasons = [one for one in reasons if one.count]
     Path(f"{out}{_SUFFIX}").write_bytes(_REPORT.dump_json(tuple(reasons), indent=1))
     count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), kept)
@@ -181,10 +178,9 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
     notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
     duplicates = _examples(documents, list(equal), notes, others=list(equal.values()))
     selected, over = done["select"].result(SelectResult), _examples(documents, capped, [""] * len(capped))
+    reason = FilterReason.EXACT if is_exact else FilterReason.NORMALIZED
     return [
-        LeftOut(
-            FilterReason.EXACT if is_exact else FilterReason.NORMALIZED, "documents", selected.duplicates, duplicates
-        ),
+        LeftOut(reason, "documents", selected.duplicates, duplicates),
         LeftOut(FilterReason.OVER, "documents", selected.capped + selected.weighted_out, over),
     ]
 

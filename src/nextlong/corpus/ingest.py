@@ -190,9 +190,8 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
         [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
         for suffix in (".excluded.json", ".excluded_met.json")
     )
-    entries = sum(len(kept["ids"]) + kept["whole"] for kept in lists) + int(
-        ingested.manifest["config"].get(_ELSEWHERE, 0)
-    )
+    entries = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
+    entries += sum(len(kept["ids"]) + kept["whole"] for kept in lists)
     return entries - len({(task["source"], entry) for task in tasks for entry in task["entries"]}), entries
 
 
@@ -221,10 +220,8 @@ def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> 
 
 def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rejects_path: str) -> None:
     """Raise CorpusError if no document was read, or more than `max_reject_share` of the records were rejected."""
-    documents, rejects, filtered_out, excluded = (
-        sum(getattr(result, name) for result in results)
-        for name in ("documents", "rejects", "filtered_out", "excluded")
-    )
+    names = ("documents", "rejects", "filtered_out", "excluded")
+    documents, rejects, filtered_out, excluded = (sum(getattr(part, name) for part in results) for name in names)
     records = documents + rejects
     reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
     worst = sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]

@@ -28,9 +28,8 @@ from nextlong.reading.records import explained
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
-_REPORTED_BYTES: Final = (
-    16_000_000  # compressed size above which an indivisible file is reported; it is read in seconds
-)
+# Compressed size above which an indivisible file is reported; it is read in seconds.
+_REPORTED_BYTES: Final = 16_000_000
 _MIN_PARTS: Final = 2  # files of fewer parts than this are not divided
 # Limits for a file compressed as a whole, so that its parts together decompress it only a few times, …
 _MAX_SKIPPING_PARTS: Final = {"zstd": 8, "gzip": 4}

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -216,7 +217,7 @@ def peak() -> Iterator[Callable[[], int | None]]:
     except OSError:
         yield lambda: None
     else:
-        yield lambda: resident_bytes(of="VmHWM")
+        yield partial(resident_bytes, of="VmHWM")
 
 
 def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:

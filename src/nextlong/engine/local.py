@@ -138,8 +138,7 @@ def start_server(preload: Sequence[str]) -> None:
 def _kills_for_memory() -> int:
     """Return how many processes Linux has killed for lack of memory since its start; 0 if it does not count them."""
     with suppress(OSError, KeyError):
-        counters = dict(line.split() for line in _VMSTAT.read_text(encoding="ascii").splitlines())
-        return int(counters["oom_kill"])
+        return int(dict(line.split() for line in _VMSTAT.read_text(encoding="ascii").splitlines())["oom_kill"])
     return 0
 
 
@@ -160,8 +159,7 @@ def _with_growth(gpus: tuple[int, ...], call: Call, arguments: tuple[object, ...
 
 
 def _peak_mb() -> float:
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 _mb_at_start = 0.0

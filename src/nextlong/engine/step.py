@@ -180,10 +180,8 @@ class Step:
     @classmethod
     def of(cls, done: Artifact) -> Step:
         """Return a finished step as an input of others; it cannot run again."""
-        known = done.manifest
-        return cls(
-            done.name, known["version"], known["config"], (), lambda _: (), known_fingerprint=known["fingerprint"]
-        )
+        version, config, fingerprint = (done.manifest[key] for key in ("version", "config", "fingerprint"))
+        return cls(done.name, version, config, (), lambda _: (), known_fingerprint=fingerprint)
 
     def work(self, done: Artifacts) -> Work:
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
@@ -268,8 +266,7 @@ class Artifact:
         try:
             return [kind.model_validate(part["counts"]) for part in parts]
         except ValidationError as error:
-            wrong = error.errors(include_url=False)[0]
-            where = ".".join(map(str, wrong["loc"])) or kind.__name__
+            where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or kind.__name__
             raise self.of_earlier_version(f"count of {where}") from None
 
     def result(self, kind: type[_ResultT]) -> _ResultT:

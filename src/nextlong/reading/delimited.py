@@ -41,8 +41,7 @@ class _Delimited(InputFormat):
         if header is None:
             return
         if isinstance(header, str):
-            problem = f"the header row is invalid ({header})"
-            raise CorpusError(f"{file.path}:1: {problem}; correct the row")
+            raise CorpusError(f"{file.path}:1: the header row is invalid ({header}); correct the row")
         names = [name.strip() for name in header]
         if names.count(source.text) != 1 and len(names) == 1:
             self._refuse_delimiter(names[0], file)
@@ -93,10 +92,8 @@ class _Delimited(InputFormat):
                 raise CorpusError(f"{file.path}:1: {problem}; correct or replace the file")
             encoding = "UTF-16LE" if nul % 2 else "UTF-16BE"
         if encoding is not None:
-            raise CorpusError(
-                f"{file.path} is {encoding}, but CSV and TSV files must be UTF-8; convert it: iconv -f {encoding} -t UTF-8 "
-                f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
-            )
+            cure = f"iconv -f {encoding} -t UTF-8 {shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
+            raise CorpusError(f"{file.path} is {encoding}, but CSV and TSV files must be UTF-8; convert it: {cure}")
         text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.reader(text, delimiter=self._delimiter, strict=True)
         while True:
@@ -108,10 +105,9 @@ class _Delimited(InputFormat):
             except csv.Error as error:
                 reason = str(error)
                 if "unexpected end" in reason or "field limit" in reason:
-                    raise CorpusError(
-                        f"{file.path}:{line}: the row that begins here has an unclosed quote (read up to line "
-                        f"{rows.line_num:,}); close it, and double quotes inside a quoted field"
-                    ) from None
+                    problem = f"the row that begins here has an unclosed quote (read up to line {rows.line_num:,})"
+                    cure = "close it, and double quotes inside a quoted field"
+                    raise CorpusError(f"{file.path}:{line}: {problem}; {cure}") from None
                 yield line, reason
                 continue
             if row:
@@ -120,11 +116,9 @@ class _Delimited(InputFormat):
     def _refuse_delimiter(self, header: str, file: InputFile) -> None:
         other = next((char for char in ";|\t," if char != self._delimiter and char in header), None)
         if other is not None:
-            fix = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
-            raise CorpusError(
-                f"{file.path}: the delimiter is {other!r} instead of {self._delimiter!r}; "
-                f"{fix or 'rewrite it with commas, as in RFC 4180'}"
-            )
+            fixes = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}
+            fix = fixes.get(other, "rewrite it with commas, as in RFC 4180")
+            raise CorpusError(f"{file.path}: the delimiter is {other!r} instead of {self._delimiter!r}; {fix}")
 
 
 FORMAT: Final = (_Delimited("csv", ","), _Delimited("tsv", "\t"))

@@ -147,10 +147,8 @@ class _RowFilter:
                 problem = f"contains {_REFUSED[kind]}; a condition can use only the columns of one document"
                 raise RecipeError(f"{self._key} {problem}")
             if name := self._varying(node):
-                raise RecipeError(
-                    f"{self._key}: {name} changes with every call, so the same files would give different documents; replace it "
-                    "with a constant"
-                )
+                why = "changes with every call, so the same files would give different documents"
+                raise RecipeError(f"{self._key}: {name} {why}; replace it with a constant")
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
@@ -159,10 +157,8 @@ class _RowFilter:
         known: dict[str, str] = {}
         for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
             if (other := known.setdefault(name.lower(), name)) != name:
-                raise RecipeError(
-                    f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; spell it as in your files, "
-                    "or rename one of two columns"
-                )
+                cure = "spell it as in your files, or rename one of two columns"
+                raise RecipeError(f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; {cure}")
         return list(paths)
 
     def _varying(self, node: Mapping[str, Any]) -> str:

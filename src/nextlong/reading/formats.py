@@ -42,10 +42,9 @@ def _by_suffix() -> dict[str, InputFormat]:
     for one in input_formats().values():
         for suffix in one.suffixes:
             if (other := by_suffix.setdefault(suffix, one)) is not one:
-                raise PluginError(
-                    f"the input formats {other.name!r} and {one.name!r} both read the suffix {suffix}; uninstall the "
-                    "package that provides one of them, or let it use another suffix"
-                )
+                both = f"the input formats {other.name!r} and {one.name!r} both read the suffix {suffix}"
+                cure = "uninstall the package that provides one of them, or let it use another suffix"
+                raise PluginError(f"{both}; {cure}")
     return by_suffix
 
 

@@ -166,10 +166,8 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
             continue
         indices = [state.get(key) for key in ("_indices_files", "_indices_data_files")]
         if f"{saved}/indices.arrow" in files or any(indices):
-            raise CorpusError(
-                f"{saved} is a datasets folder with selected rows (indices.arrow), which its files do not reflect; "
-                "save it again: dataset.flatten_indices().save_to_disk(...)"
-            )
+            why = "is a datasets folder with selected rows (indices.arrow), which its files do not reflect"
+            raise CorpusError(f"{saved} {why}; save it again: dataset.flatten_indices().save_to_disk(...)")
         if absent := sorted(data - files.keys()):
             raise CorpusError(f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again")
         files = {path: info for path, info in files.items() if posixpath.dirname(path) != saved or path in data}
@@ -196,10 +194,8 @@ def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
     """Raise RunError if a source includes the run directory: the next run would read the files of this one."""
     for place, source in enumerate(sources):
         if reaches(source, Path(run_dir).expanduser()):
-            raise RunError(
-                f"run_dir={run_dir} is inside ingest.sources[{place}].path={source.path!r}, so a run would read its own "
-                "files; choose a folder elsewhere"
-            )
+            where = f"inside ingest.sources[{place}].path={source.path!r}, so a run would read its own files"
+            raise RunError(f"run_dir={run_dir} is {where}; choose a folder elsewhere")
 
 
 def recognise_inputs(
@@ -280,10 +276,9 @@ def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFile
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
     for source, source_files in zip(sources, files, strict=True):
-        now[source.path] |= {
-            file.name: {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
-            for file in source_files
-        }
+        for file in source_files:
+            entry = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
+            now[source.path][file.name] = entry
     store.write_json(run_dir / _INPUTS_FILE, {**_read_known(run_dir), **now})
 
 

@@ -131,10 +131,8 @@ class _PlainText(InputFormat):
         """Yield the file as one document, or why it is rejected."""
         file = request.part.file
         if request.columns:
-            raise CorpusError(
-                f"{file.path} is plain text and has no columns, but the source's metadata or filter names "
-                f"{request.columns[0]!r}; remove them for plain text"
-            )
+            why = f"but the source's metadata or filter names {request.columns[0]!r}; remove them for plain text"
+            raise CorpusError(f"{file.path} is plain text and has no columns, {why}")
         limit_bytes = 4 * request.max_document_chars + len(codecs.BOM_UTF8)
         try:
             if len(raw := stream.read(limit_bytes + 1)) > limit_bytes:

@@ -196,9 +196,8 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
         paths.append(path)
         value_type = kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
         if key == "text" and not any(is_kind(value_type) for is_kind in _STRING_KINDS) and not _is_conversation(kind):
-            raise CorpusError(
-                f"{request.part.file.path}: column {name!r} holds {kind}, not strings or conversations; set text to another column"
-            )
+            problem = f"column {name!r} holds {kind}, not strings or conversations"
+            raise CorpusError(f"{request.part.file.path}: {problem}; set text to another column")
     id_path, id_type = _resolve(schema, request.source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     return [paths[0], id_path if is_scalar else (), *paths[1:]]

@@ -9,9 +9,8 @@ import math
 
 from nextlong.recipe.keys import Compose, Mine
 
-_FEWEST_CANDIDATES = (
-    1024  # enough for 131,072 tokens at 2,048 characters per chunk: shorter sequences reuse the same candidates
-)
+# Enough for 131,072 tokens at 2,048 characters per chunk: shorter sequences reuse the same candidates.
+_FEWEST_CANDIDATES = 1024
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only limits the number of neighbours
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values

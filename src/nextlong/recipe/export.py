@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from nextlong.plugins import FORMATS
-from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section, as_list
+from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section, as_list, keyed
 
 # Keys that only some formats support; every format supports the others.
 _FORMAT_KEYS: Final = ("row_group_mb", "megatron_eod", "boundaries", "pad_documents_to", "compression")
@@ -25,49 +25,41 @@ _DECLARED: Final = ("name", "keys", "compressions", "most_shard_mb", "extra_toke
 class Export(Section):
     """sequences → files for trainers."""
 
-    formats: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        ("parquet",), description=f"one or more of {', '.join(FORMATS.built_in)}, or a plugin's format"
+    formats: Annotated[tuple[str, ...], BeforeValidator(as_list)] = keyed(
+        ("parquet",), f"one or more of {', '.join(FORMATS.built_in)}, or a plugin's format"
     )
-    pack: PositiveLength | None = Field(
-        None,
-        description="pack sequences into rows of at most this many tokens, keeping boundaries; null: one sequence per row",
+    pack: PositiveLength | None = keyed(
+        None, "pack sequences into rows of at most this many tokens, keeping boundaries; null: one sequence per row"
     )
-    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="fraction of the meta-documents whose sequences form the validation split"
+    validation: Annotated[float, Field(ge=0, lt=1)] = keyed(
+        0.0, "fraction of the meta-documents whose sequences form the validation split"
     )
-    shared_chunks: Literal["keep", "leave-out"] = Field(
-        "keep",
-        description="training sequences that share a chunk with validation: keep them, or leave them out of both splits",
+    shared_chunks: Literal["keep", "leave-out"] = keyed(
+        "keep", "training sequences that share a chunk with validation: keep them, or leave them out of both splits"
     )
-    split_seed: int = Field(
-        0, description="seed of the split; runs with the same seed hold out the same meta-documents"
+    split_seed: int = keyed(0, "seed of the split; runs with the same seed hold out the same meta-documents")
+    shard_mb: Annotated[float, Field(gt=0)] | Auto = keyed(
+        "auto", "token ids per file in MB; auto: total / 16, between 8 and 256 (megatron: 16,000)"
     )
-    shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
-        "auto", description="token ids per file in MB; auto: total / 16, between 8 and 256 (megatron: 16,000)"
+    row_group_mb: Annotated[float, Field(gt=0)] = keyed(64.0, "uncompressed size of a Parquet row group in MB")
+    compression: Literal["auto", "zstd", "lz4", "snappy", "none"] = keyed(
+        "auto", "compression of Parquet (auto: zstd) and MDS (auto: none; or zstd) files; other formats ignore it"
     )
-    row_group_mb: Annotated[float, Field(gt=0)] = Field(
-        64.0, description="uncompressed size of a Parquet row group in MB"
-    )
-    compression: Literal["auto", "zstd", "lz4", "snappy", "none"] = Field(
-        "auto",
-        description="compression of Parquet (auto: zstd) and MDS (auto: none; or zstd) files; other formats ignore it",
-    )
-    megatron_eod: str | None = Field(
-        None,
-        description="megatron: token appended to each document that does not end in it; not counted in target_tokens",
+    megatron_eod: str | None = keyed(
+        None, "megatron: token appended to each document that does not end in it; not counted in target_tokens"
     )
     boundaries: Literal["sequence", "document"] = Field(
         "sequence",
         description="boundaries in seq_lengths and labels: sequences, or the original documents of standard, knn, iclm, quest and "
         "splice; an extended sequence is one document",
     )
-    pad_documents_to: Annotated[int, Field(gt=1)] | None = Field(
+    pad_documents_to: Annotated[int, Field(gt=1)] | None = keyed(
         None,
-        description="pad each document to a multiple of this many tokens (twice the context-parallel ranks); parquet and arrow add "
+        "pad each document to a multiple of this many tokens (twice the context-parallel ranks); parquet and arrow add "
         "seq_lengths_padded and mask the padding in the labels; null: no padding",
     )
-    push: Annotated[Named | None, Operational()] = Field(
-        None, description="also upload the files to this folder or fsspec URL (s3://, gs://, hf://)"
+    push: Annotated[Named | None, Operational()] = keyed(
+        None, "also upload the files to this folder or fsspec URL (s3://, gs://, hf://)"
     )
 
     @field_validator("formats", mode="after")
@@ -88,9 +80,8 @@ class Export(Section):
                 why = f"a {terms.name} file holds at most {most:g}"
                 raise ValueError(f"shard_mb is {self.shard_mb:g} but {why}; lower it")
             if self.pack is not None and (why := terms.no_packing):
-                raise ValueError(
-                    f"pack is {self.pack} but {terms.name} {why}; set it to null, or choose another format"
-                )
+                cure = "set it to null, or choose another format"
+                raise ValueError(f"pack is {self.pack} but {terms.name} {why}; {cure}")
             if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
                 cure = f"export only {' and '.join(_supporting(FORMATS.built_in, 'pad_documents_to'))}"
                 why = f"{terms.name} cannot mark padding"
@@ -142,9 +133,8 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
             cure = f"remove {key}, or set validation to a fraction such as 0.01"
             unused[key] = f"{key} is {value} but validation is 0, so there is no split; {cure}"
         if key in _FORMAT_KEYS and not _supporting(formats, key, value):
-            cure = (
-                f"remove it, or add a format that supports it: {', '.join(_supporting(FORMATS.built_in, key, value))}"
-            )
+            able = ", ".join(_supporting(FORMATS.built_in, key, value))
+            cure = f"remove it, or add a format that supports it: {able}"
             unused[key] = f"{key} is {value} but {' and '.join(formats)} does not support it; {cure}"
     return unused
 

@@ -126,7 +126,7 @@ def options_class(registry: Registry, name: str) -> type[Section]:
     return options
 
 
-def _key(default: Any, meaning: str) -> Any:
+def keyed(default: Any, meaning: str) -> Any:
     """Return the field of a key with its description."""
     return Field(default, description=meaning)
 
@@ -141,30 +141,30 @@ class Source(Section):
         description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
         "Arrow or HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt, .md"
     )
-    name: str = _key("", "name of the source in reports and metadata; default: the path")
-    text: str = _key("text", "column with the text; a.b reads a nested field")
-    id: Named = _key(
+    name: str = keyed("", "name of the source in reports and metadata; default: the path")
+    text: str = keyed("text", "column with the text; a.b reads a nested field")
+    id: Named = keyed(
         _ID,
         "column with document ids; documents without an id are named file:line; a column other than `id` must exist",
     )
-    format: str = _key(
+    format: str = keyed(
         "auto", "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format"
     )
-    filter: Named | None = _key(
+    filter: Named | None = keyed(
         None,
         "SQL condition on the columns; only matching documents are used, e.g. language = 'en' AND score > 0.5",
     )
-    metadata: Annotated[_Names, BeforeValidator(as_list)] = _key(
+    metadata: Annotated[_Names, BeforeValidator(as_list)] = keyed(
         (), "columns to keep as metadata of each document; exported with every span"
     )
-    license: str = _key("", "SPDX license identifier of the texts; written to the data card")
-    weight: Annotated[float, Field(gt=0)] | None = _key(
+    license: str = keyed("", "SPDX license identifier of the texts; written to the data card")
+    weight: Annotated[float, Field(gt=0)] | None = keyed(
         None,
         "relative share of characters among the weighted sources; no document is repeated, so the scarcest source "
         "limits the others",
     )
-    max_documents: Positive | None = _key(None, "maximum number of documents, sampled by keyed hash")
-    max_chars: Positive | None = _key(None, "maximum number of characters, sampled by keyed hash")
+    max_documents: Positive | None = keyed(None, "maximum number of documents, sampled by keyed hash")
+    max_chars: Positive | None = keyed(None, "maximum number of characters, sampled by keyed hash")
 
     @field_validator("format")
     @classmethod
@@ -188,22 +188,22 @@ class Ingest(Section):
     """files → documents."""
 
     sources: tuple[Source, ...] = Field(description="one or more sources of documents")
-    max_reject_share: Annotated[float, Field(ge=0, le=1)] = _key(
+    max_reject_share: Annotated[float, Field(ge=0, le=1)] = keyed(
         0.01, "stop if more than this fraction of the records is invalid"
     )
-    max_document_chars: Positive = _key(10_000_000, "reject documents with more characters")
-    dedup: Literal["exact", "normalized", "minhash"] = _key(
+    max_document_chars: Positive = keyed(10_000_000, "reject documents with more characters")
+    dedup: Literal["exact", "normalized", "minhash"] = keyed(
         "exact",
         "duplicate documents to remove: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
         "needs nextlong[dedup])",
     )
-    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = _key(
+    dedup_threshold: Annotated[float, Field(gt=0, le=1)] = keyed(
         0.8, "minhash: Jaccard similarity of five-word shingles above which two documents are near-duplicates"
     )
-    exclude: Named | None = _key(
+    exclude: Named | None = keyed(
         None, "JSON Lines file of documents to exclude, by source and id, or whole sources; nextlong view writes one"
     )
-    shard_mb: Annotated[float, Field(gt=0)] | Auto = _key(
+    shard_mb: Annotated[float, Field(gt=0)] | Auto = keyed(
         "auto", "text per shard in MB; auto: total / 32, between 1 and 128"
     )
 
@@ -220,22 +220,22 @@ class Ingest(Section):
 class Ray(Section):
     """The cluster for executor: ray; all nodes must see the run directory under the same path."""
 
-    address: Named | None = _key(
+    address: Named | None = keyed(
         None, "address of a running cluster: host:port, auto or ray://…; null: start one on this machine"
     )
-    retries: Annotated[int, Field(ge=0)] = _key(3, "how often to retry a task whose worker or node was lost")
+    retries: Annotated[int, Field(ge=0)] = keyed(3, "how often to retry a task whose worker or node was lost")
 
 
 class Chunk(Section):
     """documents → chunks."""
 
-    max_chars: Annotated[Length, Field(ge=16)] = _key(
+    max_chars: Annotated[Length, Field(ge=16)] = keyed(
         2048, "maximum chunk size in characters (the paper's granularity s)"
     )
-    length: Literal["slice", "paper"] = _key(
+    length: Literal["slice", "paper"] = keyed(
         "slice", "slice: max_chars counts every character; paper: it does not count newlines between paragraphs"
     )
-    oversize: Literal["split", "keep"] = _key(
+    oversize: Literal["split", "keep"] = keyed(
         "split",
         "paragraphs over max_chars: split at sentence ends, then words; keep: leave them whole, as in the paper",
     )
@@ -244,8 +244,8 @@ class Chunk(Section):
 class Decontaminate(Section):
     """Remove chunks that share a word n-gram with evaluation texts."""
 
-    files: _Names = _key((), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs")
-    ngram: Positive = _key(13, "length of the word n-grams; shorter texts are compared as a whole")
+    files: _Names = keyed((), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs")
+    ngram: Positive = keyed(13, "length of the word n-grams; shorter texts are compared as a whole")
 
     @model_validator(mode="before")
     @classmethod
@@ -256,26 +256,26 @@ class Decontaminate(Section):
 class Mine(Section):
     """meta-chunks → candidates."""
 
-    candidates: Positive | Auto = _key(
+    candidates: Positive | Auto = keyed(
         "auto",
         "candidates retrieved for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
-    reorder_top: Positive = _key(
+    reorder_top: Positive = keyed(
         512, "number of nearest candidates that compose.negatives: random-retrieved and tail choose from"
     )
-    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = _key(
+    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = keyed(
         0.8,
         "filter out negatives that share this fraction of their words with their meta-document or another negative; "
         "null: no filter",
     )
-    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = _key(
+    max_similarity: Annotated[float, Field(gt=0, le=1)] | None = keyed(
         None, "maximum cosine of a negative to its meta-chunk; null: no limit"
     )
 
-    shortlist: Literal["bm25"] | None = _key(
+    shortlist: Literal["bm25"] | None = keyed(
         None, "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk"
     )
-    shortlist_chunks: Positive | Auto = _key(
+    shortlist_chunks: Positive | Auto = keyed(
         "auto", "chunks in the shortlist of each meta-document; auto: one to two times those of its draft"
     )
 
@@ -287,17 +287,17 @@ class Mine(Section):
 class Tokenizer(Section):
     """text → token ids; set exactly one of `source` and `train`."""
 
-    source: str | None = _key(None, "tokenizer.json file, a folder with one, or a name on the Hugging Face hub")
-    train: Annotated[int, Field(ge=300)] | None = _key(
+    source: str | None = keyed(None, "tokenizer.json file, a folder with one, or a name on the Hugging Face hub")
+    train: Annotated[int, Field(ge=300)] | None = keyed(
         None, "vocabulary size of a byte-level BPE tokenizer to train on the corpus"
     )
-    revision: str = _key("main", "revision of a tokenizer on the hub")
-    bos: str | None = _key(None, "special token before each sequence, counted in target_tokens")
-    eos: str | None = _key(None, "special token after each sequence, counted in target_tokens")
-    chars_per_token: Annotated[float, Field(gt=0)] | Auto = _key(
+    revision: str = keyed("main", "revision of a tokenizer on the hub")
+    bos: str | None = keyed(None, "special token before each sequence, counted in target_tokens")
+    eos: str | None = keyed(None, "special token after each sequence, counted in target_tokens")
+    chars_per_token: Annotated[float, Field(gt=0)] | Auto = keyed(
         "auto", "characters per token (the paper's E); auto: measured on the corpus"
     )
-    engine: Annotated[Literal["auto", "reference"], Operational()] = _key(
+    engine: Annotated[Literal["auto", "reference"], Operational()] = keyed(
         "auto",
         "auto: fastokens (about 40 times as fast) where its ids equal those of tokenizers; reference: tokenizers only",
     )
@@ -319,35 +319,35 @@ class Tokenizer(Section):
 class Compose(Section):
     """candidates → sequences."""
 
-    method: str = _key("nextlong", f"how documents are combined into sequences: {' | '.join(METHODS.built_in)}")
-    sequences: Positive | Literal["all"] = _key(100, "number of sequences; all: one from every eligible document")
-    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = _key(
+    method: str = keyed("nextlong", f"how documents are combined into sequences: {' | '.join(METHODS.built_in)}")
+    sequences: Positive | Literal["all"] = keyed(100, "number of sequences; all: one from every eligible document")
+    target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = keyed(
         131_072, "exact length of each sequence in tokens (the paper's T); 128k means 131,072"
     )
-    fit: Literal["exact", "paper"] = _key(
+    fit: Literal["exact", "paper"] = keyed(
         "exact",
         "exact: share the token budget among the gaps and cut only the last negative; paper: fixed number of negatives, "
         "cut at T, shorter sequences dropped",
     )
-    min_gap_tokens: Positive | Auto = _key(
+    min_gap_tokens: Positive | Auto = keyed(
         "auto",
         "exact: minimum tokens of negatives between two meta-chunks; a document for which they do not fit into "
         "target_tokens is dropped; auto: half a mean chunk",
     )
-    position: Literal["head", "tail", "random"] = _key(
+    position: Literal["head", "tail", "random"] = keyed(
         "head", "position of a meta-chunk in its group of negatives: head | tail | random"
     )
-    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = _key(
+    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = keyed(
         "top",
         "which candidates are used: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
-    max_uses: Positive | None = _key(None, "maximum number of sequences in which a chunk is a negative")
-    draft_factor: Annotated[float, Field(ge=1)] = _key(
+    max_uses: Positive | None = keyed(None, "maximum number of sequences in which a chunk is a negative")
+    draft_factor: Annotated[float, Field(ge=1)] = keyed(
         1.5, "text to draft, as a multiple of the text that fills T (the paper's w)"
     )
-    min_meta_chunks: Positive = _key(2, "minimum chunks of a meta-document (paper: 1)")
-    separator: str = _key("\n", "inserted after a chunk that does not end in a newline")
-    seed: int | None = _key(None, "seed for sampling meta-documents and random positions; null: the recipe's seed")
+    min_meta_chunks: Positive = keyed(2, "minimum chunks of a meta-document (paper: 1)")
+    separator: str = keyed("\n", "inserted after a chunk that does not end in a newline")
+    seed: int | None = keyed(None, "seed for sampling meta-documents and random positions; null: the recipe's seed")
 
     @field_validator("method")
     @classmethod
@@ -362,8 +362,10 @@ class Compose(Section):
 class Documents(Section):
     """Vectors of whole documents, for methods that search for similar documents."""
 
-    vector: Literal["mean", "first"] = _key("mean", "vector of a document: mean of its chunk vectors, or the first one")
-    partition_size: Positive = _key(
+    vector: Literal["mean", "first"] = keyed(
+        "mean", "vector of a document: mean of its chunk vectors, or the first one"
+    )
+    partition_size: Positive = keyed(
         1 << 28,
         "maximum number of neighbours (60 bytes each) in the memory of one task; above it, documents are drafted in "
         "partitions of similar documents, and no sequence spans two partitions",
@@ -377,14 +379,14 @@ EXACT: Final = "exact"  # index: compare every query with every vector
 class Search(Section):
     """vectors → nearest neighbours: the index and its recall."""
 
-    index: Named = _key(
+    index: Named = keyed(
         AUTO,
         "exact, or a FAISS factory string with inverted lists such as IVF,SQ8 or IVF4096,Flat; auto: the faster one",
     )
-    recall: Annotated[float, Field(gt=0, lt=1)] = _key(
+    recall: Annotated[float, Field(gt=0, lt=1)] = keyed(
         0.95, "minimum recall of an approximate index; measured on this corpus and checked by verify"
     )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = _key(
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = keyed(
         "auto", "device for exact search; auto: a GPU if torch finds one; never changes the data"
     )
 

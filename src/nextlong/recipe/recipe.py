@@ -18,7 +18,7 @@ import nextlong.recipe.keys as keys
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
 from nextlong.recipe.export import Export, terms_of
-from nextlong.recipe.keys import Named, Operational, Section, options_class
+from nextlong.recipe.keys import Named, Operational, Section, keyed, options_class
 from nextlong.recipe.text import as_yaml, check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
 
@@ -30,9 +30,8 @@ _SectionT = TypeVar("_SectionT", bound=Section)
 class Encoder(Section):
     """chunks → vectors."""
 
-    model: str = Field(
-        "lsa",
-        description="lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model> | a plugin's",
+    model: str = keyed(
+        "lsa", "lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model> | a plugin's"
     )
 
     @classmethod
@@ -133,16 +132,15 @@ class Recipe(Section):
     """A complete recipe. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Annotated[Named, Operational()] = Field(description="run directory, with one folder per step")
-    name: Annotated[_VariantName | None, Operational()] = Field(
-        None, description="name of this variant, opened as RUN@name; null: made from the settings that differ"
+    name: Annotated[_VariantName | None, Operational()] = keyed(
+        None, "name of this variant, opened as RUN@name; null: made from the settings that differ"
     )
     seed: int = Field(0, description="seed of all random choices")
-    workers: Annotated[keys.Positive | keys.Auto, Operational()] = Field(
-        "auto", description="number of processes; auto: one per CPU core; never changes the data"
+    workers: Annotated[keys.Positive | keys.Auto, Operational()] = keyed(
+        "auto", "number of processes; auto: one per CPU core; never changes the data"
     )
-    executor: Annotated[Literal["local", "serial", "ray"], Operational()] = Field(
-        "local",
-        description="where tasks run: local processes, this process (serial), or a Ray cluster; never changes the data",
+    executor: Annotated[Literal["local", "serial", "ray"], Operational()] = keyed(
+        "local", "where tasks run: local processes, this process (serial), or a Ray cluster; never changes the data"
     )
     ray: Annotated[keys.Ray, Operational()] = keys.Ray()
     ingest: keys.Ingest
@@ -166,9 +164,8 @@ class Recipe(Section):
             raise ValueError(f"run_dir={self.run_dir} is not a local folder: {why}; {cure}")
         special = [f"tokenizer.{key}" for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
         if (tokens := self.compose.target_tokens) <= len(special):
-            raise ValueError(
-                f"compose.target_tokens={tokens} leaves no room for text beside {' and '.join(special)}; raise it"
-            )
+            beside = " and ".join(special)
+            raise ValueError(f"compose.target_tokens={tokens} leaves no room for text beside {beside}; raise it")
         need_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
         if need_eos and self.tokenizer.eos is None:
             why = "requires an EOS token at the end of every document, but tokenizer.eos is null"

@@ -80,20 +80,18 @@ def _lines(
             lines.append(_beside(f"{indent}{key}:", comment if keys == "all" else None))
             for number, item in enumerate(value):
                 has_own = keys == "all" or number == 0  # in a short recipe, only the first item has comments
-                first, *others = _lines(
-                    item, dict(item), keys=keys, above=f"{dotted}.", depth=depth + 2, has_comments=has_own
-                )
+                place: Json = {"above": f"{dotted}.", "depth": depth + 2, "has_comments": has_own}
+                first, *others = _lines(item, dict(item), keys=keys, **place)
                 lines += [f"{indent}  - {first.lstrip()}", *others]
         elif keys == "all" or dotted in _SHOWN or (field is not None and value != field.get_default()):
-            lines.append(_beside(f"{indent}{key}: {_scalar(value)}", comment))
+            plain = list(value) if isinstance(value, tuple) else value
+            quotes = '"' if isinstance(plain, str) and not (plain and plain.isprintable()) else None
+            text = yaml.safe_dump(
+                plain, default_style=quotes, default_flow_style=True, allow_unicode=True, width=10_000
+            )
+            scalar = text.removesuffix("\n").removesuffix("\n...")
+            lines.append(_beside(f"{indent}{key}: {scalar}", comment))
     return lines
-
-
-def _scalar(value: Any) -> str:
-    plain = list(value) if isinstance(value, tuple) else value
-    quotes = '"' if isinstance(plain, str) and not (plain and plain.isprintable()) else None
-    text: str = yaml.safe_dump(plain, default_style=quotes, default_flow_style=True, allow_unicode=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _beside(line: str, comment: str | None) -> str:

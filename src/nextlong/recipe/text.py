@@ -228,8 +228,10 @@ def _walk(loc: Sequence[int | str], root: type[BaseModel]) -> tuple[list[int | s
     for part in loc:
         if isinstance(part, int):
             keys.append(part)
-        elif (kind := _kinds(model).get(part)) is not None:
-            model = kind
+        elif part in (
+            kinds := {_fields(one)["kind"].default: one for one in get_args(model) if "kind" in _fields(one)}
+        ):
+            model = kinds[part]  # of a union of sections, the one with this `kind`
         else:
             if not any(mark in part for mark in ("[", "constrained-")):
                 keys.append(part)
@@ -239,11 +241,6 @@ def _walk(loc: Sequence[int | str], root: type[BaseModel]) -> tuple[list[int | s
 
 def _fields(model: Any) -> Mapping[str, Any]:
     return getattr(model, "model_fields", {})
-
-
-def _kinds(model: Any) -> Mapping[str, Any]:
-    """Return the sections in a union, by the `kind` that distinguishes them."""
-    return {_fields(one)["kind"].default: one for one in get_args(model) if "kind" in _fields(one)}
 
 
 def _held(field: Any) -> Any:
