@@ -268,7 +268,7 @@ def test_chunks_with_evaluation_text_are_nowhere(contaminated):
     assert not any("brass telescope" in sequence.text for sequence in run.sequences())
     assert measure(run).contaminated == {evaluation: 4}
     told = dict(summary.lines(run.recipe, run.steps, folder=run.data))["contaminated"]
-    assert told == f"4 chunks left out (4 of them with {evaluation})"
+    assert told == f"4 chunks filtered out (4 of them with {evaluation})"
     assert breaches(Path(contaminated.run_dir)) == {}
 
 
