@@ -403,7 +403,10 @@ def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [([], "data needs suites and --out: nextlong evaluate data SUITE"), (["tides", "--out", "."], "--suite tides: unknown suite")],
+    [
+        ([], "data needs suites and --out: nextlong evaluate data SUITE"),
+        (["tides", "--out", "."], "--suite tides: unknown suite"),
+    ],
 )
 def test_mistakes_are_told(arguments, told, capsys):
     assert main(["evaluate", "data", *arguments]) == 2
