@@ -62,8 +62,11 @@ def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
         "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 FLOP, "
         "at 20 GFLOP/s per core (measured); 3.3 GB of vectors are read"
     )
-    *_, built = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
+    *_, built, recall = lines(
+        recipe_in(tmp_path), Scenario(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"})
+    )
     assert "× 25.0% visited = 1.0e+11 FLOP" in built
+    assert recall.startswith("  recall: the run tunes the index to a mean recall of 95%")
     large = {**vars(AMOUNTS), "vectors": 1e8, "shards": 1e3, "visited_share": 1.0}
     *_, blocked = lines(recipe_in(tmp_path), Scenario(nodes=2), Amounts(**large))
     assert "; 205.2 GB of vectors are read" in blocked  # each of them once, and the queries' own for each block

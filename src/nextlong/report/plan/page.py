@@ -231,9 +231,11 @@ def assumed(
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s per core (measured)"
         if on_gpus & {"mine", "neighbours"}:
             where = f"{2 / index_costs.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
-        visited = f" × {amounts.visited_share:.1%} visited" if index_kind(amounts.index).is_built else ""
+        is_built = index_kind(amounts.index).is_built
+        visited = f" × {amounts.visited_share:.1%} visited" if is_built else ""
         values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
         lines.append("  " + _WORDS["search"].format(**values, gigabytes=read_bytes(amounts) / 1e9))
+        lines += ["  " + _WORDS["recall"].format(recall=recipe.search.recall)] * is_built
     return lines
 
 
