@@ -19,8 +19,8 @@ def viewer(run):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
-            found = re.match(r"(http://127\.0\.0\.1:\d+)/\?token=(\S{32}) shows", line)
-            assert found, line + process.stderr.read()
+            found = re.match(r"serving .* at (http://127\.0\.0\.1:\d+)/\?token=(\S{32}) ", line)
+            assert found, line  # what it writes to stderr is read only once it has ended
             address = Address(found[1])
             address.headers = {"Authorization": f"token {found[2]}"}
             yield address
