@@ -87,7 +87,7 @@ def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypat
 def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(tmp_path, capsys):
     path = tmp_path / "m.yaml"
     assert main(["replicate", "init", str(path), "--preset", "mechanism", "--set", "seeds=[7, 8]"]) == 0
-    assert "# of weights and of the order of rows" in path.read_text()
+    assert "# seeds of the weights and of the order of rows" in path.read_text()
     capsys.readouterr()
     assert main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())

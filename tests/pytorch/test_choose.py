@@ -74,7 +74,7 @@ def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
         ),
         ({"split_seed": 3}, RecipeError, "split_seed=3 without a split"),
         ({"pack": 100}, RecipeError, "pack=100 tokens a row cannot hold sequence 0, which has 512"),
-        ({"run": []}, RecipeError, "no run is named"),
+        ({"run": []}, RecipeError, "no run is given"),
         ({"run": "nowhere"}, RunError, "nowhere does not exist"),
     ],
 )

@@ -115,8 +115,8 @@ def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkey
 @pytest.mark.heavy
 def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
-    with pytest.raises(EncoderError, match="was tried on cuda, and this task would run it on cpu"):
-        embed._loaded(encoder, None, execution(4, 4).model_copy(update={"device": "cuda"}))
+    with pytest.raises(EncoderError, match="was tried on cuda, but this task would run on cpu"):
+        embed._loaded(encoder, execution(4, 4).model_copy(update={"device": "cuda"}))
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def test_losses_of_single_tokens_sum_to_the_loss():
         hidden = model.model(
             **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
         ).last_hidden_state
-        (each,) = exact._token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
+        (each,) = exact._token_losses(hidden, row["labels"], head=model.lm_head, scale=1.0, block_tokens=100)
         expected = model(**row).loss * int((row["labels"][:, 1:] != -100).sum())  # by the stock forward pass
     assert (each[row["labels"][0] == -100] == 0).all()
     assert each.sum().item() == pytest.approx(expected.item(), rel=1e-5)

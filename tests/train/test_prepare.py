@@ -237,12 +237,12 @@ def test_rows_longer_than_the_model(train_recipe, model_folder, quiet):
 
 def test_a_folder_that_is_no_model(train_recipe, tmp_path, quiet):
     with pytest.raises(
-        errors.RecipeError, match=r"model\.path=.* is not a model: it has no config\.json; name a folder with"
+        errors.RecipeError, match=r"model\.path=.* is not a model: it has no config\.json; use a folder with"
     ):
         train(train_recipe({"model.scratch": None, "model.path": str(tmp_path)}), quiet)
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
     with pytest.raises(
-        errors.RecipeError, match=r"is not a model that transformers can load \(.*no-such-type.*\); name a"
+        errors.RecipeError, match=r"is not a model that transformers can load \(.*no-such-type.*\); use a"
     ):
         train(train_recipe({"model.scratch": None, "model.path": str(tmp_path)}), quiet)
 

@@ -161,7 +161,7 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
             config = AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise RecipeError(
-                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); name a folder with "
+                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); use a folder with "
                 "config.json and weights"
             ) from None
         if config.get_text_config() is not config:
