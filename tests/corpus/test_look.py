@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nextlong.corpus import look as plan_look
 from nextlong.corpus.select import Exclusion
+from nextlong.reading.formats import format_of
 from nextlong.reading.listing import input_files, list_files
 from nextlong.recipe import Source
 from planned import sources_in
@@ -102,7 +103,8 @@ def files(tmp_path_factory):
 def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
     file, source = files[name]
     reading = plan_look._Reading(source, [file], MOST, Exclusion())
-    texts, share = reading.sample_at(file, position=position, read_bytes=read_bytes)
+    reader = format_of(file.name, source)
+    texts, share = reading.sample_at(file, reader, position=position, read_bytes=read_bytes)
     numbers = [TEXTS.index(text.decode()) for text in texts]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert 0 < share <= 1

@@ -23,7 +23,16 @@ from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, RejectKind, explained, text_problem
+from nextlong.reading.records import (
+    FilteredItem,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    SplittableFormat,
+    explained,
+    text_problem,
+)
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -133,10 +142,11 @@ class _Reading:
             file = self._files[index]
             if index in through or not file.bytes:
                 continue
-            if not compression_of(file.name) and format_of(file.name, self._source).is_splittable:
+            reader = format_of(file.name, self._source)
+            if not compression_of(file.name) and isinstance(reader, SplittableFormat):
                 place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-                sampled, file_share = self.sample_at(file, position=place, read_bytes=stretch)
+                sampled, file_share = self.sample_at(file, reader, position=place, read_bytes=stretch)
             else:
                 through.add(index)
                 most = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
@@ -145,12 +155,13 @@ class _Reading:
             covered += file_share * file.bytes
         return texts, ends[-1] / covered if covered else 1.0
 
-    def sample_at(self, file: InputFile, *, position: float, read_bytes: int) -> tuple[list[bytes], float]:
+    def sample_at(
+        self, file: InputFile, reader: SplittableFormat, *, position: float, read_bytes: int
+    ) -> tuple[list[bytes], float]:
         """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their fraction of the file."""
         source = self._source
         with explained(file), closing(open_file(file)) as stream:
             request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
-            reader = format_of(file.name, source)
             items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
             return list(self.texts(apply_filter(items, source, file))), share
 

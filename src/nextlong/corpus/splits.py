@@ -24,7 +24,7 @@ import zstandard
 from nextlong.engine.step import Estimate, Step, TaskResult, per_shard
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
-from nextlong.reading.records import explained
+from nextlong.reading.records import SplittableFormat, explained
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -67,7 +67,7 @@ def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> 
     """Return the parts of files that each task reads, by source; a part has about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
-        large = [file for file in source_files if file.bytes > shard_bytes and _can_be_shared(file, source)]
+        large = [file for file in source_files if file.bytes > shard_bytes and _shared_format(file, source)]
         text_bytes = estimate_text_bytes(large, source)
         part_bytes = shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
         splits.append(_split_inputs(source_files, source, shard_bytes=shard_bytes, part_bytes=part_bytes))
@@ -77,13 +77,14 @@ def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> 
 def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int) -> list[Parts]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is one task, or several of about `part_bytes` if tasks can share it (`_can_be_shared`). It is not divided if
+    A larger file is one task, or several of about `part_bytes` if tasks can share it (`_shared_format`). It is not divided if
     it has one row group or cannot be read.
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
-        if file.bytes <= _MIN_PARTS * part_bytes or not _can_be_shared(file, source):
+        file_format = _shared_format(file, source) if file.bytes > _MIN_PARTS * part_bytes else None
+        if file_format is None:
             if held_bytes + file.bytes > shard_bytes:
                 tasks.append([])
                 held_bytes = 0
@@ -91,10 +92,7 @@ def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: in
             held_bytes += file.bytes
             continue
         held_bytes, parts = full, list[FilePart]()
-        file_format = format_of(file.name, source)
-        if not file_format.is_lines:
-            parts = file_format.split(file, part_bytes)
-        elif compression_of(file.name):
+        if compression_of(file.name):
             start, bounds = 0, _frame_bounds(file)  # consecutive zstd frames of about `part_bytes` together
             for end in bounds[1:]:
                 if end - start >= part_bytes or end == bounds[-1]:
@@ -102,16 +100,15 @@ def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: in
                     start = end
             parts = parts if len(parts) > 1 else _skipping_parts(file)
         else:
-            count = -(-file.bytes // part_bytes)
-            edges = [file.bytes * number // count for number in range(count + 1)]
-            parts = [FilePart(file, start, stop) for start, stop in pairwise(edges)]
+            parts = file_format.split(file, part_bytes)
         tasks += [[part] for part in parts]
     return [tuple(parts) for parts in tasks]
 
 
-def _can_be_shared(file: InputFile, source: Source) -> bool:
-    """Return whether several tasks can share a file: JSON lines, compressed or not, or Parquet, on a local disk."""
-    return format_of(file.name, source).is_splittable and is_local(fsspec.core.url_to_fs(file.path)[0])
+def _shared_format(file: InputFile, source: Source) -> SplittableFormat | None:
+    """Return the format of a file that several tasks can share: JSON lines, compressed or not, or Parquet, on a local disk."""
+    found = format_of(file.name, source)
+    return found if isinstance(found, SplittableFormat) and is_local(fsspec.core.url_to_fs(file.path)[0]) else None
 
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:
@@ -174,7 +171,7 @@ def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, w
         for file in source_files:
             if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _REPORTED_BYTES):
                 continue
-            tasks = len(_skipping_parts(file)) if (is_shared := _can_be_shared(file, source)) else 1
+            tasks = len(_skipping_parts(file)) if (is_shared := _shared_format(file, source) is not None) else 1
             if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(

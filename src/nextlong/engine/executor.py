@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-class Executor:
+class Executor(ABC):
     """Run tasks. Use it as a context manager: leaving it with an error stops the running tasks."""
 
     cpus: int  # the number of processors
@@ -57,26 +58,26 @@ class Executor:
         """The number of GPUs; read only for steps that use them, because counting may import a framework."""
         return 0
 
+    @abstractmethod
     def has_room(self, resources: Resources) -> bool:
         """Return whether a task with these resources would start at once, or should be submitted already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Start `call(*arguments)`; `ended` yields its result with `key`. Errors name the task by its label."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each finished one. Raises the error of a failed task."""
-        raise NotImplementedError
 
-    def release_memory(self) -> None:
+    def release_memory(self) -> None:  # noqa: B027 (an executor without workers holds none)
         """Free memory; called when no task is running."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import orjson
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
+from nextlong.reading.records import Items, ReadRequest, Reject, RejectKind, SplittableFormat, conversation_text
 from nextlong.text import Json, counted
 
 _MAX_HEAD_BYTES: Final = 10_000_000
@@ -26,10 +27,10 @@ _OTHER_COLUMNS_BYTES: Final = 64_000_000
 _ABSENT: Final = object()  # the value of a missing key; JSON can hold None
 
 
-class _JsonLines(InputFormat):
+class _JsonLines(SplittableFormat):
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson", ".json")
-    is_lines = is_splittable = True
+    is_lines = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long for a document is never held in memory as a whole."""
@@ -78,6 +79,12 @@ class _JsonLines(InputFormat):
                 problem = problem or f"line {number}: {Reject(file.name, number, *value).reason}"
         if lines and not has_objects:
             raise ValueError(f"{problem}; none of the first {counted(lines, 'line')} is a JSON object")
+
+    def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
+        """Return parts of equal size, which may end within a line."""
+        count = -(-file.bytes // part_bytes)
+        edges = [file.bytes * number // count for number in range(count + 1)]
+        return [FilePart(file, start, stop) for start, stop in pairwise(edges)]
 
     def read_at(
         self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int

@@ -117,8 +117,6 @@ class InputFormat(ABC):
     compression: Literal["around", "inside"] = "around"  # around: .gz or .zst may follow the suffix
     has_columns = True
     is_lines = False  # whether each line is a record that can be read without the lines above
-    # Whether several tasks can share a local file (by lines, or by `split`), and `read_at` can start at any position of it.
-    is_splittable = False
     extractor: str | None = None  # name and version of the library that extracts text; "" if it is not installed
 
     @abstractmethod
@@ -140,15 +138,19 @@ class InputFormat(ABC):
                 text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
         return len(head) * text_bytes // len(whole) if text_bytes else len(head), raw_bytes
 
-    def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
-        """Return the parts of a splittable file, of about `part_bytes` each."""
-        raise NotImplementedError  # called only where `is_splittable`
 
+class SplittableFormat(InputFormat):
+    """A format whose uncompressed files several tasks can share, and whose records can be read from any position."""
+
+    @abstractmethod
+    def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
+        """Return the parts of a file, of about `part_bytes` each."""
+
+    @abstractmethod
     def read_at(
         self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their fraction of the file."""
-        raise NotImplementedError  # called only where `is_splittable`
 
 
 def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:

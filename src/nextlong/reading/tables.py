@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, open_file
-from nextlong.reading.records import TURN_KEYS, InputFormat, Items, ReadRequest, Reject, RejectKind, conversation_text
+from nextlong.reading.records import (
+    TURN_KEYS,
+    InputFormat,
+    Items,
+    ReadRequest,
+    Reject,
+    RejectKind,
+    SplittableFormat,
+    conversation_text,
+)
 from nextlong.recipe import Source
 
 _HEAD_ROWS: Final = 20
@@ -31,11 +40,10 @@ _STRING_KINDS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.i
 _Path = tuple[str, ...]  # of a column or a struct field; () if there is none
 
 
-class _Parquet(InputFormat):
+class _Parquet(SplittableFormat):
     name = "parquet"
     suffixes = (".parquet",)
     compression = "inside"
-    is_splittable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, for row groups of any size."""
