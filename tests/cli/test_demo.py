@@ -25,14 +25,14 @@ def scripts(tmp_path, monkeypatch):
 
 def test_the_environment_is_to_be_activated_where_its_commands_are_not_found(scripts, tmp_path, monkeypatch):
     (scripts / "activate").touch()
-    assert demo._first() == [("first", ". 'my env/bin/activate'")]
+    assert demo._first() == [("activate", ". 'my env/bin/activate'")]
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert demo._first() == [("first", f". '{scripts}/activate'")]
+    assert demo._first() == [("activate", f". '{scripts}/activate'")]
 
 
 def test_where_there_is_none_the_folder_of_the_commands_is_to_be_looked_into(scripts):
-    assert demo._first() == [("first", f"export PATH='{scripts}':\"$PATH\"")]
+    assert demo._first() == [("activate", f"export PATH='{scripts}':\"$PATH\"")]
 
 
 def test_nothing_comes_first_where_the_command_is_found(scripts, monkeypatch):

@@ -172,7 +172,7 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     assert facts["variant"].strip() == (
         f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
     )
-    assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
+    assert facts["inspect"].strip() == f"nextlong peek {own}@sequences=3"
     assert record.find(own) == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
     for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):

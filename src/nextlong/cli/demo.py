@@ -28,9 +28,9 @@ from nextlong.report import tables
 from nextlong.text import counted
 
 _NEXT = (
-    ("one of them", "nextlong peek {run} 0"),
+    ("one sequence", "nextlong peek {run} 0"),
     ("its text", "nextlong peek {run} 0 --text"),
-    ("longer", "nextlong run {recipe} --set compose.target_tokens=32768"),
+    ("longer sequences", "nextlong run {recipe} --set compose.target_tokens=32768"),
 )
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
 _MIN_DOCUMENT_CHARS: Final = 200
@@ -73,7 +73,7 @@ def _first() -> list[tuple[str, str]]:
     if (activate := scripts / "activate").is_file():
         shown = activate.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else activate
         command = f". {shlex.quote(str(shown))}"
-    return [] if shutil.which("nextlong") else [("first", command)]
+    return [] if shutil.which("nextlong") else [("activate", command)]
 
 
 def write_demo_corpus(path: Path) -> tuple[int, int]:

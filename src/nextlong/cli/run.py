@@ -110,7 +110,7 @@ def run_recipe(recipe: Recipe, args: Namespace, *, changed_inputs: Literal["refu
         present(args, summary.run_of(written))
         return
     facts = [*summary.lines(recipe, written.done, folder=written.folder, named=str(made))]
-    facts.append(("look", f"nextlong peek {shlex.quote(str(made))}"))
+    facts.append(("inspect", f"nextlong peek {shlex.quote(str(made))}"))
     tables.show_facts(facts, shown)
     tables.show_facts([("report", write_page.leave([made]))], shown, beside=facts)
     if variant := _variant(recipe, made, before):

@@ -25,7 +25,7 @@ _HEADING_CELLS = 24  # of a heading; a longer one is wrapped
 _NAME_CELLS = 24  # of a name before its value
 _LEAST_CELLS = 8  # of a column that gives way
 _LEAST_FACT_CELLS = 20
-_COMMANDS = ("look", "one of them", "its text", "longer")  # facts whose values are to be copied
+_COMMANDS = ("inspect", "one sequence", "its text", "longer sequences")  # facts whose values are to be copied
 _PIPE_CELLS = 400  # of a line in a pipe, which no terminal limits
 
 
