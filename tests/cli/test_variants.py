@@ -402,8 +402,8 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 
 
-def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
+def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, started, tmp_path):
+    pipeline.run(recipe_for(started(tmp_path / "run"), "name=mine"))
     assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
 
 
