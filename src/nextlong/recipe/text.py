@@ -142,7 +142,10 @@ def _read_yaml(path: Path, *, init: str) -> Json:
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
-    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML."""
+    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML.
+
+    Short forms of sections are expanded.
+    """
     merged: Json = _copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
@@ -167,7 +170,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
                     raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
                 place = int(key)
         node[place] = value
-    return merged
+    return {key: _in_full(key, below) for key, below in merged.items()}
 
 
 def check_plain(value: Any, *, origin: str, key: str = "") -> None:
