@@ -1,7 +1,5 @@
 """What a step declares of its costs, and what counts where it declares nothing."""
 
-from dataclasses import replace
-
 import pytest
 
 from nextlong.engine.step import TRIED, Amounts, Estimate, Step
