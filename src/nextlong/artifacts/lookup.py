@@ -26,6 +26,9 @@ from nextlong.schemas import Ints
 
 _Column = NDArray[Any]  # of a table, one value per row
 
+# To read one column of DOCUMENTS, so that the others stay compressed.
+_TEXTS = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("text")])
+_HASHES = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")])
 _CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
@@ -166,8 +169,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
     first_doc = 0
     # The row counts come from one narrow column, so that the texts of batches without selected chunks stay compressed.
     source = pa.memory_map(str(documents))
-    wide, narrow = _only("text"), _only("content_hash")
-    with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
+    with pa.ipc.open_file(source, options=_TEXTS) as reader, pa.ipc.open_file(source, options=_HASHES) as counter:
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
@@ -185,13 +187,9 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
     """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
-    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_only("content_hash")) as reader:
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_HASHES) as reader:
         batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
     return np.concatenate([np.empty(0, np.uint64), *batches])
-
-
-def _only(*columns: str) -> pa.ipc.IpcReadOptions:
-    return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
 
 
 def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:

@@ -107,13 +107,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
 def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
     merged = dict(below)
     for key, value in above.items():
-        under = merged.get(key)
-        if isinstance(under, dict | str | list) and isinstance(value, dict):
-            under = _in_full(key, under)
-        if isinstance(under, dict) and isinstance(full := _in_full(key, value), dict):
-            merged[key] = _laid_over(under, full)
-        else:
-            merged[key] = value
+        under, full = _in_full(key, merged.get(key)), _in_full(key, value)
+        merged[key] = _laid_over(under, full) if isinstance(under, dict) and isinstance(full, dict) else value
     return merged
 
 
