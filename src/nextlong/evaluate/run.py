@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain, islice
@@ -201,8 +202,7 @@ def _one(
     request = replace(request, run=settings.run, advance=progress.advance)
     # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
-    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
-    try:
+    with closing(results.Partial(final.with_suffix(".partial.jsonl"), mark)) as partial:
         progress.start(task.name, length, samples, done=len(partial.samples))
         if isinstance(task, Probe):
             try:
@@ -222,8 +222,6 @@ def _one(
         took = timedelta(seconds=round(time.monotonic() - began))
         refusals = f"  {values['refused']} refused: too long" if values["refused"] else ""
         progress.done(f"{float(values['score']):6.2f}  {values['n']} samples, {took}{refusals}")
-    finally:
-        partial.close()
 
 
 def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
