@@ -29,6 +29,7 @@ from nextlong.evaluate.engines import SHARDED, HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
 from nextlong.report import tables
+from nextlong.runs.run import Run
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
@@ -186,9 +187,7 @@ def _one(
     depends_on |= {"seed": settings.seed, "model": model.identity()}
     depends_on["data"] = {name: store.hash_file(data.path(name)) for name in read}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
-        from nextlong.runs import run as opened
-
-        depends_on["run"] = str(opened.Run(settings.run).steps["compose"].manifest["fingerprint"])
+        depends_on["run"] = str(Run(settings.run).steps["compose"].manifest["fingerprint"])
     mark = results.fingerprint(depends_on)
     if final.is_file():
         done = results.read_finished(final)
