@@ -58,13 +58,13 @@ class EvaluationSettings:
     lengths: Sequence[int]
     out: Path
     data: DataFiles
+    model: ModelOptions
     samples: int | None = None
     seed: int = 42
     label: str | None = None
     run: Path | None = None
     negatives_cosine: float | None = None
     names_lengths: bool = True
-    model: ModelOptions | None = None
 
     def missing(self, task: Task | Probe, length: int | None) -> list[str]:
         """Return the files that a task reads at a length and that are not in the data folder."""
@@ -95,7 +95,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
     for task in settings.tasks:
         if task.reads == "run" and settings.run is None:
             raise EvaluateError(f"{task.name}: add --run RUN, the run whose sequences are read")
-        if isinstance(task, Probe) and settings.model is not None and settings.model.url:
+        if isinstance(task, Probe) and settings.model.url:
             _local(None, task)
     for _, length in _pairs(settings):
         if context is not None and length is not None and length > context:
@@ -168,7 +168,6 @@ def evaluate(
 def opened(settings: EvaluationSettings) -> _Model:
     """Load the model, or connect to its server."""
     options = settings.model
-    assert options is not None, "the command names one"
     if options.url is not None:
         return engines.ServerModel(options, Prompts.read(options))
     if options.engine == "vllm":
@@ -332,7 +331,6 @@ def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
     of the memory that the greatest length takes, None for a server.
     """
     options = settings.model
-    assert options is not None, "the command names one"
     config = engines.local_config(options) if options.url is None else None
     context, tasks = engines.context_of(config, options), list[Json]()
     for task, length in _pairs(settings):
