@@ -16,12 +16,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, NotRequired, TypedDict
+from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 
 import xxhash
 
@@ -31,6 +31,7 @@ from nextlong.text import Json
 MANIFEST = "manifest.json"
 _MARKER = ".part-{:05d}.json"
 Trust = Literal["size", "time", "hash"]
+_T = TypeVar("_T")
 _AT_ONCE = 32  # files that are checked, or brought to the disk, together
 _OTHER_FOLDER = "set run_dir to a folder that you can write to"
 _REFUSALS = {
@@ -132,12 +133,7 @@ def commit_part(
         return {"bytes": stat.st_size, "xxh3": digest, "mtime_ns": stat.st_mtime_ns}
 
     paths = sorted(work.iterdir())
-    if len(paths) > _AT_ONCE:  # a task of a whole corpus writes a file for each shard, and each waits for the disk
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            records = list(pool.map(commit, paths))
-    else:
-        records = [commit(path) for path in paths]
-    files = {path.name: record for path, record in zip(paths, records, strict=True)}
+    files = {path.name: record for path, record in zip(paths, _together(commit, paths), strict=True)}
     marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
@@ -164,8 +160,7 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
 
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # the time is spent waiting for the file system
-        return {marker["index"]: marker for marker in pool.map(confirmed, paths) if marker is not None}
+    return {marker["index"]: marker for marker in _together(confirmed, paths) if marker is not None}
 
 
 def delete_parts(folder: Path, indices: Iterable[int]) -> None:
@@ -185,14 +180,21 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        intact = list(pool.map(lambda file: _is_intact(*file, trust=trust), files))
+    intact = _together(lambda file: _is_intact(*file, trust=trust), files)
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
             written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
             cure = f"delete the folder {folder.resolve()} and run again to rebuild it"
             raise RunError(f"{path} {state} {written}; {cure}")
+
+
+def _together(function: Callable[[Any], _T], items: Sequence[Any]) -> list[_T]:
+    """Map a function that waits for the file system. Threads take longer to start than a few files to answer."""
+    if len(items) <= _AT_ONCE:
+        return list(map(function, items))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(function, items))
 
 
 def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -209,7 +209,11 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
 
 def card(facts: Json) -> str:
     """Return the README.md of an export: card.md, filled in."""
-    matter = as_yaml(front_matter(facts))
+    return _template().render(facts=facts, matter=as_yaml(front_matter(facts)), paper=NEXTLONG, fill=fill) + "\n"
+
+
+@cache  # compiling it takes 30 times as long as filling it in
+def _template() -> jinja2.Template:
     # What enters is Markdown, not HTML, so nothing is escaped but what tables and code need.
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
@@ -219,12 +223,11 @@ def card(facts: Json) -> str:
         "code": _code,
         "fenced": _fenced,
         "public": partial(re.sub, r"(\w+://)[^/@\s]+@", r"\1"),  # without the user and password of a URL
-        "loading": partial(_loading, facts),
+        "loading": _loading,
         "percent": percent,
         "bibtex": Citation.bibtex,
     }
-    template = environment.from_string(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
-    return template.render(facts=facts, matter=matter, paper=NEXTLONG, fill=fill) + "\n"
+    return environment.from_string(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def front_matter(facts: Json) -> Json:
@@ -252,7 +255,7 @@ def front_matter(facts: Json) -> Json:
     return matter
 
 
-def _loading(facts: Json, laid: Laid) -> str:
+def _loading(laid: Laid, facts: Json) -> str:
     """Return Python that reads the first split of a format."""
     first, vocabulary = laid.splits[0], facts["vocabulary"]
     below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,11 +202,16 @@ def _measure_to(out: Path, *, named: str) -> TaskResult:
     return TaskResult()
 
 
+@cache  # 40 ms
+def _adapter() -> TypeAdapter[Stats]:
+    return TypeAdapter(Stats)
+
+
 def read(done: Artifact) -> Stats:
     """Return what the step `statistics` measured. Raises RunError for a damaged file."""
     path = done.file(_SUFFIX)
     try:
-        return TypeAdapter(Stats).validate_python(store.read_json(path))
+        return _adapter().validate_python(store.read_json(path))
     except ValidationError as error:
         why = error.errors()[0]["msg"]
         raise RunError(f"{path} is not what the step {STATISTICS} writes ({why}); run again") from None
