@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe.keys import Decontaminate
@@ -79,7 +79,7 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
         task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
         return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
 
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks=per_shard, memory=text_bytes)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks="shards", memory=text_bytes)
     inputs = (ingest, chunk, eval_ngrams)
     return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
 

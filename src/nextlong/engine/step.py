@@ -75,10 +75,6 @@ _Amount = float | str | Callable[[Amounts], float]  # a number, the name of a fi
 TRIED = "tried"  # the rate measured on the sample
 
 
-def per_shard(amounts: Amounts) -> float:
-    return max(1.0, amounts.shards)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """How the time, disk and memory of a step grow with the corpus.

@@ -76,7 +76,7 @@ def has_gaps(compose: Compose) -> bool:
 
 def uses_a_chunk_once(compose: Compose) -> bool:
     """Return whether a sequence uses a chunk at most once."""
-    return not (is_extended(compose) and NEGATIVES[compose.negatives].repeat_meta_chunk)
+    return not (is_extended(compose) and NEGATIVES[compose.negatives].origin == "meta-chunk")
 
 
 def too_short(compose: Compose, tokens: float) -> str:

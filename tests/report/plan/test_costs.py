@@ -2,7 +2,7 @@
 
 import pytest
 
-from nextlong.engine.step import Amounts, Estimate, Step, per_shard
+from nextlong.engine.step import Amounts, Estimate, Step
 from nextlong.report.plan.costs import Cost, Machines, Rate, Trial, costs, schedule, total
 
 WHOLE = Amounts(chunks=10_000, shards=8)
@@ -51,7 +51,7 @@ def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
 
 
 def test_one_task_keeps_one_worker_busy_and_shards_share():
-    whole, shared = told(step("a")), told(step("a", tasks=per_shard))
+    whole, shared = told(step("a")), told(step("a", tasks="shards"))
 
     def alone(cost, workers):
         return total([step("a")], {"a": cost}, Machines(workers, head_s=0.0)).seconds
@@ -70,7 +70,7 @@ def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
 
 
 def test_totals_add_disk_and_what_runs_at_once():
-    first = step("a", memory=lambda _: 1e9, tasks=per_shard)
+    first = step("a", memory=lambda _: 1e9, tasks="shards")
     second = step("b", first, memory=lambda _: 3e9)
     machines = Machines(2, head_s=0.0, process_bytes=4e8)
     both = costs([first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines)
