@@ -400,7 +400,3 @@ def _add_checks(command: _Command) -> None:
     sub = command("completion", "main:completion", "Print a shell completion script", description=forms)
     sub.add_argument("shell", choices=("bash", "zsh", "fish"))
     _json(sub.add_argument, "print the script within JSON")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import product
 from math import log
 from pathlib import Path
-from typing import ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -36,7 +36,7 @@ from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import FilteredOut, Reject, text_problem
-from nextlong.recipe.keys import Positive, Section, Source
+from nextlong.recipe.keys import Positive, Section, Source, keyed
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
 from nextlong.text import Json
@@ -239,21 +239,17 @@ class RealDocuments(Section):
     """The user's documents."""
 
     kind: Literal["documents"] = "documents"
-    sources: tuple[Source, ...] = Field(
-        (), description="as ingest.sources of a data recipe; none: Python's own documentation"
+    sources: tuple[Source, ...] = keyed((), "as ingest.sources of a data recipe; none: Python's own documentation")
+    held_out: Annotated[float, Field(gt=0, lt=1)] = keyed(
+        0.1, "share of the documents that no model sees, sampled by their content"
     )
-    held_out: float = Field(
-        0.1, gt=0, lt=1, description="share of the documents that no model sees, sampled by their content"
+    vocabulary: Annotated[int, Field(ge=300)] = keyed(
+        1024, "entries of the BPE that is trained on the corpus; names come on top"
     )
-    vocabulary: int = Field(
-        1024, ge=300, description="entries of the BPE that is trained on the corpus; names come on top"
-    )
-    fact_every_words: int = Field(4, ge=2, description="words of text before each fact, on average")
-    long_chars: Positive = Field(
-        4_000, description="characters from which a document counts as a natural long document"
-    )
-    echoes: Positive = Field(6_000, description="documents that repeat random words verbatim")
-    encoder: str = Field("lsa", description="as encoder.model of a data recipe")
+    fact_every_words: Annotated[int, Field(ge=2)] = keyed(4, "words of text before each fact, on average")
+    long_chars: Positive = keyed(4_000, "characters from which a document counts as a natural long document")
+    echoes: Positive = keyed(6_000, "documents that repeat random words verbatim")
+    encoder: str = keyed("lsa", "as encoder.model of a data recipe")
     seed: int = 0
 
     @model_validator(mode="after")
