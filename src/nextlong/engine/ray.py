@@ -125,7 +125,7 @@ class RayExecutor(Executor):
         return max(1, self._count("CPU"))
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> int:  # type: ignore[override] # likewise
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:
