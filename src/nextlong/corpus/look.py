@@ -109,10 +109,11 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     return looks
 
 
-def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
+def kept_shares(looks: Sequence[Look]) -> list[float]:
     """Return the fraction of each source that select keeps: by its caps, then by weights, with the scarcest source whole."""
     shares, per_weight = [], []
-    for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
+    for look in looks:
+        own_documents, own_chars = look.scale * look.distinct_documents, look.scale * look.distinct_chars
         by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
         by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
         one_document = 1 / max(1.0, own_documents)  # select keeps at least one
