@@ -14,7 +14,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -161,7 +160,7 @@ class _Reading:
     ) -> tuple[list[bytes], float]:
         """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their fraction of the file."""
         source = self._source
-        with explained(file), closing(open_file(file)) as stream:
+        with explained(file), open_file(file) as stream:
             request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
             items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
             return list(self.texts(apply_filter(items, source, file))), share
