@@ -348,13 +348,8 @@ _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
 
 
-class _Question(NamedTuple):
-    text: str
-    answers: tuple[str, ...]
-    gold: list[int]  # the numbers of the documents that hold the answer
-    related: Sequence[int] = ()  # others of the same article
-
-
+# A question, its answers, and the numbers of the documents that hold them and of others of the same article.
+_Question = tuple[str, tuple[str, ...], list[int], list[int]]
 _Questions = tuple[list[_Question], list[str]]  # and the documents
 
 
@@ -377,14 +372,14 @@ def _read_squad(data: DataFiles) -> _Questions:
     articles = [article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]]
     documents = sorted({paragraph["context"] for article in articles for paragraph in article})
     numbers = {text: number for number, text in enumerate(documents)}
-    questions = []
+    questions: list[_Question] = []
     for article in articles:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
             for one in (one for one in paragraph["qas"] if not one.get("is_impossible")):
                 answers = tuple(answer["text"] for answer in one["answers"])
-                questions.append(_Question(one["question"], answers, [gold], related))
+                questions.append((one["question"], answers, [gold], related))
     return questions, documents
 
 
@@ -395,7 +390,7 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     return [
-        _Question(item["question"], (item["answer"],), [numbers[text] for text in context])
+        (item["question"], (item["answer"],), [numbers[text] for text in context], [])
         for item, context in zip(items, contexts, strict=True)
     ], documents
 
