@@ -223,9 +223,8 @@ def _lines(
         axes.set_visible(False)
     for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
         for number, (name, line) in enumerate(zip(names, lines, strict=True)):
-            axes.plot(
-                *np.array([one for one in line if one[1] is not None]).reshape(-1, 2).T, label=name, **style(number)
-            )
+            points = np.array([one for one in line if one[1] is not None]).reshape(-1, 2)
+            axes.plot(*points.T, label=name, **style(number))
         axes.set_title(title, fontsize=10)
         axes.set(xlabel=xlabel, xscale="log", ylim=(-2, 102))
         places = {x: f"{x:g}" for x in sorted({x for line in lines for x, _ in line})} if ticks is None else ticks
