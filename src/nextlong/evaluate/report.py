@@ -155,8 +155,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     if len(labelled) > 1 and len({key for key, _, _ in labelled}) == 1 and shared:
         ordered = sorted((value, one) for _, value, one in labelled)
         curves = [[(value, over_categories(one, length)) for value, one in ordered] for length in lengths]
-        means = [_mean(curve[place][1] for curve in curves) for place in range(len(ordered))]
-        curves.append([(value, score) for (value, _), score in zip(ordered, means, strict=True)])
+        curves.append([(value, _mean(over_categories(one, length) for length in lengths)) for value, one in ordered])
         made = drawn(_lines, {"": curves}, [*at_lengths.values(), "mean"], xlabel=labelled[0][0])
         figures.append(("by-setting", "Average score by a setting of the data", made))
     for one in results:
