@@ -207,9 +207,9 @@ def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(recipe, quiet
 
 
 @pytest.fixture(scope="module")
-def shorter(recipe_for, tmp_path_factory):
+def shorter(recipe_for, started, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("shorter") / "run"
-    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
+    pipeline.run(recipe_for(started(run_dir), "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
     return run_dir
 
 

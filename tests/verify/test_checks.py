@@ -52,8 +52,8 @@ def test_a_sound_run_passes_every_check(finished):
 
 
 @pytest.mark.parametrize("override", ["compose.method=standard", "compose.negatives=self-repeat"])
-def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, tmp_path, override):
-    pipeline.run(recipe_for(tmp_path / "run", "compose.sequences=4", override))
+def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, started, tmp_path, override):
+    pipeline.run(recipe_for(started(tmp_path / "run"), "compose.sequences=4", override))
     outcomes = list(verify(tmp_path / "run"))
     assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
     assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-duplicates among negatives"}

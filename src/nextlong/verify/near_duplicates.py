@@ -105,7 +105,7 @@ def _outcome(run: StoredRun) -> CheckOutcome:
     outcome = CheckOutcome("near-duplicates among negatives", "negatives")
     if run.layout != Layout.EXTENDED:
         outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
-    elif run.negatives.repeat_meta_chunk:
+    elif run.negatives.origin == "meta-chunk":
         outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
     return outcome
 

@@ -184,7 +184,7 @@ def _removal(of: Numbers) -> list[_Topic]:
     sources = dict.fromkeys(source for stats in of for source in stats["keywords"] or {})
     # A control repeats each meta-chunk by design.
     negatives = [stats["negatives"] for stats in of]
-    is_repeating = all(name is not None and NEGATIVES[name].repeat_meta_chunk for name in negatives)
+    is_repeating = all(name is not None and NEGATIVES[name].origin == "meta-chunk" for name in negatives)
     expected, of_documents = "by design" if is_repeating else "must be 0", "{:,} of {documents:,}"
     filtered = [
         of.row("near-duplicate negatives", "near_duplicates"),

@@ -30,10 +30,11 @@ from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.recipe.keys import EXACT
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
-from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, shape_of, total
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, total
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
@@ -86,7 +87,8 @@ class _Plan:
 
     def taken(self, step: Step) -> list[Total]:
         """Return the cost of an unfinished step, run alone, on each of the machines."""
-        return [of[step.name].by_itself(machines) for machines, of in self.on if step.name in of]
+        on = [(machines._replace(head_s=0.0, start_s=0.0), of) for machines, of in self.on if step.name in of]
+        return [total([step], {step.name: of[step.name]}, machines) for machines, of in on]
 
     @property
     def totals(self) -> list[Total]:
@@ -189,15 +191,16 @@ def costs_on(
     if scenario.is_elsewhere:
         head_s = of_costs.RAY_HEAD_S if scenario.nodes > 1 else of_costs.HEAD_S
         places.append((scenario.nodes * (scenario.workers or workers), scenario.nodes * scenario.gpus, head_s))
-    tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
+    tokenizing, encoding, on = measured.tokenizing, measured.encoding, []
+    shape = kind_of(recipe.encoder).shape(recipe.encoder)
     for processes, gpus, head_s in places:
         own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
         machines = Machines(processes, gpus, head_s, scenario.start_s, measured.process_bytes + own_bytes)
         has_gpu = gpus > 0 and recipe.search.device != "cpu"
         amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
-        on_gpu = encoding.chunk_s
+        on_gpu, tokens = encoding.chunk_s, amounts.chunk_chars / TYPICAL_CHARS_PER_TOKEN
         if scenario.gpus:
-            on_gpu = shape.operations(amounts.chunk_chars) / (scenario.gpu_tflops * 1e12) if shape else None
+            on_gpu = shape.operations(tokens) / (scenario.gpu_tflops * 1e12) if shape else None
         rates = {  # of work that the trial does not measure, by the names in `Estimate.rate`
             "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
             "queries": Rate(None),
@@ -221,8 +224,9 @@ def assumed(
         values |= {"workers": machines.workers // scenario.nodes, "head_ms": machines.head_s * 1e3}
         lines.append("  " + _WORDS["machines"].format(**values))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
-    if "embed" in on_gpus and scenario.gpus and (shape := shape_of(recipe.encoder)) is not None:
-        tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
+    if "embed" in on_gpus and scenario.gpus and (shape := kind_of(recipe.encoder).shape(recipe.encoder)) is not None:
+        tokens = amounts.chunk_chars / TYPICAL_CHARS_PER_TOKEN
+        operations = shape.operations(tokens)
         values = {"chunks": amounts.chunks, "tokens": tokens, "parameters": shape.parameters / 1e6, "shape": shape}
         values |= {"operations": amounts.chunks * operations, "tflops": scenario.gpu_tflops}
         lines.append("  " + _WORDS["embed"].format(**values, rate=scenario.gpu_tflops * 1e12 / operations))
