@@ -181,7 +181,7 @@ class Resolved:
     token_starts: NDArray[np.int32]  # within its row
     token_ends: NDArray[np.int32]
     scores: NDArray[np.float32]
-    texts: NDArray[np.object_] = field(default_factory=partial(np.empty, 0, object))  # empty where they are not wanted
+    texts: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))  # empty where they are not wanted
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
