@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import nextlong
 from executing import carry_out
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
@@ -147,12 +148,35 @@ def shared_run(recipe_for, tmp_path_factory):
 def started(shared_run):
     """A function of run_dir that puts the shared run's steps before its drafts there: a recipe reuses what it has in common."""
 
-    def start(run_dir):
-        for step in takewhile(lambda step: "-draft-" not in step.name, sorted(shared_run.glob("[0-9]*"))):
+    def start(run_dir, run=shared_run):
+        for step in takewhile(lambda step: "-draft-" not in step.name, sorted(run.glob("[0-9]*"))):
             shutil.copytree(step, run_dir / step.name)
         return run_dir
 
     return start
+
+
+@pytest.fixture(scope="session")
+def few_recipe(recipe_for):
+    """As `recipe_for`, for four sequences of half the length."""
+    return lambda run_dir, *overrides: recipe_for(
+        run_dir, "compose.sequences=4", "compose.target_tokens=1024", *overrides
+    )
+
+
+@pytest.fixture(scope="session")
+def few_run(few_recipe, started, tmp_path_factory):
+    """A run of them; read-only."""
+    run_dir = started(tmp_path_factory.mktemp("few") / "run")
+    pipeline.run(few_recipe(run_dir))
+    assert main(["gc", str(run_dir), "--yes"]) == 0  # what only the shared run needs
+    return run_dir
+
+
+@pytest.fixture
+def own_few_run(few_run, tmp_path):
+    """A copy of it to alter."""
+    return Path(shutil.copytree(few_run, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")

@@ -23,21 +23,13 @@ NAMES = ["base", "formats=torchtitan", "short"]
 
 
 @pytest.fixture(scope="module")
-def small_recipe(recipe_for):
-    return lambda run_dir, *overrides: recipe_for(
-        run_dir, "compose.sequences=4", "compose.target_tokens=1024", *overrides
-    )
-
-
-@pytest.fixture(scope="module")
-def three(small_recipe, started, tmp_path_factory):
+def three(few_recipe, few_run, tmp_path_factory):
     """A run directory with three variants; read-only."""
-    run_dir = started(tmp_path_factory.mktemp("three") / "run")
+    run_dir = Path(shutil.copytree(few_run, tmp_path_factory.mktemp("three") / "run"))
     recipe = run_dir.parent / "my.yaml"
-    recipe.write_text(small_recipe(run_dir).dump())
-    for overrides in ([], ["export.formats=[torchtitan]"], ["compose.target_tokens=512", "name=short"]):
+    recipe.write_text(few_recipe(run_dir).dump())
+    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=512", "name=short"]):
         nextlong.run(nextlong.Recipe.load(recipe, overrides=overrides))
-    assert main(["gc", str(run_dir), "--yes"]) == 0  # the steps of the shared run that none needs
     return run_dir
 
 
@@ -166,10 +158,10 @@ def test_export_takes_the_variant_that_is_named(own):
 
 
 @pytest.fixture
-def recipe(own, small_recipe, tmp_path):
+def recipe(own, few_recipe, tmp_path):
     """The recipe file of `own`."""
     path = tmp_path / "r.yaml"
-    path.write_text(small_recipe(own).dump())
+    path.write_text(few_recipe(own).dump())
     return path
 
 
@@ -228,9 +220,9 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
     assert call("compare", f"{own}@*")[0] == 0
 
 
-def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(small_recipe, tmp_path, call):
+def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(few_recipe, tmp_path, call):
     run, path = tmp_path / "run", tmp_path / "r.yaml"
-    path.write_text(small_recipe(run, "compose.method=standard").dump())
+    path.write_text(few_recipe(run, "compose.method=standard").dump())
     told = call("run", path, "--set", "compose.target_tokens=512", "--set", "seed=1")[1]
     name = "target_tokens=512,seed=1"
     assert f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs" in told
@@ -256,8 +248,8 @@ def test_a_data_set_takes_the_variant_that_is_named(three):
         SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
 
-def test_the_run_says_which_variant_it_made(own, small_recipe, tmp_path, call):
-    (tmp_path / "r.yaml").write_text(small_recipe(own).dump())
+def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
+    (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
     assert last.split(maxsplit=1) == ["variant:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
     assert nextlong.open(own).variant.name == "base"
@@ -274,9 +266,9 @@ def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
     assert f"1,025 tokens of {three}@formats=torchtitan" in err
 
 
-def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, small_recipe):
+def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, few_recipe):
     runs_export.export([f"{own}@base"], formats=["arrow"])
-    nextlong.run(small_recipe(own))
+    nextlong.run(few_recipe(own))
     assert {"arrow", "parquet", "jsonl"} <= nextlong.open(f"{own}@base").steps.keys()
 
 
@@ -400,8 +392,8 @@ def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe,
     assert not variant.recipe_file.exists()
 
 
-def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, small_recipe, tmp_path):
-    (tmp_path / "r.yaml").write_text(small_recipe(own).dump())
+def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_path):
+    (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     before = nextlong.open(own).variant
     over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=256,384,768"]
     kill_forked_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=384.json")
@@ -410,8 +402,8 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, small_recipe, tmp
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 
 
-def test_a_run_under_pipeline_alone_records_its_variant(small_recipe, started, tmp_path):
-    pipeline.run(small_recipe(started(tmp_path / "run"), "name=mine"))
+def test_a_run_under_pipeline_alone_records_its_variant(few_recipe, started, tmp_path):
+    pipeline.run(few_recipe(started(tmp_path / "run"), "name=mine"))
     assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
 
 

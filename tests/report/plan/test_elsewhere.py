@@ -11,7 +11,7 @@ from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.page import Scenario, assumed
-from nextlong.report.plan.trial import _Tokenizing
+from nextlong.report.plan.trial import tokenizer_rates
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Shape, Speed
 from nextlong.retrieval.indexes import costs
@@ -20,7 +20,8 @@ from planned import recipe_in, written
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
-    tokenizing=_Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
+    chars_per_token=4.0,
+    tokenizing=tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6),
     encoding=Speed(0.02, "why"),
     product_s=1e-10,
     sample=SimpleNamespace(size=AMOUNTS),
@@ -103,8 +104,8 @@ def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
         0.5 + 1e5 * 3.9e-6
     )  # not loaded: each character takes 4e-6 in all
     assert rates["tokenizer"].start_s(2e6) == 0.5
-    slow = MEASURED.tokenizing._replace(worth_chars=math.inf)  # fastokens does not know the tokenizer
-    assert (slow.char_s, slow.start_s(2e6)) == (4e-6, 0.5)
+    slow = tokenizer_rates(0.5, 4e-6, math.inf)["tokens"]  # fastokens does not know the tokenizer
+    assert (slow.seconds, slow.start_s(2e6)) == (4e-6, 0.5)
 
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(recipe, tmp_path, monkeypatch):

@@ -215,7 +215,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
     if len(set(methods)) == len(runs):
         return methods
     settings = [name.split(",") for name in short_names(list(map(str, runs)))]
-    common = set[str]()
-    if all("=" in one for each in settings for one in each):
-        common = common.union(settings[0]).intersection(*settings)
+    is_named = all("=" in one for each in settings for one in each)
+    common = set(settings[0]).intersection(*settings) if is_named else set()
     return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +42,7 @@ from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of
+from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
@@ -140,33 +139,15 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     return CorpusSample(size, is_whole, texts, stands_for, chars, chunks, rejects)
 
 
-class _Tokenizing(NamedTuple):
-    """What the recipe's tokenizer takes. A worker with at least `worth_chars` loads fastokens, any other uses the reference."""
-
-    chars_per_token: float
-    lost_share: float  # of the characters, by the tokenizer
-    read_s: float  # to read its file
-    slow_s: float  # a character, by the reference
-    worth_chars: float  # math.inf: never
-
-    @property
-    def char_s(self) -> float:
-        """Seconds a character of a large corpus."""
-        return self.slow_s if math.isinf(self.worth_chars) else self.slow_s / SPEED_UP
-
-    def start_s(self, chars: float) -> float:
-        """Return the seconds beyond `char_s` of a worker that tokenizes this many characters."""
-        # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
-        return self.read_s + min(chars, self.worth_chars) * (self.slow_s - self.char_s)
-
-
 @dataclass(frozen=True)
 class Measured:
     """A sample of the corpus, a trial on it, and what is measured apart from the steps."""
 
     sample: CorpusSample
     trial: Trial
-    tokenizing: _Tokenizing
+    chars_per_token: float
+    lost_share: float  # of the characters, by the tokenizer
+    tokenizing: Mapping[str, Rate]
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search, with its share of keeping the best
@@ -179,9 +160,9 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
     chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
     chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
-    tokenizing = _measure_tokenizer(recipe, chunks)
+    chars_per_token, lost, tokenizing = _measure_tokenizer(recipe, chunks)
     encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
-    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=tokenizing.chars_per_token)
+    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
     process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
@@ -193,7 +174,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         queries @ stored.astype(np.float32).T
         searched_s = time.process_time() - began
     product_s = _SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
-    return Measured(sample, trial, tokenizing, encoding, dimensions, product_s, process_bytes)
+    return Measured(sample, trial, chars_per_token, lost, tokenizing, encoding, dimensions, product_s, process_bytes)
 
 
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
@@ -290,8 +271,20 @@ class Timed(SerialExecutor):
         super().submit(key, timed, resources=resources, label=label)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
-    """Measure the recipe's tokenizer; one that is yet to be trained is trained on these chunks."""
+def tokenizer_rates(read_s: float, slow_s: float, worth_chars: float) -> dict[str, Rate]:
+    """Return the rates of tokenizing, and of measuring the tokenizer, by the names in `Estimate.rate`.
+
+    Reading its file takes `read_s`, a character `slow_s` by the reference. A worker with at least `worth_chars` (math.inf: none)
+    loads fastokens, any other uses the reference.
+    """
+    char_s = slow_s if math.isinf(worth_chars) else slow_s / SPEED_UP
+    # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
+    tokens = Rate(char_s, start_s=lambda chars: read_s + min(chars, worth_chars) * (slow_s - char_s))
+    return {"tokens": tokens, "tokenizer": Rate(slow_s, start_s=lambda _: read_s)}
+
+
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float, dict[str, Rate]]:
+    """Return E, the share of lost characters and the rates of the tokenizer; one to be trained is trained on these chunks."""
     began = time.process_time()
     tokenizer = load_or_stand_in(recipe.tokenizer, chunks)
     read_s = time.process_time() - began if recipe.tokenizer.train is None else 0.0
@@ -304,4 +297,5 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
-    return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
+    rates = tokenizer_rates(read_s, slow_s, worth_chars)
+    return chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates
