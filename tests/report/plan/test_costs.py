@@ -62,6 +62,12 @@ def test_one_task_keeps_one_worker_busy_and_shards_share():
     assert alone(odd, 2) == pytest.approx(1.0 + 2.0)
 
 
+def test_a_step_whose_time_is_unknown_needs_its_memory():
+    cost = Cost(seconds=None, disk_bytes=0.0, memory_bytes=5.0, tasks=3, unknown="why")
+    alone = total([step("a")], {"a": cost}, Machines(2, head_s=0.0, process_bytes=1.0))
+    assert (alone.seconds, alone.unknown, alone.memory_bytes) == (None, "why", 11.0)
+
+
 def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
     one = step("a", rate="encoder", tasks=lambda _: 16, task_s=30.0)
     assert told(one, rates={"encoder": Rate(0.5)}).tasks == 167  # 5,000 s

@@ -46,11 +46,7 @@ _USED_WITH: Final = {  # the fields of the statistics one of which a run must ha
 _WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
-_LIMITS: Final = {
-    **vars(THRESHOLDS),
-    "near_identical_cosine": NEAR_IDENTICAL_COSINE,
-    "most_dropped": MOST_DROPPED,
-}
+_LIMITS: Final = vars(THRESHOLDS) | {"near_identical_cosine": NEAR_IDENTICAL_COSINE, "most_dropped": MOST_DROPPED}
 _PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 

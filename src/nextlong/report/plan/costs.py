@@ -86,11 +86,6 @@ class Cost:
     at_once: int | None = None
     unknown: str = "not known"
 
-    def parallel_tasks(self, machines: Machines) -> int:
-        """Return how many of its tasks run at once."""
-        most = machines.gpus if self.on_gpus else machines.workers
-        return max(1, min(self.tasks, most, self.at_once or most))
-
 
 def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False) -> Amounts:
     """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in.
@@ -199,9 +194,13 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     """Return what the steps in `cost_of` take together, of which those run side by side that need not wait for each other."""
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
-    memory = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
+    memory = {}  # of the tasks of a step that run at once
+    for name, cost in cost_of.items():
+        most = machines.gpus if cost.on_gpus else machines.workers
+        memory[name] = cost.memory_bytes * max(1, min(cost.tasks, most, cost.at_once or most))
     together = [[name for name, (low, high) in when.items() if low <= begin < high] for begin, _ in when.values()]
-    peak = max((sum(map(memory.__getitem__, names)) for names in together), default=0.0)
+    # A step whose time is unknown takes none in `when`.
+    peak = max([*memory.values(), *(sum(map(memory.__getitem__, names)) for names in together)], default=0.0)
     end = machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0)
     return Total(
         seconds=None if unknown else end,

@@ -135,8 +135,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
         eligible=float(stands_for[is_eligible].sum()),
         meta_chunks=float((stands_for * chunks)[is_eligible].sum()),
     )
-    is_whole = all(look.is_whole for look in looks)
-    return CorpusSample(size, is_whole, texts, stands_for, chars, chunks, rejects)
+    return CorpusSample(size, all(look.is_whole for look in looks), texts, stands_for, chars, chunks, rejects)
 
 
 @dataclass(frozen=True)
