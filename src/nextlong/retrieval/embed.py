@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
 from nextlong.artifacts.results import ExecutionResult
@@ -101,8 +102,7 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
     rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
     written = done = 0
     with open(f"{out}.vectors.npy", "wb") as file:
-        header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
-        np.lib.format.write_array_header_1_0(file, header)
+        lookup.write_header(file, np.dtype("<f2"), chunks, dimensions)
         for block in blocks:
             places = rows[done : done + len(block)] - written
             spread = np.zeros((int(places[-1]) + 1, dimensions), "<f2")
@@ -141,9 +141,8 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean of the chunk vectors, or the first one."""
     doc_rows, first, counts = np.unique(read_chunks(chunks)["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
-    shape = (len(doc_rows), chunk_vectors.shape[1])
     with open(f"{out}.document_vectors.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+        lookup.write_header(file, np.dtype("<f2"), len(doc_rows), chunk_vectors.shape[1])
         ends = np.append(0, np.cumsum(counts))
         for low, high in runs_within(counts, _AVERAGED_CHUNKS):
             begun = int(ends[low])
@@ -168,8 +167,7 @@ def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> S
     kind = kind_of(encoder)
 
     def tasks(done: Artifacts) -> list[Task]:
-        text = corpus(done)
-        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=seed)
+        return kind.prepare(encoder, corpus(done), seed=seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=seed)
     needs, costs = kind.resources(encoder), kind.estimate(encoder)
@@ -213,11 +211,10 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     """Return the step from VECTORS to one vector a document."""
 
-    def disk(amounts: Amounts) -> float:
-        return amounts.kept_documents * (amounts.dimensions + 8)
-
     config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
-    estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks="shards")
+    estimate = Estimate(
+        work=_values, seconds=2e-9, disk=lambda of: of.kept_documents * (of.dimensions + 8), bytes=2, tasks="shards"
+    )
     return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

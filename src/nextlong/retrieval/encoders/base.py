@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult
@@ -91,10 +92,8 @@ class EncoderKind(ABC):
     ) -> LoadedEncoder:
         """Return the encoder from the stem and the settings that the preparation gave. Raises EncoderError with the fix."""
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
-        """Return the tasks to run before the first chunk is embedded; none by default."""
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
+        """Return the tasks to run before the first chunk of the corpus is embedded; none by default."""
         return []
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:

@@ -294,10 +294,7 @@ class _LsaKind(EncoderKind):
         assert fitted is not None
         return Lsa.load(fitted)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
-        corpus = CorpusFiles(tuple(documents), tuple(chunks))
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
         return [partial(fit_on_chunks, corpus=corpus, options=config.options_as(LsaOptions), seed=seed)]
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:

@@ -265,10 +265,8 @@ class _SentenceTransformersKind(EncoderKind):
         options = config.options_as(SentenceTransformersOptions)
         return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
-    ) -> list[Task]:
-        return [partial(try_model, corpus=CorpusFiles(tuple(documents), tuple(chunks)), encoder=config)]
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, **_: object) -> list[Task]:
+        return [partial(try_model, corpus=corpus, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device
