@@ -30,12 +30,11 @@ from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, Prepared, kind_of
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
 _Shard = tuple[Path, Path, Path | None]  # the DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard
-_Prepared = Path | ExecutionResult | None  # the stem of a fitted encoder, or how a model runs
 
 _BLOCK_CHUNKS: Final = 4096  # encoded at a time: an encoder sorts them by length, or keeps several requests in flight
 _LENGTH_TOLERANCE: Final = 1e-2
@@ -52,7 +51,7 @@ class EmbedResult(TaskResult):
 
 
 def embed_rows(
-    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: _Prepared = None, some_rows: slice = slice(None)
+    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: Prepared = None, some_rows: slice = slice(None)
 ) -> EmbedResult:
     """Embed the chunks of a shard that are embedded (all, or the shortlisted), or `some_rows` of these.
 
@@ -114,13 +113,12 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, prepared: _Prepared) -> LoadedEncoder:
+def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
     # A worker embeds many shards or slices, and loads the model once.
+    model = kind_of(encoder).load(encoder, prepared)
     if not isinstance(prepared, ExecutionResult):
-        return kind_of(encoder).load(encoder, fitted=prepared, dtype=None, threads=None)
-    model = kind_of(encoder).load(encoder, fitted=None, dtype=prepared.dtype, threads=prepared.threads)
-    device = getattr(model, "device", prepared.device)
-    if device != prepared.device:
+        return model
+    if (device := getattr(model, "device", prepared.device)) != prepared.device:
         cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"
         tried = f"was tried on {prepared.device}, but this task would run on {device}, which gives different vectors"
         raise EncoderError(f"encoder.model={encoder.model} {tried}; {cure}")

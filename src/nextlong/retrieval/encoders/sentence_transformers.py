@@ -32,7 +32,7 @@ from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, unit_rows
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Prepared, Speed, unit_rows
 from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
@@ -247,11 +247,11 @@ class _SentenceTransformersKind(EncoderKind):
     result = ExecutionResult
     version = 2
 
-    def load(
-        self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
-    ) -> _SentenceTransformersEncoder:
+    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> _SentenceTransformersEncoder:
         options = config.options_as(SentenceTransformersOptions)
-        return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
+        if not isinstance(prepared, ExecutionResult):
+            return _SentenceTransformersEncoder(config.name, options)
+        return _SentenceTransformersEncoder(config.name, options, dtype=prepared.dtype, threads=prepared.threads)
 
     def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, **_: object) -> list[Task]:
         return [partial(try_model, corpus=corpus, encoder=config)]
