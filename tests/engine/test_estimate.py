@@ -11,7 +11,6 @@ AMOUNTS = Amounts(
     kept_documents=800.0,
     kept_chars=1e6,
     chunks=5000.0,
-    evaluation_bytes=0.0,
     dimensions=16,
     vectors=5000.0,
     neighbours=8.0,

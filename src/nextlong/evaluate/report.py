@@ -155,8 +155,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     if len(labelled) > 1 and len({key for key, _, _ in labelled}) == 1 and shared:
         ordered = sorted((value, one) for _, value, one in labelled)
         curves = [[(value, over_categories(one, length)) for value, one in ordered] for length in lengths]
-        means = [_mean(curve[place][1] for curve in curves) for place in range(len(ordered))]
-        curves.append([(value, score) for (value, _), score in zip(ordered, means, strict=True)])
+        curves.append([(value, _mean(over_categories(one, length) for length in lengths)) for value, one in ordered])
         made = drawn(_lines, {"": curves}, [*at_lengths.values(), "mean"], xlabel=labelled[0][0])
         figures.append(("by-setting", "Average score by a setting of the data", made))
     for one in results:
@@ -223,9 +222,8 @@ def _lines(
         axes.set_visible(False)
     for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
         for number, (name, line) in enumerate(zip(names, lines, strict=True)):
-            axes.plot(
-                *np.array([one for one in line if one[1] is not None]).reshape(-1, 2).T, label=name, **style(number)
-            )
+            points = np.array([one for one in line if one[1] is not None]).reshape(-1, 2)
+            axes.plot(*points.T, label=name, **style(number))
         axes.set_title(title, fontsize=10)
         axes.set(xlabel=xlabel, xscale="log", ylim=(-2, 102))
         places = {x: f"{x:g}" for x in sorted({x for line in lines for x, _ in line})} if ticks is None else ticks

@@ -113,11 +113,11 @@ def _words_of(topic: int) -> tuple[list[str], list[str]]:
 
 
 class _Document(NamedTuple):
-    """A topic, the facts as names and values, and the paragraphs as words; the first one states every fact once."""
+    """A topic, the facts as names and values, and the paragraphs as lines; the first one states every fact once."""
 
     topic: int
     facts: list[tuple[str, str]]
-    paragraphs: list[list[str]]
+    paragraphs: list[str]
 
 
 def _invented_document(
@@ -136,16 +136,12 @@ def _invented_document(
     return _Document(topic, facts, [_stated(rng, topic, [facts[one] for one in places]) for places in stated])
 
 
-def _stated(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the words that state facts in this order, among further words of the topic."""
+def _stated(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]) -> str:
+    """Return the line that states facts in this order, among further words of the topic."""
     words: list[str] = []
     for fact in facts:
         words += [*rng.choice(_words_of(topic)[1], int(rng.integers(*_FILLERS_BETWEEN))).tolist(), *fact, "."]
-    return words
-
-
-def _joined_lines(paragraphs: Iterable[Sequence[str]]) -> str:
-    return "".join(" ".join(words) + "\n" for words in paragraphs)
+    return " ".join(words) + "\n"
 
 
 def _word_tokenizer() -> Tokenizer:
@@ -184,7 +180,7 @@ class Invented(Section):
         for part, count in (("train", self.documents), ("held-out", self.held_out), ("long", self.long)):
             paragraphs = _LONG_PARAGRAPHS if part == "long" else _PARAGRAPHS
             rngs = (rng_for(self.seed, f"invented-{part}", place) for place in range(count))
-            texts[part] = [_joined_lines(_invented_document(rng, paragraphs=paragraphs).paragraphs) for rng in rngs]
+            texts[part] = ["".join(_invented_document(rng, paragraphs=paragraphs).paragraphs) for rng in rngs]
         texts["echoes"] = [_echo(rng_for(self.seed, "invented-echo", place), _WORDS) for place in range(self.echoes)]
         _write(folder, texts, _word_tokenizer())
         return {"documents": self.documents}
@@ -202,7 +198,7 @@ class Invented(Section):
             for _ in range(count):
                 made = _invented_document(rng, document.topic if kind == "hard" else int(rng.choice(others)), names)
                 paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
-            return _probe(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
+            return _probe(tokenizer, "".join(paragraphs), again, [f"{name} " for name in names])
 
         return probe
 

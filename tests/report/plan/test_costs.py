@@ -52,13 +52,20 @@ def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
 
 def test_one_task_keeps_one_worker_busy_and_shards_share():
     whole, shared = told(step("a")), told(step("a", tasks="shards"))
-    assert tuple(one.by_itself(Machines(4)).seconds for one in (whole, shared)) == (
-        pytest.approx(10.0),
-        pytest.approx(2.5),
-    )
-    assert shared.by_itself(Machines(64)).seconds == pytest.approx(10 / 8)
+
+    def alone(cost, workers):
+        return total([step("a")], {"a": cost}, Machines(workers, head_s=0.0)).seconds
+
+    assert [alone(one, 4) for one in (whole, shared)] == [pytest.approx(10.0), pytest.approx(2.5)]
+    assert alone(shared, 64) == pytest.approx(10 / 8)
     odd = Cost(seconds=3.0, disk_bytes=0.0, start_s=1.0, tasks=3)  # two tasks, then one
-    assert odd.by_itself(Machines(2)).seconds == pytest.approx(1.0 + 2.0)
+    assert alone(odd, 2) == pytest.approx(1.0 + 2.0)
+
+
+def test_a_step_whose_time_is_unknown_needs_its_memory():
+    cost = Cost(seconds=None, disk_bytes=0.0, memory_bytes=5.0, tasks=3, unknown="why")
+    alone = total([step("a")], {"a": cost}, Machines(2, head_s=0.0, process_bytes=1.0))
+    assert (alone.seconds, alone.unknown, alone.memory_bytes) == (None, "why", 11.0)
 
 
 def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():

@@ -89,10 +89,8 @@ def _hardness(of: Numbers) -> list[_Topic]:
     what, part, owner = ("negatives", "chunk", "meta-document") if of.is_extended else ("documents", "part", "document")
     of_scores = ((stats["scores"], "negatives" if is_extended([stats]) else "documents") for stats in of)
     compared = "; ".join(dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores))
-    pairs, twice = (
-        of.spread("random_similarity", "{:.4f}", of="random pairs: "),
-        {"1.0000": "1.0000 (the same text twice)"},
-    )
+    pairs = of.spread("random_similarity", "{:.4f}", of="random pairs: ")
+    twice = {"1.0000": "1.0000 (the same text twice)"}
     random = [row._replace(cells=tuple(c._replace(text=twice.get(c.text, c.text)) for c in row.cells)) for row in pairs]
     with_count = "{:.4f} (n = {count:,})"
     ranks = [
