@@ -135,10 +135,9 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
 
 
 def _of_another(destination: str, other: Sequence[str]) -> ExportError:
-    return ExportError(
-        f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
-        f"destination, or replace them: nextlong export RUN --into {destination} --replace"
-    )
+    problem = f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}"
+    cure = f"choose another destination, or replace them: nextlong export RUN --into {destination} --replace"
+    return ExportError(f"{problem}; {cure}")
 
 
 def _comes_last(name: str) -> bool:

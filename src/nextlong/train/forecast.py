@@ -331,9 +331,8 @@ def _peak_memory(
             steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
             moments = [_interpolate(one, other, share=steps) for one, other in zip(few, more, strict=True)]
     except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
-        raise RecipeError(
-            f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
-        ) from None
+        problem = f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]})"
+        raise RecipeError(f"{problem}; train without --dry-run") from None
     return _PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
 
 

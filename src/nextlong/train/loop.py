@@ -175,10 +175,8 @@ class _Training:
                 reason += f", and the weight {broken} is not finite"
             self.optimizer.zero_grad(set_to_none=True)
             self._save(number - 1, reason=reason)
-            raise RunError(
-                f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
-                f"{self.ready.out / checkpoint.FOLDER}; {metrics.STOPPED_ADVICE}"
-            )
+            saved = f"checkpoint of step {number - 1} saved in {self.ready.out / checkpoint.FOLDER}"
+            raise RunError(f"{reason}; stopped before the weights were updated, {saved}; {metrics.STOPPED_ADVICE}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)

@@ -78,9 +78,8 @@ class _Scratch(Section):
         if self.hidden_size % (2 * self.heads):  # RoPE turns pairs of a head's dimensions
             raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of 2 × heads={self.heads}; make it one")
         if self.heads % self.key_value_heads:
-            raise ValueError(
-                f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}; make it one"
-            )
+            problem = f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}"
+            raise ValueError(f"{problem}; make it one")
         return self
 
 
@@ -129,9 +128,8 @@ class Training(Section):
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower warmup_steps or raise steps"
-            )
+            problem = f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}"
+            raise ValueError(f"{problem}; lower warmup_steps or raise steps")
         return self
 
     @property

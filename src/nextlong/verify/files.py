@@ -78,9 +78,9 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
 
 
 def _check_step(step: StepFiles, outcome: CheckOutcome) -> None:
-    outcome.checked += len(step.entries)
     problems = ((name, _problem_of(step.folder / name, entry)) for name, entry in step.entries.items())
-    outcome.breach_each(f"{step.folder.name}/{name} {problem}" for name, problem in problems if problem)
+    found = (f"{step.folder.name}/{name} {problem}" for name, problem in problems if problem)
+    outcome.breach_each(found, checked=len(step.entries))
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -162,10 +162,8 @@ def _llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> l
         rope_options |= {"scaling": "llama", "scaling_factor": parameters["factor"]}
         rope_options |= {name: parameters[name] for name in kept}
     elif parameters["rope_type"] != "default":
-        raise RecipeError(
-            f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support; set "
-            "model.rope_scaling=replace"
-        )
+        problem = f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support"
+        raise RecipeError(f"{problem}; set model.rope_scaling=replace")
     sizes = {"n_layers": config.num_hidden_layers, "dim": width, "hidden_dim": config.intermediate_size}
     sizes |= {"n_heads": heads, "n_kv_heads": config.num_key_value_heads}
     rope = ComplexRoPE.Config(dim=width // heads, **rope_options)
