@@ -129,25 +129,6 @@ class Settings:
         is_kept = model.rope_scaling == "keep" and kind == "llama3"
         return float(base if model.rope_base is None else model.rope_base), own if is_kept else None
 
-    def transformers_arguments(self, name: str) -> Json:
-        """Return what both axolotl and TRL take. Raises RecipeError for a schedule that transformers lacks."""
-        recipe, training, (base, scaling) = self.recipe, self.recipe.training, self.rope()
-        if training.schedule != "cosine" and training.min_lr_ratio:
-            both = f"training.min_lr_ratio={training.min_lr_ratio} with training.schedule={training.schedule}"
-            raise RecipeError(f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine")
-        schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
-        schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
-        rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
-        positions = {"rope_parameters": rope, "max_position_embeddings": self.sequence_tokens}
-        return {
-            "model_init_kwargs" if name == "trl" else "model_config": positions,
-            "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
-            "warmup_steps": training.warmup_steps,
-            "attn_implementation": "flash_attention_2",
-            "output_dir": str(self.folder / "out"),
-            **trainer_arguments(recipe, accumulation=self.accumulation),
-        }
-
 
 class Trainer(NamedTuple):
     """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
@@ -256,8 +237,24 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
 
 
 def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
-    """Return the config of axolotl or of `trl sft`, and its launch script."""
-    return _filled(name, settings, arguments=settings.transformers_arguments(name))
+    """Return the config of axolotl or `trl sft`, and a launch script. Raises RecipeError for schedules that transformers lacks."""
+    training, (base, scaling) = settings.recipe.training, settings.rope()
+    if training.schedule != "cosine" and training.min_lr_ratio:
+        both = f"training.min_lr_ratio={training.min_lr_ratio} with training.schedule={training.schedule}"
+        raise RecipeError(f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine")
+    schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
+    schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
+    rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
+    positions = {"rope_parameters": rope, "max_position_embeddings": settings.sequence_tokens}
+    arguments = {
+        "model_init_kwargs" if name == "trl" else "model_config": positions,
+        "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
+        "warmup_steps": training.warmup_steps,
+        "attn_implementation": "flash_attention_2",
+        "output_dir": str(settings.folder / "out"),
+        **trainer_arguments(settings.recipe, accumulation=settings.accumulation),
+    }
+    return _filled(name, settings, arguments=arguments)
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:

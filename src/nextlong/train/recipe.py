@@ -251,6 +251,8 @@ class TrainRecipe(RecipeFile):
 # The values of a key, or of a whole section, that a trainer supports; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
 _ALWAYS_SUPPORTED = ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
+_OF_ENGINES = "data seed attention model.rope_base model.rope_scaling training checkpoints compile"
+ENGINE_KEYS: SupportedKeys = {**dict.fromkeys(_OF_ENGINES.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:

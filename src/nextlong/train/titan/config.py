@@ -80,11 +80,8 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     batch = {"seq_len": row_tokens, "local_batch_size": at_once, "global_batch_size": rows_per_step}
     if _IS_MAIN:
-        batch = {
-            "max_context_length": row_tokens,
-            "num_tokens_per_microbatch_per_dp_rank": at_once * row_tokens,
-            "num_tokens_per_train_step": rows_per_step * row_tokens,
-        }
+        batch = {"max_context_length": row_tokens, "num_tokens_per_train_step": rows_per_step * row_tokens}
+        batch["num_tokens_per_microbatch_per_dp_rank"] = at_once * row_tokens
     # AdamW's options of norms, which do not decay, and of everything else.
     options = {"lr": training.lr, "betas": (training.beta1, training.beta2), "eps": training.eps}
     param_groups = [

@@ -29,13 +29,10 @@ from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.model import RECORD, Prepared
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
+from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
 
-_SUPPORTED = (
-    "data seed attention model.rope_base model.rope_scaling training watch checkpoints held_out memory.loss_block_tokens "
-    "torchtitan compile"
-)
-_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
+_FURTHER_KEYS = ("watch", "held_out", "memory.loss_block_tokens", "torchtitan")
+_KEYS: Final = {**ENGINE_KEYS, **dict.fromkeys(_FURTHER_KEYS)}
 _TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
