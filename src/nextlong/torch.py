@@ -77,13 +77,10 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         pad_id: int = 0,
         columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
     ) -> None:
-        for name, value, allowed in (
-            ("boundaries", boundaries, ("sequence", "document")),
-            ("by", by, ("sequences", "tokens")),
-            ("split", split, (None, "train", "validation")),
-            ("shared_chunks", shared_chunks, ("keep", "leave-out")),
-        ):
-            _check_word(name, value, allowed)
+        _check_word("boundaries", boundaries, ("sequence", "document"))
+        _check_word("by", by, ("sequences", "tokens"))
+        _check_word("split", split, (None, "train", "validation"))
+        _check_word("shared_chunks", shared_chunks, ("keep", "leave-out"))
         if pad_documents_to < 1:
             raise RecipeError(f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row")
         if isinstance(columns, str) or not set(columns) <= set(COLUMNS):

@@ -140,7 +140,9 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
     rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
-    changes = _set_rope_base(config, recipe, max_tokens=rows.longest_document)
+    # Positions count to the end of the longest document.
+    longest = source.row_tokens if recipe.attention == "row" else source.sequence_tokens
+    changes = _set_rope_base(config, recipe, max_tokens=longest)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)

@@ -281,10 +281,9 @@ def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, rank
     """Return the micro-batches of a step on each group of devices. Raises RecipeError if they cannot share its rows evenly."""
     (groups, rest), at_once = divmod(devices, ranks_per_row), recipe.training.micro_batch_rows
     if rest or rows_per_step % (groups * at_once):
-        raise RecipeError(
-            f"{devices} devices, {ranks_per_row} per row, cannot share the {rows_per_step} rows of a step evenly ({at_once} at "
-            "once); change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
-        )
+        rows = f"the {rows_per_step} rows of a step evenly ({at_once} at once)"
+        keys = "hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
+        raise RecipeError(f"{devices} devices, {ranks_per_row} per row, cannot share {rows}; change {keys}")
     return rows_per_step // (groups * at_once)
 
 

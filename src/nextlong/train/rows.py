@@ -284,11 +284,6 @@ class TrainingRows:
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
-    def longest_document(self) -> int:
-        """The tokens of the longest document, at most; positions count to it."""
-        return self.source.row_tokens if self._attention == "row" else self.source.sequence_tokens
-
     def __getitem__(self, row: int) -> TrainingRow:
         ids, lengths, spans, is_target = self.source.read(row)
         if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
