@@ -56,7 +56,7 @@ def main() -> int:
             "max_chars": asked.max_chars,
             "target_tokens": asked.target_tokens,
             "tokenizer": asked.tokenizer,
-            "format": FORMATS.built_in,
+            "format": [*FORMATS.built_in],
             "fit": get_args(Compose.model_fields["fit"].annotation),
             "position": get_args(Compose.model_fields["position"].annotation),
         }

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine.executor import peak
+from nextlong.engine.executor import peak_from_now
 from nextlong.retrieval.indexes import exact, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from nextlong.retrieval.indexes.ivf import TuneResult
@@ -243,21 +243,22 @@ def _measure_index(
     factory = ivf.fitted(kind, vectors=options.count)
     template = stem.with_name(f"{stem.name}.template.faiss")
     stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
-    with peak() as built_peak:
-        training, clusters = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
-        filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
+    peak = peak_from_now()
+    training, clusters = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
+    filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
+    built_mb = _mb(peak())
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
-        with peak() as searched_peak:
-            np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
-            tuning, tuned = _seconds(partial(_tune, stem, files, asked, k, options.recall))
-            opened = ivf.Ivf(replace(files, probes=tuned.probes, spare=tuned.spare))
-            seconds, _ = _seconds(partial(opened.search, queries, k, exclude=exclude))
+        peak = peak_from_now()
+        np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
+        tuning, tuned = _seconds(partial(_tune, stem, files, asked, k, options.recall))
+        opened = ivf.Ivf(replace(files, probes=tuned.probes, spare=tuned.spare))
+        seconds, _ = _seconds(partial(opened.search, queries, k, exclude=exclude))
         rate = len(queries) / seconds
         print(
             f"| {factory} | {training:.0f} s | {filling:.0f} s | {sum(filled) / options.count:,.0f} | {k:,} | {tuning:.0f} s "
             f"| {tuned.probes:,} of {clusters:,} | {tuned.recall_measured:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× "
-            f"| {_mb(built_peak())}, {_mb(searched_peak())} MB |",
+            f"| {built_mb}, {_mb(peak())} MB |",
             flush=True,
         )
 

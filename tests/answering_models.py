@@ -6,7 +6,7 @@ from collections import Counter
 from rich.console import Console
 
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.prompts import Prompts
+from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.run import EvaluationSettings, TaskProgress, evaluate
 from nextlong.evaluate.task import TextTokenizer, registered
 
@@ -14,7 +14,7 @@ from nextlong.evaluate.task import TextTokenizer, registered
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
     """Return the settings of an evaluation of some tasks, by name."""
     tasks = [registered()[name] for name in names]
-    return EvaluationSettings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+    return EvaluationSettings(tasks, lengths, out, DataFiles(data), ModelOptions("model"), samples, **more)
 
 
 def evaluated(model, settings):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import nextlong
 from executing import carry_out
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
@@ -46,6 +48,11 @@ def pytest_collection_finish():
 # No test can see what a power cut would lose, and waiting for the disk took a third of their time.
 # Commands in processes of their own do wait for it.
 os.fsync = lambda file: None
+
+# Where memory has room, so have folders of tests: to make a file on a disk took the system thirty times as long.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 TOPICS = {
     "sea": "harbour tide anchor sail current reef vessel captain lighthouse storm rope deck cargo gull salt wave",
@@ -138,6 +145,41 @@ def shared_run(recipe_for, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def started(shared_run):
+    """A function of run_dir that puts the shared run's steps before its drafts there: a recipe reuses what it has in common."""
+
+    def start(run_dir, run=shared_run):
+        for step in takewhile(lambda step: "-draft-" not in step.name, sorted(run.glob("[0-9]*"))):
+            shutil.copytree(step, run_dir / step.name)
+        return run_dir
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def few_recipe(recipe_for):
+    """As `recipe_for`, for four sequences of half the length."""
+    return lambda run_dir, *overrides: recipe_for(
+        run_dir, "compose.sequences=4", "compose.target_tokens=1024", *overrides
+    )
+
+
+@pytest.fixture(scope="session")
+def few_run(few_recipe, started, tmp_path_factory):
+    """A run of them; read-only."""
+    run_dir = started(tmp_path_factory.mktemp("few") / "run")
+    pipeline.run(few_recipe(run_dir))
+    assert main(["gc", str(run_dir), "--yes"]) == 0  # what only the shared run needs
+    return run_dir
+
+
+@pytest.fixture
+def own_few_run(few_run, tmp_path):
+    """A copy of it to alter."""
+    return Path(shutil.copytree(few_run, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
 def shared_ids(shared_run):
     """The token ids of each sequence of the shared run, by its id."""
     return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
@@ -150,9 +192,9 @@ def own_run(shared_run, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def shorter_run(recipe_for, tmp_path_factory):
+def shorter_run(recipe_for, started, tmp_path_factory):
     """A run of half the length, of the same corpus and tokenizer."""
-    run_dir = tmp_path_factory.mktemp("shorter") / "run"
+    run_dir = started(tmp_path_factory.mktemp("shorter") / "run")
     pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
     return run_dir
 

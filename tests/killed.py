@@ -44,7 +44,7 @@ def _see_killed(target, *arguments):
 
 def _run_counted(arguments, pattern, count):
     _count_down(signal.SIGKILL, pattern, count)
-    _run(arguments)
+    run_and_exit(arguments)
 
 
 def _run_removing(arguments, left):
@@ -59,10 +59,10 @@ def _run_removing(arguments, left):
         remove(path, *rest, **named)
 
     shutil.rmtree = removed
-    _run(arguments)
+    run_and_exit(arguments)
 
 
-def _run(arguments):
+def run_and_exit(arguments):
     from nextlong.cli.main import main
 
     os.setsid()

@@ -79,9 +79,9 @@ def test_an_input_format_an_encoder_an_index_and_an_output_format_make_a_sound_r
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_method_makes_a_sound_run(recipe_for, tmp_path):
+def test_a_method_makes_a_sound_run(recipe_for, started, tmp_path):
     changes = ("compose.method=shortest", "shortest.least_tokens=3", "compose.sequences=2")
-    run = nextlong.run(recipe_for(tmp_path / "run", *changes))
+    run = nextlong.run(recipe_for(started(tmp_path / "run"), *changes))
     assert {sequence.method for sequence in run.sequences()} == {"shortest"}
     assert "breach" not in outcomes(run).values()
 

@@ -44,10 +44,14 @@ def recipe(*overrides, **sections):
     return Recipe.from_dict(PLAIN | sections, overrides=["compose.method=longest", *overrides])
 
 
-def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, tmp_path, capsys):
+def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, started, tmp_path, capsys):
     bring(SOUND)
     asked = recipe_for(
-        tmp_path / "run", "compose.method=longest", "longest.least_tokens=100", "compose.sequences=3", "workers=1"
+        started(tmp_path / "run"),
+        "compose.method=longest",
+        "longest.least_tokens=100",
+        "compose.sequences=3",
+        "workers=1",
     )
     run = nextlong.run(asked)
     assert len(run) == 3
@@ -132,14 +136,14 @@ def test_what_is_no_method_is_named(bring, tmp_path):
         nextlong.run(asked)
 
 
-def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_for, tmp_path):
+def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_for, started, tmp_path):
     bring(
         SOUND.replace(
             "    Options = Longest\n", "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n"
         ).replace("Drafted, DraftRequest", "Drafted, DraftRequest, Need")
     )
     with pytest.raises(PluginError, match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords"):
-        nextlong.run(recipe_for(tmp_path / "run", "compose.method=longest"))
+        nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=longest"))
 
 
 def test_a_name_that_two_bring_or_that_recipes_use(bring):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from rich.console import Console
 import nextlong
 from counted import total
 from killed import kill_at, kill_forked_at, stop_at
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
@@ -33,7 +35,8 @@ STEPS = [
 
 
 SEARCH = ["index", "index_shards", "tune", "least_scores", "scan", "mine"]
-CHEAP = "compose.method=standard"  # where only what is read matters: nothing is embedded or mined
+# Where only what is read matters: nothing is embedded or mined.
+CHEAP = ("compose.method=standard", "compose.sequences=2", "ingest.shard_mb=1", "export.formats=[jsonl]")
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +104,8 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
     process = stop_at(["run", path], parts, 60)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    kill_at(["run", path], parts, 40)
+    serial = written(recipe.model_copy(update={"executor": "serial"}), tmp_path)
+    kill_forked_at(["run", serial], parts, 40)
     assert not (tmp_path / "run" / "run.json").exists()
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
@@ -155,10 +159,10 @@ def alive_in_group(process):
     ],
 )
 def test_interrupted_says_how_to_go_on_and_goes_on(
-    by_workers, shared_run, hashes_of, tmp_path, moment, send, number, code, line
+    by_workers, started, shared_run, hashes_of, tmp_path, moment, send, number, code, line
 ):
-    recipe = by_workers(tmp_path / "run")
-    at_work, first_call_of_a_worker = (parts_of(tmp_path / "run"), 30), ("*/pymp-*/listener-*", 1)
+    recipe = by_workers(started(tmp_path / "run"))
+    at_work, first_call_of_a_worker = (parts_of(tmp_path / "run"), 9), ("*/pymp-*/listener-*", 1)
     process = stop_at(["run", written(recipe, tmp_path)], *(at_work if moment == "at work" else first_call_of_a_worker))
     send(process.pid, number)
     process.send_signal(signal.SIGCONT)
@@ -176,7 +180,7 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
 # asked again
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [3, *thorough(1)])
 def test_number_of_workers_leaves_the_bytes_alone(by_workers, shared_run, hashes_of, tmp_path, workers):
     pipeline.run(by_workers(tmp_path / "run", f"workers={workers}"))
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
@@ -191,15 +195,24 @@ def test_second_run_touches_no_file(recipe_for, own_run):
     assert touched() == before
 
 
+@pytest.fixture(scope="module")
+def few(recipe_for, tmp_path_factory):
+    """A function of overrides that returns a recipe of two sequences, all in one directory; that without is finished."""
+    sizes = ("compose.sequences=2", "compose.target_tokens=1024", "ingest.shard_mb=1")
+    recipe = partial(recipe_for, tmp_path_factory.mktemp("few") / "run", *sizes)
+    pipeline.run(recipe())
+    return recipe
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         (["workers=1", "export.formats=[jsonl]"], []),
         (["export.row_group_mb=1"], ["parquet"]),
-        (["compose.sequences=11"], ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]]),
+        (["compose.sequences=3"], ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]]),
         (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
         (
-            ["compose.target_tokens=1024"],
+            ["compose.target_tokens=512"],
             ["draft", "referenced_chunks", "tokens", "compose", "rows", "parquet", "jsonl"],
         ),
         (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
@@ -207,9 +220,9 @@ def test_second_run_touches_no_file(recipe_for, own_run):
     ],
     ids=lambda value: ",".join(value) if "=" in "".join(value) else "",
 )
-def test_a_knob_makes_anew_only_what_depends_on_it(recipe_for, own_run, overrides, expected):
-    assert redone(recipe_for(own_run, *overrides)) == expected
-    assert redone(recipe_for(own_run)) == []
+def test_a_knob_makes_anew_only_what_depends_on_it(few, overrides, expected):
+    assert redone(few(*overrides)) == expected
+    assert redone(few()) == []
 
 
 def test_run_from_python_can_be_called_again(recipe_for, own_run):
@@ -232,7 +245,7 @@ def drop_last_line(path):
 
 
 def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_corpus, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     assert total(pipeline.run(recipe)["ingest"], "documents") == 195
     (tmp_path / "3.jsonl").rename(own_corpus / "3.jsonl")
@@ -246,7 +259,7 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
 
 def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_corpus, tmp_path):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     done = pipeline.run(recipe)
     for place, path in enumerate(sorted(own_corpus.iterdir())):
         os.utime(path, (place, place))
@@ -262,7 +275,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
 
 
 def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own_corpus, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     before = total(pipeline.run(recipe)["ingest"], "documents")
     drop_last_line(own_corpus / "1.jsonl")
     drop_last_line(own_corpus / "3.jsonl")
@@ -276,7 +289,7 @@ def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own
 
 def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tmp_path, capsys):
     run_dir, others = tmp_path / "run", tmp_path / "others.jsonl"
-    recipe = recipe_for(run_dir, CHEAP, f"ingest.sources.0.path={own_corpus}")
+    recipe = recipe_for(run_dir, *CHEAP, f"ingest.sources.0.path={own_corpus}")
     pipeline.run(recipe)
     moved = own_corpus.rename(tmp_path / "moved")
 
@@ -308,14 +321,14 @@ def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_r
 
 
 def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, hashes_of, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", CHEAP)
+    recipe = recipe_for(tmp_path / "run", *CHEAP)
     first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
     assert f"run is in use by process {first.pid} on " in message
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
-    pipeline.run(recipe_for(tmp_path / "alone", CHEAP))
+    pipeline.run(recipe_for(tmp_path / "alone", *CHEAP))
     assert hashes_of(tmp_path / "run").items() >= hashes_of(tmp_path / "alone").items()
 
 

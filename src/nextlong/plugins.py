@@ -34,14 +34,9 @@ class Registry:
     attribute: str
     group: str
 
-    @property
-    def built_in(self) -> tuple[str, ...]:
-        """The names of the built-in extensions, in alphabetical order."""
-        return tuple(self._modules)
-
     @cached_property
-    def _modules(self) -> Mapping[str, tuple[str, str]]:
-        """The module and attribute of each built-in extension, by name."""
+    def built_in(self) -> Mapping[str, tuple[str, str]]:
+        """The module and attribute of each built-in extension, by name in alphabetical order."""
         # The source text shows whether a module is an extension; importing all of them would load every optional library.
         declares = re.compile(rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE)
         package = util.find_spec(self.package)
@@ -105,7 +100,7 @@ class Registry:
     def _declared(self, name: str) -> Any:
         self._check_unique(name)
         if name in self.built_in:
-            module, attribute = self._modules[name]
+            module, attribute = self.built_in[name]
             return getattr(importlib.import_module(module), attribute)
         point = self._from_outside()[name][0]
         try:

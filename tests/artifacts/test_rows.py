@@ -14,11 +14,11 @@ from nextlong.artifacts.rows import Rows, epoch_order, rank_places, worker_part
 
 
 @pytest.fixture(scope="module")
-def run(recipe_for, tmp_path_factory):
+def run(recipe_for, started, tmp_path_factory):
     """With chunks of several shards, separators, a BOS and an EOS."""
     run_dir = tmp_path_factory.mktemp("rows") / "run"
     marked = ("tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", r'compose.separator="\n\n"')
-    pipeline.run(recipe_for(run_dir, *marked, "export.formats=[jsonl]"))
+    pipeline.run(recipe_for(started(run_dir), *marked, "export.formats=[jsonl]"))
     return nextlong.open(run_dir)
 
 

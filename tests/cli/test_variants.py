@@ -23,12 +23,12 @@ NAMES = ["base", "formats=torchtitan", "short"]
 
 
 @pytest.fixture(scope="module")
-def three(recipe_for, shared_run, tmp_path_factory):
+def three(few_recipe, few_run, tmp_path_factory):
     """A run directory with three variants; read-only."""
-    run_dir = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("three") / "run"))
+    run_dir = Path(shutil.copytree(few_run, tmp_path_factory.mktemp("three") / "run"))
     recipe = run_dir.parent / "my.yaml"
-    recipe.write_text(recipe_for(run_dir).dump())
-    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=1024", "name=short"]):
+    recipe.write_text(few_recipe(run_dir).dump())
+    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=512", "name=short"]):
         nextlong.run(nextlong.Recipe.load(recipe, overrides=overrides))
     return run_dir
 
@@ -72,11 +72,11 @@ def test_list_says_what_tells_variants_apart(three, call):
     assert [line for line in lines if not line.startswith(" ")] == NAMES
     blocks = [dict(line.strip().split("  ", 1) for line in block) for block in _blocks(lines)]
     assert [block["sequences"].strip() for block in blocks] == [
-        "12 of 2,048 tokens", "12 of 2,049 tokens", "12 of 1,024 tokens",
+        "4 of 1,024 tokens", "4 of 1,025 tokens", "4 of 512 tokens",
     ]  # fmt: skip
     assert "differs in" not in blocks[0]
     assert [block["differs in"].strip() for block in blocks[1:]] == [
-        "export.formats=torchtitan", "compose.target_tokens=1024",
+        "export.formats=torchtitan", "compose.target_tokens=512",
     ]  # fmt: skip
     assert blocks[1]["rows"].strip() == "torchtitan"
     assert told == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
@@ -106,7 +106,7 @@ def test_list_as_json(three, call):
     listed = json.loads(call("list", three, "--json")[1])
     assert [one["name"] for one in listed] == NAMES
     assert [one["is_current"] for one in listed] == [True, False, False]
-    assert listed[2]["differs"] == {"compose.target_tokens": 1024}
+    assert listed[2]["differs"] == {"compose.target_tokens": 512}
     assert all((three / folder).is_dir() for one in listed for folder in one["exports"].values())
     assert all(0 < one["alone_bytes"] < one["bytes"] for one in listed)
 
@@ -140,7 +140,7 @@ def test_what_a_failed_attempt_left_is_not_listed(three, call):
 
 
 def test_a_variant_goes_wherever_a_run_goes(three, call):
-    for name, tokens in zip(NAMES, ("2,048", "2,049", "1,024"), strict=True):
+    for name, tokens in zip(NAMES, ("1,024", "1,025", "512"), strict=True):
         assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
         measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
         assert (measured["run"], f"{measured['target_tokens']:,}") == (f"{three}@{name}", tokens)
@@ -152,16 +152,16 @@ def test_a_variant_goes_wherever_a_run_goes(three, call):
 
 def test_export_takes_the_variant_that_is_named(own):
     written = runs_export.export([f"{own}@short"], formats=["arrow"])
-    assert written.recipe.compose.target_tokens == 1024
+    assert written.recipe.compose.target_tokens == 512
     assert "arrow" in nextlong.open(f"{own}@short").steps
     assert "arrow" not in nextlong.open(own).steps
 
 
 @pytest.fixture
-def recipe(own, recipe_for, tmp_path):
+def recipe(own, few_recipe, tmp_path):
     """The recipe file of `own`."""
     path = tmp_path / "r.yaml"
-    path.write_text(recipe_for(own).dump())
+    path.write_text(few_recipe(own).dump())
     return path
 
 
@@ -175,9 +175,9 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     assert facts["inspect"].strip() == f"nextlong peek {own}@sequences=3"
     assert record.find(own) == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
-    for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
+    for command, shown in (("peek", "4 sequences"), ("stats", "4 sequences"), ("export", "4 rows")):
         assert shown in call(command, own)[1]
-    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
+    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (4, 3)
 
 
 @pytest.mark.heavy  # a page needs matplotlib
@@ -189,17 +189,17 @@ def test_a_variant_has_a_report_of_its_own(own, recipe, call):
 
 
 def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
-    told = call("run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=2048")[1]
+    told = call("run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=1024")[1]
     assert "because of --set" not in told
     assert record.variant_names(own) == NAMES
     assert record.current(own) == "base"
 
 
 def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
-    recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
+    recipe.write_text(recipe.read_text().replace("target_tokens: 1024", "target_tokens: 768"))
     told = " ".join(call("run", recipe)[1].split())
-    assert f"variant: target_tokens=1536, which {own} now opens; {own}@base opens the previous variant" in told
-    assert nextlong.open(own).recipe.compose.target_tokens == 1536
+    assert f"variant: target_tokens=768, which {own} now opens; {own}@base opens the previous variant" in told
+    assert nextlong.open(own).recipe.compose.target_tokens == 768
 
 
 def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(own, recipe, call):
@@ -220,11 +220,11 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
     assert call("compare", f"{own}@*")[0] == 0
 
 
-def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):
+def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(few_recipe, tmp_path, call):
     run, path = tmp_path / "run", tmp_path / "r.yaml"
-    path.write_text(recipe_for(run, "compose.method=standard").dump())
-    told = call("run", path, "--set", "compose.target_tokens=1024", "--set", "seed=1")[1]
-    name = "target_tokens=1024,seed=1"
+    path.write_text(few_recipe(run, "compose.method=standard").dump())
+    told = call("run", path, "--set", "compose.target_tokens=512", "--set", "seed=1")[1]
+    name = "target_tokens=512,seed=1"
     assert f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs" in told
     for command in ("peek", "stats", "export", "report", "verify"):
         code, out, err = call(command, run)
@@ -235,40 +235,40 @@ def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_varian
     )
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
-    assert nextlong.open(run).recipe.compose.target_tokens == 2048
+    assert nextlong.open(run).recipe.compose.target_tokens == 1024
 
 
 @pytest.mark.heavy
 def test_a_data_set_takes_the_variant_that_is_named(three):
     from nextlong.torch import SequenceDataset
 
-    assert len(SequenceDataset(three)[0]["input_ids"]) == 2048
-    assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 1024
+    assert len(SequenceDataset(three)[0]["input_ids"]) == 1024
+    assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 512
     with pytest.raises(RunError, match="do not mix"):
         SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
 
 
-def test_the_run_says_which_variant_it_made(own, recipe_for, tmp_path, call):
-    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
+    (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
     assert last.split(maxsplit=1) == ["variant:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
     assert nextlong.open(own).variant.name == "base"
     code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
     assert code == 2
     assert "name=short:" in err
-    assert "has a variant of this name with other settings (now compose.target_tokens=2048)" in err
+    assert "has a variant of this name with other settings (now compose.target_tokens=1024)" in err
 
 
 def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
     code, _, err = call("export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1")
     assert code == 2
-    assert f"2,048 tokens of {three}@base" in err
-    assert f"2,049 tokens of {three}@formats=torchtitan" in err
+    assert f"1,024 tokens of {three}@base" in err
+    assert f"1,025 tokens of {three}@formats=torchtitan" in err
 
 
-def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, recipe_for):
+def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, few_recipe):
     runs_export.export([f"{own}@base"], formats=["arrow"])
-    nextlong.run(recipe_for(own))
+    nextlong.run(few_recipe(own))
     assert {"arrow", "parquet", "jsonl"} <= nextlong.open(f"{own}@base").steps.keys()
 
 
@@ -311,7 +311,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     assert nextlong.open(own).variant.name == "base"
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
     run = nextlong.open(own)
-    assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
+    assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 4)
     assert folders(own) == set(run.variant.steps.values())
     assert nextlong.Recipe.load(own / "variants/base.yaml") == run.recipe
 
@@ -373,7 +373,7 @@ def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
     for kills in range(3):
         kill_at_removal(["gc", own, "--keep", "base", "--yes"], kills)
         for name in [one["name"] for one in json.loads(call("list", own, "--json")[1])]:
-            assert len(nextlong.open(f"{own}@{name}")) == 12
+            assert len(nextlong.open(f"{own}@{name}")) == 4
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
     assert folders(own) == set(nextlong.open(own).variant.steps.values())
     assert not list(own.glob(".work-*"))
@@ -392,18 +392,18 @@ def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe,
     assert not variant.recipe_file.exists()
 
 
-def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
-    (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
+def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_path):
+    (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     before = nextlong.open(own).variant
-    over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
-    kill_forked_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
-    assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
+    over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=256,384,768"]
+    kill_forked_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=384.json")
+    assert (own / "variants" / "position=tail,target_tokens=256.json").exists()
     assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 
 
-def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "run", "name=mine"))
+def test_a_run_under_pipeline_alone_records_its_variant(few_recipe, started, tmp_path):
+    pipeline.run(few_recipe(started(tmp_path / "run"), "name=mine"))
     assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
 
 

@@ -1,10 +1,8 @@
 """What a step declares of its costs, and what counts where it declares nothing."""
 
-from dataclasses import replace
-
 import pytest
 
-from nextlong.engine.step import TRIED, Amounts, Estimate, Step, per_shard
+from nextlong.engine.step import TRIED, Amounts, Estimate, Step
 
 AMOUNTS = Amounts(
     shards=0.2,
@@ -13,16 +11,14 @@ AMOUNTS = Amounts(
     kept_documents=800.0,
     kept_chars=1e6,
     chunks=5000.0,
-    evaluation_bytes=0.0,
     dimensions=16,
     vectors=5000.0,
     neighbours=8.0,
 )
 
 
-def test_there_is_a_task_for_each_shard_and_one_of_less():
-    assert per_shard(AMOUNTS) == 1.0
-    assert per_shard(replace(AMOUNTS, shards=12.0)) == 12.0
+def test_an_amount_is_a_number_or_a_field_or_follows_from_all():
+    assert (AMOUNTS.of("shards"), AMOUNTS.of(lambda amounts: 2 * amounts.shards)) == (0.2, 0.4)
     assert (AMOUNTS.of(0), AMOUNTS.of(1.5)) == (0.0, 1.5)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from nextlong.engine import executor as process
 
 def peak_of(megabytes):
-    with process.peak() as peak:
-        np.ones(megabytes << 17).sum()
+    peak = process.peak_from_now()
+    np.ones(megabytes << 17).sum()
     return peak()
 
 print(peak_of(256), peak_of(1))
@@ -26,9 +26,7 @@ def test_each_task_has_its_own_peak():
 
 def test_without_the_file_there_is_no_number(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "_RESET", tmp_path / "none" / "clear_refs")
-    with process.peak() as peak:
-        pass
-    assert peak() is None
+    assert process.peak_from_now()() is None
 
 
 def test_the_memory_of_a_container_is_what_it_may_use(tmp_path, monkeypatch):

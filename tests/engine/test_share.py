@@ -1,12 +1,12 @@
 """Array jobs: shares of one step, run by several processes, meet in the bytes of one run."""
 
 import json
-import subprocess
-import sys
+from multiprocessing import get_context
 
 import pytest
 import yaml
 
+from killed import run_and_exit
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -20,17 +20,17 @@ def recipe_file(recipe_for, tmp_path):
     return path
 
 
-def nextlong(*arguments):
-    code = "import sys; from nextlong.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.DEVNULL)
-
-
 def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run, hashes_of, tmp_path):
     run_dir = tmp_path / "run"
     assert main(["run", str(recipe_file), "--before", "embed"]) == 0
     assert not list(run_dir.glob("*-embed-*"))
-    jobs = [nextlong("run", recipe_file, "--only-step", "embed", "--tasks", f"{share}/2") for share in (1, 2)]
-    assert [job.wait() for job in jobs] == [0, 0]
+    share = ["run", str(recipe_file), "--only-step", "embed", "--tasks"]
+    jobs = [get_context("forkserver").Process(target=run_and_exit, args=([*share, f"{part}/2"],)) for part in (1, 2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert [job.exitcode for job in jobs] == [0, 0]
     (folder,) = run_dir.glob("*-embed-*")
     assert not (folder / "manifest.json").exists()
     written = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npy")}

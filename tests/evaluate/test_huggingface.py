@@ -182,7 +182,7 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "forward", full)
     task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
-    asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), ModelOptions("model"), samples=1)
     cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
     with pytest.raises(EvaluateError, match=cures):
         evaluate(lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO())))

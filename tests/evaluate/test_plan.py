@@ -9,6 +9,7 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.run import EvaluationSettings, _device_memory, _local, _pairs, check
 from nextlong.evaluate.task import Probe, all_tasks
 
@@ -82,7 +83,7 @@ ANY_LENGTH = all_tasks()["vt"]
 
 
 def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
-    return EvaluationSettings(tasks, lengths, Path("results"), DataFiles(folder), **more)
+    return EvaluationSettings(tasks, lengths, Path("results"), DataFiles(folder), ModelOptions("model"), **more)
 
 
 def test_short_lengths_come_first_and_what_has_none_last():

@@ -34,8 +34,8 @@ class Local(Oracle, HuggingFaceModel):
 
 
 def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
+    from nextlong.evaluate import run
     from nextlong.evaluate.task import Probe
-    from nextlong.runs import run as opened
 
     composed = {"value": "abc"}
     steps = SimpleNamespace(steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})})
@@ -44,7 +44,7 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
         steps.steps["compose"].manifest["fingerprint"] = composed["value"]
         return steps
 
-    monkeypatch.setattr(opened, "Run", run_at)
+    monkeypatch.setattr(run, "Run", run_at)
     measured = []
     measure = lambda *_: measured.append("once") or {"scores": {"x": 1.0}, "n": 1}  # noqa: E731
     probe = Probe("p", "p", "P", "x", 1, measure, lengths=None)

@@ -128,9 +128,12 @@ def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(
     assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
 
 
+CHEAP = "compose.method=standard"
+
+
 def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
     tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
-    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
+    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope", CHEAP]
     with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"):
         pipeline.run(recipe_for(tmp_path / "run", *asked))
     assert list((tmp_path / "run").glob("[0-9]*")) == []
@@ -210,10 +213,10 @@ FORMATS = "export.formats=[parquet,jsonl,arrow,axolotl]"
 
 
 @pytest.fixture(scope="module")
-def bounded(recipe_for, tmp_path_factory):
+def bounded(recipe_for, started, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("bounded") / "run"
     changes = ["compose.method=standard", "tokenizer.bos=<|endoftext|>", "export.boundaries=document", FORMATS]
-    pipeline.run(recipe_for(run_dir, *changes))
+    pipeline.run(recipe_for(started(run_dir), *changes))
     return run_dir
 
 
@@ -252,9 +255,9 @@ def test_verify_counts_the_documents_itself(bounded, tmp_path):
     assert "seq_lengths is [2048], expected" in breaches(damaged)["jsonl rows"][0]
 
 
-def test_extended_sequences_stay_one_document(recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "run", "export.boundaries=document", "export.formats=[parquet]"))
-    assert {len(row["seq_lengths"]) for row in rows_of(tmp_path / "run")} == {1}
+def test_extended_sequences_stay_one_document(recipe_for, own_run):
+    pipeline.run(recipe_for(own_run, "export.boundaries=document", "export.formats=[parquet]"))
+    assert {len(row["seq_lengths"]) for row in rows_of(own_run)} == {1}
 
 
 def test_formats_that_mark_sequences_alone_refuse_it(recipe_for, tmp_path):

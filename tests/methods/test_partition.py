@@ -163,7 +163,7 @@ def test_verify_finds_a_sequence_of_two_partitions(partitioned, tmp_path):
     assert "has documents of the partitions [0, 1" in breaches(folder, "search")["partitions"]
 
 
-def test_a_small_corpus_is_drafted_together(recipe_for, tmp_path):
-    run = nextlong.run(recipe_for(tmp_path / "run", "compose.method=iclm", "iclm.max_similarity=null"))
+def test_a_small_corpus_is_drafted_together(recipe_for, started, tmp_path):
+    run = nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=iclm", "iclm.max_similarity=null"))
     assert parts_of(run.steps) == []
     assert "partitions" not in outcomes(run.path, "search")

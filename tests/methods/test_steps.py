@@ -20,9 +20,9 @@ NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
 
 
 @pytest.fixture(scope="module")
-def one_run(small_corpus, recipe_for, tmp_path_factory):
+def one_run(recipe_for, started, tmp_path_factory):
     """A run directory that all tests of this module add variants to."""
-    run_dir = tmp_path_factory.mktemp("methods") / "run"
+    run_dir = started(tmp_path_factory.mktemp("methods") / "run")
 
     @cache
     def make(*overrides):
@@ -35,9 +35,8 @@ def one_run(small_corpus, recipe_for, tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_negatives(one_run):
     """A function that returns the run with some choice of negatives; few candidates, so that the choices differ."""
-    return lambda negatives: one_run(
-        f"compose.negatives={negatives}", "mine.reorder_top=40", "mine.candidates=60", "compose.sequences=3"
-    )
+    few = ("mine.reorder_top=40", "mine.candidates=60", "compose.sequences=3", "compose.target_tokens=1024")
+    return lambda negatives: one_run(f"compose.negatives={negatives}", *few)
 
 
 def embedded(run_dir):
@@ -131,7 +130,7 @@ def test_mean_similarity_has_the_order_of_the_ablation(with_negatives):
         run = with_negatives(negatives)
         scores = [span.score for sequence in run.sequences() for span in sequence.spans if span.role == "negative"]
         means.append(np.mean(scores))
-        assert all(len(sequence.input_ids) == 2048 for sequence in run.sequences())
+        assert all(len(sequence.input_ids) == 1024 for sequence in run.sequences())
     assert means == sorted(means, reverse=True)
     assert means[0] == 1.0
     assert len(set(means)) == len(means)

@@ -65,7 +65,7 @@ def fingerprints(tmp_path):
 
 
 def test_every_operational_key_is_tested_here():
-    encoders = dotted(encoder_with(ENCODERS.built_in), "encoder.")
+    encoders = dotted(encoder_with(tuple(ENCODERS.built_in)), "encoder.")
     assert {*dotted(Recipe), *encoders} == OTHER_VALUES.keys()
 
 

@@ -12,7 +12,6 @@ from nextlong.replicate.corpora import (
     TOPICS,
     Invented,
     _invented_document,
-    _joined_lines,
     _word_tokenizer,
     _words_of,
 )
@@ -24,15 +23,16 @@ def documents():
     return [_invented_document(rng_for(1, "test", place)) for place in range(200)]
 
 
-def statements(words):
+def statements(paragraph):
     """Return the facts that a paragraph states: two words before each full stop."""
+    words = paragraph.split()
     return [tuple(words[place - 2 : place]) for place, word in enumerate(words) if word == "."]
 
 
 def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(documents):
     for made in documents:
         facts = set(made.facts)
-        first, *later = (statements(words) for words in made.paragraphs)
+        first, *later = map(statements, made.paragraphs)
         assert Counter(first) == Counter(facts)
         assert all(len(stated) == 4 and set(stated) <= facts for stated in later)
         assert 3 <= len(later) <= 7
@@ -65,10 +65,11 @@ def test_no_word_has_two_meanings():
 def test_a_word_is_a_token_and_nothing_is_lost(documents):
     tokenizer = _word_tokenizer()
     for made in documents[:20]:
-        ids = tokenizer.encode(_joined_lines(made.paragraphs)).ids
-        assert len(ids) == sum(map(len, made.paragraphs))
+        text = "".join(made.paragraphs)
+        ids = tokenizer.encode(text).ids
+        assert len(ids) == len(text.split())
         assert 0 not in ids
-        assert tokenizer.decode(ids) == _joined_lines(made.paragraphs)
+        assert tokenizer.decode(ids) == text
 
 
 def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(tmp_path):

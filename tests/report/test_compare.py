@@ -16,11 +16,11 @@ from nextlong.runs import stats
 
 
 @pytest.fixture(scope="module")
-def runs(recipe_for, tmp_path_factory):
+def runs(recipe_for, started, tmp_path_factory):
     """Two run directories that differ in position and length."""
     folder = tmp_path_factory.mktemp("compare")
     for name, sets in (("near", ["compose.target_tokens=1024"]), ("far", ["compose.position=tail"])):
-        pipeline.run(recipe_for(folder / name, *sets))
+        pipeline.run(recipe_for(started(folder / name), *sets))
     return [folder / "near", folder / "far"]
 
 
@@ -97,8 +97,8 @@ def test_equal_runs_are_told_to_be_the_same(runs, capsys):
     assert out.endswith("\n\nall compared values are the same\n")
 
 
-def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "knn", "compose.method=knn", "workers=1"))
+def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_for, started, tmp_path):
+    pipeline.run(recipe_for(started(tmp_path / "knn"), "compose.method=knn", "workers=1"))
     chunks, documents = (compare.row(stats.measure(nextlong.open(run))) for run in (shared_run, tmp_path / "knn"))
     assert chunks["cosine_mean"] is not None
     assert documents["document_cosine_mean"] is not None

@@ -16,30 +16,30 @@ from nextlong.recipe import Recipe
 from nextlong.report import sweep
 from nextlong.runs import stats
 
-OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
+OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=512,1024"]
 NAMES = [
-    "target_tokens=1024",
+    "target_tokens=512",
     "base",
-    "position=tail,target_tokens=1024",
+    "position=tail,target_tokens=512",
     "position=tail",
 ]  # base: as the recipe has it
-GRID = [(position, tokens) for position in ("head", "tail") for tokens in (1024, 2048)]
+GRID = [(position, tokens) for position in ("head", "tail") for tokens in (512, 1024)]
 
 
 @pytest.fixture
-def recipe(recipe_for, own_run, tmp_path):
+def recipe(few_recipe, own_few_run, tmp_path):
     """A recipe file whose run directory holds a finished run."""
     path = tmp_path / "my.yaml"
-    path.write_text(recipe_for(own_run).dump(), encoding="utf-8")
+    path.write_text(few_recipe(own_few_run).dump(), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="module")
-def swept(recipe_for, shared_run, tmp_path_factory):
+def swept(few_recipe, few_run, tmp_path_factory):
     """The folder of a finished sweep with its CSV and JSON."""
     folder = tmp_path_factory.mktemp("swept")
-    shutil.copytree(shared_run, folder / "run")
-    (folder / "my.yaml").write_text(recipe_for(folder / "run").dump(), encoding="utf-8")
+    shutil.copytree(few_run, folder / "run")
+    (folder / "my.yaml").write_text(few_recipe(folder / "run").dump(), encoding="utf-8")
     files = ["--csv", str(folder / "s.csv"), "--json", str(folder / "s.json")]
     assert cli_main.main(["sweep", str(folder / "my.yaml"), *OVER, *files]) == 0
     return folder
@@ -87,11 +87,11 @@ def test_an_axis_that_is_none(asked, message, tmp_path):
 def test_every_combination_the_last_key_fastest(recipe):
     found = sweep.variants(recipe, OVER[1::2], overrides=["compose.sequences=3"])
     assert [variant.name for variant in found] == [
-        "sequences=3,target_tokens=1024", "sequences=3",
-        "sequences=3,position=tail,target_tokens=1024", "sequences=3,position=tail",
+        "sequences=3,target_tokens=512", "sequences=3",
+        "sequences=3,position=tail,target_tokens=512", "sequences=3,position=tail",
     ]  # fmt: skip
     assert [(own.recipe.compose.position, own.recipe.compose.target_tokens) for own in found] == [
-        ("head", 1024), ("head", 2048), ("tail", 1024), ("tail", 2048),
+        ("head", 512), ("head", 1024), ("tail", 512), ("tail", 1024),
     ]  # fmt: skip
     assert {variant.recipe.compose.sequences for variant in found} == {3}
 
@@ -111,7 +111,7 @@ def ahead(variants):
     return [line.split()[-4:] for line in lines[: len(variants)]], lines[len(variants) :]
 
 
-def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
+def test_what_will_run_is_counted_before_it_does(recipe, own_few_run, tmp_path):
     cells, (error,) = ahead(sweep.variants(recipe, [f"ingest.sources.0.path={tmp_path / 'none'}"]))
     assert cells == [["–"] * 4]
     assert "will fail: " in error
@@ -125,7 +125,7 @@ def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
     assert 0 < second[3] < first[3]
     assert second[2] == first[3] - second[3]
     assert again[2:] == [first[3], 0]
-    assert len(list(own_run.glob("*/manifest.json"))) == len(list(own_run.glob("[0-9]*")))  # nothing ran
+    assert len(list(own_few_run.glob("*/manifest.json"))) == len(list(own_few_run.glob("[0-9]*")))  # nothing ran
 
 
 def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
@@ -161,12 +161,12 @@ def test_the_variants_are_told_before_the_first_step(recipe, capsys):
         (["compose.separator='/ ','* '"], "would have the same name, separator=-;"),
     ],
 )
-def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):
-    before = hashes_of(own_run)
+def test_a_grid_that_is_none_runs_nothing(recipe, own_few_run, hashes_of, capsys, over, message):
+    before = hashes_of(own_few_run)
     code, out, err = call(capsys, "sweep", recipe, *(part for one in over for part in ("--over", one)))
     assert (code, out) == (2, "")
     assert message in err
-    assert hashes_of(own_run) == before
+    assert hashes_of(own_few_run) == before
 
 
 def test_a_mistake_of_the_file_itself_is_told_once(recipe, capsys):
@@ -197,8 +197,8 @@ def test_every_variant_is_a_variant_that_opens(swept):
         assert f"position: {run.recipe.compose.position}" in card
 
 
-def test_the_run_directory_stays_the_run_that_it_was(swept, shared_run):
-    before, run = nextlong.open(shared_run), nextlong.open(swept / "run")
+def test_the_run_directory_stays_the_run_that_it_was(swept, few_run):
+    before, run = nextlong.open(few_run), nextlong.open(swept / "run")
     assert (run.variant.name, run.variant.made) == (before.variant.name, before.variant.made)
     assert run.variant.steps.items() >= before.variant.steps.items()
     assert [sequence.id for sequence in run.sequences()] == [sequence.id for sequence in before.sequences()]
@@ -219,10 +219,10 @@ def test_csv_and_json_say_what_stats_says(swept):
 def test_variants_can_be_compared(swept, capsys):
     code, out, _ = call(capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[::2]))
     assert code == 0
-    assert call(capsys, "compare", f"{swept}/run@*target_tokens=1024") == (0, out, "")
+    assert call(capsys, "compare", f"{swept}/run@*target_tokens=512") == (0, out, "")
     same, _, *lines = out.splitlines()
-    assert "; target tokens 1,024; " in same
-    assert [line.split() for line in lines[:2]] == [["target_tokens", "1024", "1024"], ["position", "–", "tail"]]
+    assert "; target tokens 512; " in same
+    assert [line.split() for line in lines[:2]] == [["target_tokens", "512", "512"], ["position", "–", "tail"]]
 
 
 def test_again_does_no_new_work(swept, hashes_of, capsys):
@@ -238,23 +238,23 @@ def test_again_does_no_new_work(swept, hashes_of, capsys):
     assert hashes_of(swept / "run") == before
 
 
-def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsys):
+def test_a_variant_that_fails_leaves_the_others(recipe, own_few_run, tmp_path, capsys):
     over = ["--over", "compose.min_meta_chunks=2,9999,1", "--csv", tmp_path / "s.csv"]
     code, out, err = call(capsys, "sweep", recipe, *over)
     assert code == 2
     assert "1 of 3 variants failed" in err
     cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
-    assert cells == {"2": "12", "9999": "failed", "1": "12"}
+    assert cells == {"2": "4", "9999": "failed", "1": "4"}
     assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
-    assert variants_of(own_run) == {"base", "min_meta_chunks=1"}
+    assert variants_of(own_few_run) == {"base", "min_meta_chunks=1"}
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, False]
     assert rows[1]["tokens"] == ""
 
 
-def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, hashes_of, tmp_path):
+def test_killed_and_asked_again_goes_on_to_the_same_bytes(few_recipe, few_run, started, swept, hashes_of, tmp_path):
     path = tmp_path / "my.yaml"
-    path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
+    path.write_text(few_recipe(started(tmp_path / "run", few_run)).dump(), encoding="utf-8")
     arguments, names = ["sweep", str(path), *OVER[:2]], ("base", "position=tail")
     kill_forked_at(arguments, f"*/variants/{names[1]}.json")
     assert names[1] not in variants_of(tmp_path / "run")

@@ -22,10 +22,10 @@ RECALL = "recall of the approximate index"
 
 
 @pytest.fixture(scope="module")
-def approximate(recipe_for, tmp_path_factory):
+def approximate(recipe_for, started, tmp_path_factory):
     """(recipe, finished steps) of a run whose index finds four fifths of the nearest."""
     recipe = recipe_for(
-        tmp_path_factory.mktemp("approximate") / "run",
+        started(tmp_path_factory.mktemp("approximate") / "run"),
         "search.index=IVF16,SQ8",
         "search.recall=0.8",
         "mine.candidates=40",
@@ -73,17 +73,15 @@ def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
     assert "the index promises 0.9999" in outcomes[RECALL].examples[0]
 
 
-def test_another_number_of_workers_gives_the_same_bytes(approximate, recipe_for, tmp_path, hashes_of):
+def test_another_number_of_workers_gives_the_same_bytes(approximate, started, tmp_path, hashes_of):
     recipe, _ = approximate
-    again = recipe_for(
-        tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.candidates=40", "executor=local"
-    )
-    pipeline.run(again)
+    again = {"run_dir": str(started(tmp_path / "run")), "executor": "local"}
+    pipeline.run(recipe.model_copy(update=again))
     assert hashes_of(tmp_path / "run") == hashes_of(recipe.run_path)
 
 
-def test_documents_are_searched_for_in_an_index_too(recipe_for, tmp_path):
-    done = pipeline.run(recipe_for(tmp_path / "run", "compose.method=knn", "search.index=IVF4,Flat"))
+def test_documents_are_searched_for_in_an_index_too(recipe_for, started, tmp_path):
+    done = pipeline.run(recipe_for(started(tmp_path / "run"), "compose.method=knn", "search.index=IVF4,Flat"))
     assert counts_of(done["index"])[0]["index"] == "IVF4,Flat"
     queries = total(done["documents"], "drawn")
     assert total(done["neighbours"], "queries") == queries
@@ -115,17 +113,17 @@ def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, s
     assert measure(Run(shared_run)).search is None
 
 
-def test_exact_by_name_needs_no_index(recipe_for, tmp_path, shared_run):
-    done = pipeline.run(recipe_for(tmp_path / "run", "search.index=exact"))
+def test_exact_by_name_needs_no_index(recipe_for, started, tmp_path, shared_run):
+    done = pipeline.run(recipe_for(started(tmp_path / "run"), "search.index=exact"))
     assert {"index", "index_shards", "tune"}.isdisjoint(done)
     named = [path.read_bytes() for path in done["mine"].files(".candidates.arrow")]
     chosen = [path.read_bytes() for path in Run(shared_run).steps["mine"].files(".candidates.arrow")]
     assert named == chosen
 
 
-def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, tmp_path):
+def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, started, tmp_path):
     with pytest.raises(RecipeError, match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions"):
-        pipeline.run(recipe_for(tmp_path / "run", "search.index='OPQ5,IVF4,Flat'"))
+        pipeline.run(recipe_for(started(tmp_path / "run"), "search.index='OPQ5,IVF4,Flat'"))
 
 
 @pytest.mark.parametrize("index", ["HNSW32", "IVF64,PQ64x4fs", "ivf", "Flat"])

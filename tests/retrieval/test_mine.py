@@ -120,14 +120,14 @@ def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(vect
 
 @pytest.mark.parametrize("method", ["nextlong", *thorough("knn")])
 def test_a_run_by_blocks_of_the_corpus_has_the_candidates_of_one_without(
-    recipe_for, shared_run, tmp_path, monkeypatch, method
+    recipe_for, started, shared_run, tmp_path, monkeypatch, method
 ):
     step = {"nextlong": "mine", "knn": "neighbours"}[method]
     keys = [f"compose.method={method}", "search.index=exact"]
     whole = Run(shared_run).steps if method == "nextlong" else pipeline.run(recipe_for(tmp_path / "whole", *keys))
     assert counts_of(whole["scan"]) == counts_of(whole["least_scores"]) == []
     monkeypatch.setattr(mine, "_BLOCK_BYTES", 1)
-    blocks = pipeline.run(recipe_for(tmp_path / "blocks", *keys))
+    blocks = pipeline.run(recipe_for(started(tmp_path / "blocks"), *keys))
     assert len(counts_of(blocks["scan"])) > 1
     files = [[path.read_bytes() for path in done[step].files(".candidates.arrow")] for done in (whole, blocks)]
     assert files[0] == files[1]

@@ -35,6 +35,6 @@ def test_near_duplicates_of_the_meta_document_are_no_negatives(recipe_for, small
     assert "near-duplicates among negatives" not in breaches(tmp_path / "run")
 
 
-def test_no_negative_is_nearer_than_max_similarity(recipe_for, tmp_path):
-    run = nextlong.run(recipe_for(tmp_path / "run", "mine.max_similarity=0.7"))
+def test_no_negative_is_nearer_than_max_similarity(recipe_for, started, tmp_path):
+    run = nextlong.run(recipe_for(started(tmp_path / "run"), "mine.max_similarity=0.7"))
     assert max(s.score for sequence in run.sequences() for s in sequence.spans if s.role == "negative") <= 0.7

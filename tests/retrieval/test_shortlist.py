@@ -18,9 +18,9 @@ SHORT = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2
 
 
 @pytest.fixture(scope="module")
-def made(recipe_for, tmp_path_factory):
+def made(recipe_for, started, tmp_path_factory):
     """The finished steps of a run with a shortlist, by name; read-only."""
-    return pipeline.run(recipe_for(tmp_path_factory.mktemp("short") / "run", *SHORT))
+    return pipeline.run(recipe_for(started(tmp_path_factory.mktemp("short") / "run"), *SHORT))
 
 
 def marks_of(done):
@@ -119,8 +119,8 @@ def test_a_run_says_how_much_was_embedded(made):
     assert describe_shortlist({}) == ""
 
 
-def test_workers_write_the_same_bytes(made, recipe_for, hashes_of, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "run", *SHORT, "executor=local"))
+def test_workers_write_the_same_bytes(made, recipe_for, started, hashes_of, tmp_path):
+    pipeline.run(recipe_for(started(tmp_path / "run"), *SHORT, "executor=local"))
     assert hashes_of(tmp_path / "run") == hashes_of(made["ingest"].folder.parent)
 
 
@@ -143,6 +143,8 @@ def test_what_a_shortlist_cannot_serve_is_refused(recipe_for, tmp_path, setting,
         pipeline.run(recipe_for(tmp_path / "run", *SHORT, setting))
 
 
-def test_methods_without_a_search_of_chunks_ignore_a_shortlist(recipe_for, tmp_path):
-    done = pipeline.run(recipe_for(tmp_path / "run", *SHORT, "compose.method=standard", "compose.sequences=all"))
+def test_methods_without_a_search_of_chunks_ignore_a_shortlist(recipe_for, started, tmp_path):
+    done = pipeline.run(
+        recipe_for(started(tmp_path / "run"), *SHORT, "compose.method=standard", "compose.sequences=all")
+    )
     assert "shortlist" not in done

@@ -10,10 +10,10 @@ CHUNKY = ("meta", "negative", "document")
 
 
 @pytest.fixture(scope="session")
-def standard_run(recipe_for, tmp_path_factory):
+def standard_run(recipe_for, started, tmp_path_factory):
     """A run of whole documents, two sequences a row; read-only."""
     run_dir = tmp_path_factory.mktemp("standard") / "run"
-    pipeline.run(recipe_for(run_dir, "compose.method=standard", "export.pack=4096"))
+    pipeline.run(recipe_for(started(run_dir), "compose.method=standard", "export.pack=4096"))
     return nextlong.open(run_dir)
 
 

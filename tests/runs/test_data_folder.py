@@ -136,8 +136,8 @@ def test_the_rows_are_those_of_the_steps_and_cost_no_room(exported):
     assert not [one.examples for one in outcomes if one.result == "breach"]
 
 
-def test_a_method_is_cited_by_its_own_paper(recipe_for, tmp_path):
-    nextlong.run(recipe_for(tmp_path / "run", "compose.method=splice", "workers=1"))
+def test_a_method_is_cited_by_its_own_paper(recipe_for, started, tmp_path):
+    nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=splice", "workers=1"))
     card = (tmp_path / "run" / "data" / "README.md").read_text("utf-8")
     assert "@article{staniszewski2023structured," in card
     assert "arXiv:2312.17296" in card

@@ -138,9 +138,9 @@ def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
     assert sorted(own_run.rglob("*")) == before
 
 
-def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
+def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, started, tmp_path):
     other = tmp_path / "other"
-    pipeline.run(recipe_for(other, "tokenizer.train=600", "compose.sequences=2", "workers=1"))
+    pipeline.run(recipe_for(started(other), "tokenizer.train=600", "compose.sequences=2", "workers=1"))
     with pytest.raises(NextlongError, match="do not have the same tokenizer, so their token ids do not mix"):
         exported([own_run, other])
 

@@ -21,16 +21,16 @@ SMALL = {
 
 
 @pytest.fixture(scope="session")
-def ended_run(recipe_for, tmp_path_factory):
+def ended_run(recipe_for, started, tmp_path_factory):
     """A run whose sequences end in EOS, which Megatron wants."""
-    run_dir = tmp_path_factory.mktemp("ended") / "run"
+    run_dir = started(tmp_path_factory.mktemp("ended") / "run")
     pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]"))
     return run_dir
 
 
 @pytest.fixture(scope="session")
-def standard_run(recipe_for, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("standard") / "run"
+def standard_run(recipe_for, started, tmp_path_factory):
+    run_dir = started(tmp_path_factory.mktemp("standard") / "run")
     pipeline.run(recipe_for(run_dir, "compose.method=standard"))
     return run_dir
 

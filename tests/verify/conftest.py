@@ -11,9 +11,9 @@ from nextlong.runs import export
 
 
 @pytest.fixture(scope="session")
-def exported_run(recipe_for, tmp_path_factory):
+def exported_run(recipe_for, started, tmp_path_factory):
     """A run of twelve sequences in every format, a row each; read-only."""
-    run_dir = tmp_path_factory.mktemp("exports") / "run"
+    run_dir = started(tmp_path_factory.mktemp("exports") / "run")
     sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
     pipeline.run(recipe_for(run_dir, *sizes, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
     return run_dir
@@ -29,9 +29,9 @@ def packed_run(exported_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def titan_run(recipe_for, tmp_path_factory):
+def titan_run(recipe_for, started, tmp_path_factory):
     """A run for torchtitan, whose sequences are a token longer, packed and divided; read-only."""
-    run_dir = tmp_path_factory.mktemp("titan") / "run"
+    run_dir = started(tmp_path_factory.mktemp("titan") / "run")
     sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
     rows = [f"export.pack={2 * (TOKENS + 1)}", "export.validation=0.3", "workers=1"]
     pipeline.run(recipe_for(run_dir, *sizes, "export.formats=[torchtitan]", *rows))
@@ -51,9 +51,9 @@ def packed(packed_run, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def finished(recipe_for, tmp_path_factory):
+def finished(recipe_for, started, tmp_path_factory):
     """A run whose candidates are fewer than its chunks; read-only."""
-    run_dir = tmp_path_factory.mktemp("verify") / "run"
+    run_dir = started(tmp_path_factory.mktemp("verify") / "run")
     overrides = [
         "mine.candidates=100",
         "compose.sequences=4",

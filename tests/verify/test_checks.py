@@ -21,6 +21,7 @@ from damage import (
     rehash,
     spans_of,
 )
+from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -52,8 +53,8 @@ def test_a_sound_run_passes_every_check(finished):
 
 
 @pytest.mark.parametrize("override", ["compose.method=standard", "compose.negatives=self-repeat"])
-def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, tmp_path, override):
-    pipeline.run(recipe_for(tmp_path / "run", "compose.sequences=4", override))
+def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, started, tmp_path, override):
+    pipeline.run(recipe_for(started(tmp_path / "run"), "compose.sequences=4", override))
     outcomes = list(verify(tmp_path / "run"))
     assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
     assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-duplicates among negatives"}
@@ -215,11 +216,12 @@ def test_an_altered_jsonl_row_and_a_missing_one(run):
     row["text"] = row["text"][:7] + "§" + row["text"][8:]
     path.write_text("".join([json.dumps(row) + "\n", *others]), encoding="utf-8")
     rehash(path)
-    assert breaches(run).keys() == {"jsonl rows"}
-    assert "at character 7" in breaches(run)["jsonl rows"]
+    ((check, example),) = breaches(run).items()
+    assert check == "jsonl rows"
+    assert "at character 7" in example
     path.write_text("".join(others), encoding="utf-8")
     rehash(path)
-    assert breaches(run).keys() == {"jsonl rows"}
+    assert breaches(run, "exports").keys() == {"jsonl rows"}
 
 
 def plant_copy(run, *, changed_words):
@@ -264,7 +266,7 @@ def test_near_duplicates_are_counted_where_the_recipe_did_not_ask(run):
     assert outcome.note.startswith("1 found")
 
 
-@pytest.mark.parametrize("asked", [0.8, None])
+@pytest.mark.parametrize("asked", [0.8, *thorough(None)])
 def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
     plant_copy(run, changed_words=1000)
     change_recipe(run, "mine", "near_duplicates", asked)

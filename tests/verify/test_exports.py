@@ -89,24 +89,28 @@ CHANGE = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGE)
-def test_dropped_doubled_and_swapped_rows(run, name):
-    folder = folder_of(run, name)
-    CHANGE[name](folder, lambda rows: rows[:-1])
-    assert breaches(run) == {f"{name} rows": [f"{name} row {SEQUENCES - 1} is missing"]}
-    CHANGE[name](folder, lambda rows: [rows[0], *rows])
+def change_all(run, change):
+    """Change the rows of each format; return what each check that found a breach says."""
+    for name, changed in CHANGE.items():
+        changed(folder_of(run, name), change)
     found = breaches(run)
-    assert found.keys() == {f"{name} rows"}
-    assert found[f"{name} rows"][0].startswith(f"{name} row 1: ")
-    CHANGE[name](folder, lambda rows: [rows[2], rows[1], *rows[3:]])
-    assert breaches(run)[f"{name} rows"][0].startswith(f"{name} row 0: ")
-    assert outcomes_of(run)[f"{name} rows"].checked == SEQUENCES - 1
+    assert found.keys() == {f"{name} rows" for name in CHANGE}
+    return {name: found[f"{name} rows"] for name in CHANGE}
 
 
-@pytest.mark.parametrize("name", CHANGE)
-def test_a_row_too_many(run, name):
-    CHANGE[name](folder_of(run, name), lambda rows: [*rows, rows[-1]])
-    assert breaches(run) == {f"{name} rows": ["1 rows more than there should be"]}
+def test_dropped_doubled_and_swapped_rows(run):
+    for name, told in change_all(run, lambda rows: rows[:-1]).items():
+        assert told == [f"{name} row {SEQUENCES - 1} is missing"]
+    for name, told in change_all(run, lambda rows: [rows[0], *rows]).items():
+        assert told[0].startswith(f"{name} row 1: ")
+    for name, told in change_all(run, lambda rows: [rows[2], rows[1], *rows[3:]]).items():
+        assert told[0].startswith(f"{name} row 0: ")
+        assert outcomes_of(run)[f"{name} rows"].checked == SEQUENCES - 1
+
+
+def test_a_row_too_many(run):
+    found = change_all(run, lambda rows: [*rows, rows[-1]])
+    assert {*map(tuple, found.values())} == {("1 rows more than there should be",)}
 
 
 def in_row(number, change):
@@ -120,25 +124,41 @@ def in_row(number, change):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "problem"),
+    ("name", "problems"),
     [
-        ("parquet", lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600), f"input_ids[{TOKENS + 1}] is 600"),
-        ("parquet", lambda row: row.update(seq_lengths=[511, 513]), "seq_lengths is [511, 513], expected [512, 512]"),
-        ("parquet", lambda row: row.update(method="quest"), "method is 'quest', expected 'nextlong'"),
-        ("arrow", lambda row: row["input_ids"].__setitem__(0, 600), "input_ids[0] is 600"),
-        ("arrow", lambda row: row.update(domain="law"), "domain is 'law', expected 'small'"),
-        ("arrow", lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, expected 1024"),
-        ("jsonl", lambda row: row.update(text="§" + row["text"][1:]), "its text is '§"),
-        ("jsonl", lambda row: row["spans"].pop(), "spans, expected"),
-        ("jsonl", lambda row: row.update(sequence_id="x"), "sequence_id is 'x'"),
+        (
+            "parquet",
+            {
+                f"input_ids[{TOKENS + 1}] is 600": lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600),
+                "seq_lengths is [511, 513], expected [512, 512]": lambda row: row.update(seq_lengths=[511, 513]),
+                "method is 'quest', expected 'nextlong'": lambda row: row.update(method="quest"),
+            },
+        ),
+        (
+            "arrow",
+            {
+                "input_ids[0] is 600": lambda row: row["input_ids"].__setitem__(0, 600),
+                "domain is 'law', expected 'small'": lambda row: row.update(domain="law"),
+                "token_end is 9, expected ": lambda row: row["spans"][-1].update(token_end=9),
+            },
+        ),
+        (
+            "jsonl",
+            {
+                "its text is '§": lambda row: row.update(text="§" + row["text"][1:]),
+                "sequence_id is 'x'": lambda row: row.update(sequence_id="x"),
+                "spans, expected": lambda row: row["spans"].pop(),
+            },
+        ),
     ],
 )
-def test_an_altered_packed_row(packed, name, change, problem):
-    CHANGE[name](folder_of(packed, name), in_row(1, change))
+def test_altered_packed_rows(packed, name, problems):
+    for number, change in enumerate(problems.values(), start=1):
+        CHANGE[name](folder_of(packed, name), in_row(number, change))
     (wrong,) = breaches(packed).items()
     assert wrong[0] == f"{name} rows"
-    assert wrong[1][0].startswith(f"{name} row 1: ")
-    assert problem in wrong[1][0]
+    for number, problem in enumerate(problems, start=1):
+        assert any(told.startswith(f"{name} row {number}: ") and problem in told for told in wrong[1])
 
 
 def mds_shard(folder):
@@ -259,22 +279,21 @@ def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
     assert "torchtitan row 2: seq_lengths is [513], expected [513, 513]" in found["torchtitan rows"]
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, expected"),
-        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, expected"),
-        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, expected"),
-        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "expected -100"),
-        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, expected 1"),
-        (lambda row: row["attention_mask"].pop(), "511 attention_mask, expected 512"),
-    ],
-)
-def test_an_altered_axolotl_row(run, change, problem):
-    change_parquet(folder_of(run, "axolotl"), in_row(2, change))
-    (wrong,) = breaches(run)["axolotl rows"]
-    assert wrong.startswith("axolotl row 2: ")
-    assert problem in wrong
+def test_altered_axolotl_rows(run):
+    problems = {
+        "input_ids[7] is 600, expected": lambda row: row["input_ids"].__setitem__(7, 600),
+        "labels[7] is 600, expected": lambda row: row["labels"].__setitem__(7, 600),
+        "labels[7] is -100, expected": lambda row: row["labels"].__setitem__(7, -100),
+        "expected -100": lambda row: row["labels"].__setitem__(0, row["input_ids"][0]),
+        "attention_mask[7] is 0, expected 1": lambda row: row["attention_mask"].__setitem__(7, 0),
+    }
+    for number, change in enumerate(problems.values()):
+        change_parquet(folder_of(run, "axolotl"), in_row(number, change))
+    for number, (problem, told) in enumerate(zip(problems, breaches(run)["axolotl rows"], strict=True)):
+        assert told.startswith(f"axolotl row {number}: ")
+        assert problem in told
+    change_parquet(folder_of(run, "axolotl"), lambda rows: [rows[-1] | {"attention_mask": [1] * 511}, *rows[1:]])
+    assert "511 attention_mask, expected 512" in "".join(breaches(run)["axolotl rows"])
 
 
 def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
@@ -285,34 +304,32 @@ def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     assert "'<|nothing|>', which must end each document, is not a token" in breaches(run)["megatron rows"][0]
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
-        (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
-        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in place of"),
-        (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
-        (lambda shard: shard.pop("zip_data"), "zip_data"),
-    ],
-)
-def test_an_index_of_mds_that_lies(run, change, problem):
-    change_json(folder_of(run, "mds") / "index.json", lambda index: change(index["shards"][0]))
-    (wrong,) = breaches(run)["mds rows"]
-    assert wrong.startswith("mds cannot be read from row 0 on: ")
-    assert problem in wrong
+def test_an_index_of_mds_that_lies(run):
+    problems = {
+        "shard.00000.mds has 12 samples, index.json says 3": lambda shard: shard.update(samples=3),
+        "bytes, index.json says 9": lambda shard: shard["raw_data"].update(bytes=9),
+        "names shard.00001.mds in place of": lambda shard: shard["raw_data"].update(basename="shard.00001.mds"),
+        "has size_limit 8000000, index.json says 1": lambda shard: shard.update(size_limit=1),
+        "zip_data": lambda shard: shard.pop("zip_data"),
+    }
+    path = folder_of(run, "mds") / "index.json"
+    sound = path.read_text()
+    for problem, change in problems.items():
+        path.write_text(sound)
+        change_json(path, lambda index: change(index["shards"][0]))  # noqa: B023
+        (wrong,) = breaches(run)["mds rows"]
+        assert wrong.startswith("mds cannot be read from row 0 on: ")
+        assert problem in wrong
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_blend_that_lies(run):
+    for text, problem in (
         ("1 part-00000\n", f"part-00000.bin has {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
         ("6156 part-00001\n", "blend.txt names part-00001.bin in place of part-00000.bin"),
         ("", "blend.txt names 0 files, but there are 1"),
-    ],
-)
-def test_a_blend_that_lies(run, text, problem):
-    (folder_of(run, "megatron") / "blend.txt").write_text(text)
-    assert breaches(run) == {"megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]}
+    ):
+        (folder_of(run, "megatron") / "blend.txt").write_text(text)
+        assert breaches(run) == {"megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]}
 
 
 def test_megatron_documents_cut_off(run):

@@ -192,8 +192,10 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
     assert "megatron train row 0: input_ids[5] is" in breaches(folder, delivered[0])["megatron train rows"][0]
 
 
-def test_another_run_is_refused(there, recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "other", "compose.sequences=2", "compose.target_tokens=512", "workers=1"))
+def test_another_run_is_refused(there, recipe_for, started, tmp_path):
+    pipeline.run(
+        recipe_for(started(tmp_path / "other"), "compose.sequences=2", "compose.target_tokens=512", "workers=1")
+    )
     with pytest.raises(RunError, match=r"this export has the sequences compose-.*omit --run to check files and counts"):
         list(verify_delivered(there / "mds", tmp_path / "other"))
 

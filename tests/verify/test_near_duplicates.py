@@ -58,8 +58,9 @@ def found(run, name):
     return {check: outcome.examples for check, outcome in checked.items() if outcome.breaches}
 
 
-def test_chunks_too_short_for_a_run_of_words_weigh_nothing_and_pass(recipe_for, tmp_path):
-    nextlong.run(recipe_for(tmp_path / "run", "chunk.max_chars=24", "compose.sequences=2", "compose.target_tokens=256"))
+def test_chunks_too_short_for_a_run_of_words_weigh_nothing_and_pass(recipe_for, small_corpus, tmp_path):
+    few = (f"ingest.sources.0.path={small_corpus}/0.jsonl", "compose.sequences=2", "compose.target_tokens=256")
+    nextlong.run(recipe_for(tmp_path / "run", "chunk.max_chars=24", *few))
     assert {outcome.check: outcome.examples for outcome in verify(tmp_path / "run") if outcome.breaches} == {}
 
 
@@ -119,8 +120,7 @@ def test_only_what_a_sequence_holds_explains_that_a_chunk_was_passed_over(finish
     (block,) = artefacts.blocks()
     sequence = block[0]
     placed = int(sequence.chunk[np.flatnonzero(sequence.role == NEGATIVE)[0]])
-    free = [chunk for chunk in range(100) if chunk not in sequence.chunk and chunk not in copies_of_metas(finished)]
-    free = np.array(free[:4])
+    free = np.setdiff1d(np.arange(100), [*sequence.chunk, *copies_of_metas(finished)])[:4]
     texts = artefacts.texts_of(np.array([placed]))
     passage = texts[placed]
 

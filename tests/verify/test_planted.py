@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import nextlong
 from damage import (
     breaches,
     change_array,
@@ -30,13 +31,13 @@ KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in}
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def finished(request, recipe_for, tmp_path_factory):
+def finished(request, recipe_for, started, tmp_path_factory):
     """A run of a method, or of a kind of negatives; read-only."""
     run_dir = tmp_path_factory.mktemp("planted") / "run"
     method, *negatives = request.param.split()
     chosen = [f"compose.negatives={negatives[0]}"] if negatives else []
     sizes = ["compose.sequences=4", "compose.target_tokens=1024", "export.formats=[parquet]", "workers=1"]
-    pipeline.run(recipe_for(run_dir, f"compose.method={method}", *chosen, *sizes))
+    pipeline.run(recipe_for(started(run_dir), f"compose.method={method}", *chosen, *sizes))
     return run_dir
 
 
@@ -213,7 +214,8 @@ def test_a_sound_run_passes_and_any_flipped_or_cut_file_is_found(finished, tmp_p
     assert breaches(finished, sample=20) == {}
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     draw = np.random.default_rng(0)
-    paths = [path for path in sorted(run.glob("[0-9]*/*")) if path.stat().st_size and not path.name.startswith(".")]
+    steps = [run / folder for folder in nextlong.open(run).variant.steps.values()]
+    paths = [path for step in steps for path in sorted(step.glob("[!.]*")) if path.stat().st_size]
     whole = {path: path.read_bytes() for path in paths}
 
     def flipped(raw):

@@ -1,5 +1,6 @@
 """Vectors, candidates and scores that are altered are found out."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -156,11 +157,11 @@ def test_a_vector_that_is_too_short(run):
 
 
 @pytest.fixture(scope="module")
-def shortlisted(recipe_for, tmp_path_factory):
+def shortlisted(recipe_for, started, tmp_path_factory):
     """A run that embeds a part of its chunks; read-only."""
     folder = tmp_path_factory.mktemp("shortlisted") / "run"
     short = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
-    pipeline.run(recipe_for(folder, *short))
+    pipeline.run(recipe_for(started(folder), *short))
     return folder
 
 
@@ -190,9 +191,9 @@ SIZES = (
 
 
 @pytest.fixture(scope="module")
-def spliced(recipe_for, tmp_path_factory):
+def spliced(recipe_for, started, tmp_path_factory):
     """Runs whose trees are paths, and wide, and reversed; read-only."""
-    folder = tmp_path_factory.mktemp("spliced") / "run"
+    folder = started(tmp_path_factory.mktemp("spliced") / "run")
     made = {}
     for name, options in (("path", ()), ("wide", ("splice.neighbours=3",)), ("reverse", ("splice.order=reverse",))):
         pipeline.run(recipe_for(folder, *SIZES, *options, f"name={name}"))
@@ -211,7 +212,7 @@ def test_the_scores_of_a_sound_run_pass(spliced, name):
     assert outcome.checked > 10
 
 
-def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
+def test_a_score_of_no_other_document_is_found(spliced, tmp_path):
     def alter(row):
         spans = [span for span, chunk in enumerate(row["chunk_id"]) if chunk != NO_CHUNK]
         scored = next(span for span in spans if not np.isnan(row["score"][span]))
@@ -220,11 +221,11 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
                 row["score"][span] = -0.5
         row["score"][scored] = -0.5
 
-    for neighbours, said in ((1, "the previous document"), (3, "an earlier document of the sequence")):
-        pipeline.run(recipe_for(tmp_path / str(neighbours), *SIZES, f"splice.neighbours={neighbours}"))
-        run = Path(shutil.copytree(tmp_path / str(neighbours), tmp_path / f"altered-{neighbours}"))
+    for name, said in (("path", "the previous document"), ("wide", "an earlier document of the sequence")):
+        run = Path(shutil.copytree(spliced[name], tmp_path / name))
+        (run / "run.json").write_text(json.dumps({"variant": name}))
         change_sequence(run, alter)
-        outcome = _check_document_scores(StoredRun(run))
+        outcome = judged(run, name)
         assert outcome.breaches
         assert f"has the score -0.5000, the cosine to {said} is" in outcome.examples[0]
 

@@ -26,6 +26,9 @@ from nextlong.schemas import Ints
 
 _Column = NDArray[Any]  # of a table, one value per row
 
+# To read one column of DOCUMENTS, so that the others stay compressed.
+_TEXTS = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("text")])
+_HASHES = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")])
 _CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
@@ -166,8 +169,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
     first_doc = 0
     # The row counts come from one narrow column, so that the texts of batches without selected chunks stay compressed.
     source = pa.memory_map(str(documents))
-    wide, narrow = _only("text"), _only("content_hash")
-    with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
+    with pa.ipc.open_file(source, options=_TEXTS) as reader, pa.ipc.open_file(source, options=_HASHES) as counter:
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
@@ -185,13 +187,9 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
     """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
-    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_only("content_hash")) as reader:
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_HASHES) as reader:
         batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
     return np.concatenate([np.empty(0, np.uint64), *batches])
-
-
-def _only(*columns: str) -> pa.ipc.IpcReadOptions:
-    return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
 
 
 def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
@@ -259,12 +257,6 @@ def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
-class _TokenShard(NamedTuple):
-    rows: Ints
-    offsets: Ints
-    ids: NDArray[np.uint32]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TokenStore:
     """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
@@ -290,19 +282,18 @@ class TokenStore:
         for number, selected in shards:
             if number >= len(self.tokens[0]):
                 raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
-            shard = self._shard(number)
-            places = np.searchsorted(shard.rows, selected)
-            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
-                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][0])
-            starts.append(shard.offsets[places])
-            stops.append(shard.offsets[places + 1])
+            rows, offsets, _ = self._shard(number)
+            places = np.searchsorted(rows, selected)
+            if places[-1] == len(rows) or (rows[places] != selected).any():
+                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, rows)][0])
+            starts.append(offsets[places])
+            stops.append(offsets[places + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        opened_shards = ((number, self._shard(number)) for number in np.unique(shards).tolist())
-        held: dict[int, Any] = {number: shard.ids.view(np.int32) for number, shard in opened_shards}
+        held: dict[int, Any] = {n: self._shard(n)[2].view(np.int32) for n in np.unique(shards).tolist()}
         into: Any = target
         if target.dtype == np.int32:  # slices of memoryviews cost half as much as slices of arrays, but do not convert
             held, into = {number: ids.data for number, ids in held.items()}, target.data
@@ -318,7 +309,7 @@ class TokenStore:
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
 
-    def _shard(self, number: int) -> _TokenShard:
+    def _shard(self, number: int) -> tuple[NDArray[Any], ...]:
         return _open(*(file_version(files[number]) for files in self.tokens))
 
     def _not_tokenized(self, chunk_id: int) -> RunError:
@@ -332,6 +323,6 @@ class TokenStore:
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
-def _open(*files: FileVersion) -> _TokenShard:
+def _open(*files: FileVersion) -> tuple[NDArray[Any], ...]:
     """Memory-map the rows, offsets and ids of a shard."""
-    return _TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))
+    return tuple(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)

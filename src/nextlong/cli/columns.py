@@ -78,21 +78,13 @@ def _look_at(file: InputFile) -> _FileLook:
         return _FileLook(file, has_columns, first_sentence(error))
     if not has_columns or not columns:
         return _FileLook(file, has_columns, "it holds no records" if has_columns else "")
-    # The most frequent value of each column that may hold ids, and its count.
-    most = {name: Counter(values).most_common(1)[0] for name, values in _scalars(columns).items()}
-    repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
     examples = {}  # in one line, with the type of what is no string
     for name, values in columns.items():
         kind = next((kind for types, kind in _KINDS if values and isinstance(values[0], types)), None)
         text = "null" if not values else f"{kind}, {values[0]}" if kind else " ".join(str(values[0]).split())
         examples[name] = text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …"
-    repeating = None if repeated is None else (repeated, most[repeated][0])
-    return _FileLook(file, text=text_column(columns), id=id_column(columns), examples=examples, repeating=repeating)
-
-
-def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | int]]:
-    """Return the columns whose values may be ids."""
-    return {name: cells for name, cells in columns.items() if cells and {*map(type, cells)} <= {str, int, bool}}
+    own_id, repeating = id_column(columns)
+    return _FileLook(file, text=text_column(columns), id=own_id, examples=examples, repeating=repeating)
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
@@ -108,10 +100,13 @@ def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     return longest if longest is not None and lengths[longest] >= _MIN_MEAN_CHARS else None
 
 
-def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column with a usual name of an id and distinct values."""
-    distinct = {name: values for name, values in _scalars(columns).items() if len(set(values)) == len(values)}
-    return _first_named(distinct, _IDS)
+def id_column(columns: Mapping[str, Sequence[Any]]) -> tuple[str | None, tuple[str, Any] | None]:
+    """Return the column with a usual name of an id and distinct values, and one with duplicates and the first of these."""
+    cells = {name: values for name, values in columns.items() if values and {*map(type, values)} <= {str, int, bool}}
+    most = {name: Counter(values).most_common(1)[0] for name, values in cells.items()}  # value and count
+    distinct = _first_named([name for name, (_, count) in most.items() if count == 1], _IDS)
+    repeated = _first_named([name for name, (_, count) in most.items() if count > 1], _IDS)
+    return distinct, None if repeated is None else (repeated, most[repeated][0])
 
 
 def _first_named(columns: Collection[str], names: Sequence[str]) -> str | None:

@@ -196,11 +196,10 @@ def doctor(args: argparse.Namespace) -> int:
 
 def _run_dir(named: Path) -> Path:
     """Return the run directory. Raises NextlongError for RUN@NAME: list and gc work on all variants."""
-    run_dir = named.expanduser()
-    head, at, _ = str(run_dir).rpartition("@")
-    if at and not run_dir.exists() and Path(head).is_dir():
-        raise NextlongError(f"{run_dir} is one variant; name its run directory: {head}")
-    return run_dir
+    run_dir, variant = record.split_name(named)
+    if variant is not None and run_dir.is_dir():
+        raise NextlongError(f"{named} is one variant; name its run directory: {run_dir}")
+    return named.expanduser()
 
 
 def list_command(args: argparse.Namespace) -> None:

@@ -28,6 +28,15 @@ _Add: TypeAlias = Callable[..., argparse.Action]
 _RUN_HELP: Final = "a run directory, or one of its variants: RUN@NAME"
 _RUNS_HELP: Final = "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
 _USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
+_JSON_HELP: Final = {
+    "completion": "print the script within JSON",
+    "demo": "print JSON, as run does",
+    "evaluate": "print JSON: the score of every task, or the plan of --dry-run",
+    "gc": "print JSON; without --yes nothing is deleted",
+    "peek": "print JSON: the list, or one sequence with its spans and texts",
+    "report": "print JSON: the path of the report; stats --json prints the statistics",
+    "view": "print the address as JSON",
+}
 _READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  # nothing is lost if their output is cut
 _RESUME = "run the same command again to resume"
 _OF_STEPS = ("demo", "export", "replicate", "run", "sweep")
@@ -53,19 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except NextlongError as error:
         return _print_and_return(str(error), _USER_MISTAKE, label="error: ")
-    except ValueError as error:
-        if "embedded null" not in str(error):
-            raise
-        message = "a path in the recipe or on the command line contains a NUL character; remove it"
-        return _print_and_return(message, _USER_MISTAKE, label="error: ")
     except BrokenPipeError:  # the reader, for example `head`, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if args.name_of_command not in _READ_ONLY:
             return _print_and_return("stopped, because the output was closed; finished steps are kept", _UNREAD)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            message = f"the path {error.filename} is too long ({error.strerror}); shorten it"
+        elif "embedded null" in str(error):
+            message = "a path in the recipe or on the command line contains a NUL character; remove it"
+        else:
             raise
-        message = f"the path {error.filename} is too long ({error.strerror}); shorten it"
         return _print_and_return(message, _USER_MISTAKE, label="error: ")
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
@@ -135,16 +142,15 @@ def parser() -> argparse.ArgumentParser:
 
     for add in (_add_recipes, _add_views, _add_train, _add_evaluate, _add_replicate, _add_checks):
         add(command)
+    for name, sub in commands.choices.items():
+        if name not in ("compare", "sweep"):  # which print JSON instead of other outputs, or write it to a file
+            sub.add_argument("--json", action="store_true", help=_JSON_HELP.get(name, "print JSON"))
     return top_parser
 
 
 def _set(add: _Add, *, example: str = "compose.target_tokens=65536") -> None:
     about = f"override a key of the recipe, e.g. {example}; may be repeated"
     add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=about)
-
-
-def _json(add: _Add, about: str = "print JSON") -> None:
-    add("--json", action="store_true", help=about)
 
 
 def _words(text: str) -> list[str]:
@@ -168,7 +174,6 @@ _count, _amount = partial(_above, kind=int), partial(_above, kind=float)
 def _add_recipes(command: _Command) -> None:
     add = command("demo", "demo:run_demo", "Make long sequences from the documentation of your Python").add_argument
     add("--dir", type=Path, default=Path("nextlong-demo"), help="output directory (default: nextlong-demo)")
-    _json(add, "print JSON, as run does")
 
     add = command("init", "init:init", "Write a commented recipe for your files").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
@@ -178,12 +183,10 @@ def _add_recipes(command: _Command) -> None:
     add("--full", action="store_true", help="write every key, not only the most important ones")
     add("--force", action="store_true", help="overwrite an existing recipe")
     add("--preset", metavar="NAME", help="copy a preset: quickstart, paper-64k, paper-128k or paper-512k")
-    _json(add)
 
     add = command("plan", "run:plan", "Show the steps of a recipe, and their time, disk space and memory").add_argument
     add("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    _json(add)
     add("--preset", metavar="NAME", help="plan one of the presets of nextlong init")
     add("--workers", type=_count, metavar="N", help="also estimate for N worker processes per node")
     add("--nodes", type=_count, default=1, metavar="N", help="also estimate for N machines like this one")
@@ -194,7 +197,6 @@ def _add_recipes(command: _Command) -> None:
     add = command("run", "run:run", "Run or resume a recipe").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    _json(add)
     add("--name", help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)")
     about = "accept input files that have changed, and read them again"
     add("--accept-changed-inputs", dest="changed_inputs", action="store_const", const="accept", help=about)
@@ -223,13 +225,11 @@ def _add_recipes(command: _Command) -> None:
     add("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
     about = "with --into: delete files of an earlier export there, and replace damaged files"
     add("--replace", action="store_true", help=about)
-    _json(add)
 
 
 def _add_views(command: _Command) -> None:
     add = command("list", "inspect:list_command", "List the variants of a run: settings, size and age").add_argument
     add("run", type=Path, metavar="RUN", help="a run directory")
-    _json(add)
 
     sub = command("gc", "inspect:gc_command", "Clean up: delete files that no variant needs, after confirmation")
     sub.add_argument("run", type=Path, metavar="RUN", help="a run directory")
@@ -237,7 +237,6 @@ def _add_views(command: _Command) -> None:
     add("--keep", nargs="+", default=[], metavar="NAME", help="delete all variants but these")
     add("--drop", nargs="+", default=[], metavar="NAME", help="delete these variants")
     sub.add_argument("--yes", action="store_true", help="delete without confirmation")
-    _json(sub.add_argument, "print JSON; without --yes nothing is deleted")
 
     add = command("peek", "inspect:peek", "List the sequences of a run, or show one").add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
@@ -245,16 +244,14 @@ def _add_views(command: _Command) -> None:
     add("--first", type=int, default=100, metavar="N", help="sequences to list, 0 for all (default: 100)")
     add("--text", action="store_true", help="print the text of the sequence")
     add("--svg", type=Path, metavar="FILE", help="draw the sequence, before and after, as .svg or .png")
-    _json(add, "print JSON: the list, or one sequence with its spans and texts")
 
     add = command("stats", "inspect:stats", "Print the statistics of a run, with data-quality warnings").add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
-    _json(add)
 
     sub = command("compare", "inspect:compare", "Compare runs and variants side by side")
     sub.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
     add = sub.add_mutually_exclusive_group().add_argument
-    _json(add)
+    add("--json", action="store_true", help="print JSON")
     add("--csv", action="store_true", help="print CSV, one row per run")
     add("--svg", type=Path, metavar="FILE", help="draw one document as each of the runs lays it out")
 
@@ -262,7 +259,6 @@ def _add_views(command: _Command) -> None:
     add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
     about = "file to write (default: RUN/report.html, or ./report.html for several run directories)"
     add("-o", "--output", type=Path, metavar="FILE", help=about)
-    _json(add, "print JSON: the path of the report; stats --json prints the statistics")
 
     add = command("view", "inspect:view", "Browse, search and mark the sequences and documents of a run").add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
@@ -270,7 +266,6 @@ def _add_views(command: _Command) -> None:
     add("--no-browser", action="store_true", help="do not open the address in a browser")
     add("--export", type=Path, metavar="FOLDER", help="write a static copy for any web host, and serve nothing")
     add("--first", type=int, default=100, metavar="N", help="sequences in the static copy, 0 for all (default: 100)")
-    _json(add, "print the address as JSON")
 
 
 def _add_train(command: _Command) -> None:
@@ -286,7 +281,6 @@ def _add_train(command: _Command) -> None:
     add("--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours without training")
     about = "write the config, data and launch script of axolotl, megatron, olmo, prolong or trl"
     add("--emit", nargs=2, metavar=("TRAINER", "DIR"), help=about)
-    _json(sub.add_argument)
     add = sub.add_argument_group("init").add_argument
     add("--data", action="append", default=[], metavar="RUN", help="a run directory; repeat it for a mix")
     add("--chat", metavar="FILE", help="train on conversations instead of --data, for paper-sft")
@@ -358,7 +352,6 @@ def _add_evaluate(command: _Command) -> None:
     add("--figures", type=Path, metavar="FOLDER", help="report: also write the figures to FOLDER, as SVG and PNG")
     about = "report: allow results with different n, seeds or protocols"
     add("--mixed", dest="protocols", action="store_const", const="mixed", default="same", help=about)
-    _json(add, "print JSON: the score of every task, or the plan of --dry-run")
 
 
 def _add_replicate(command: _Command) -> None:
@@ -375,7 +368,6 @@ def _add_replicate(command: _Command) -> None:
     add("--dry-run", action="store_true", help="print models, tokens and runs without running")
     add("--force", action="store_true", help="init: overwrite an existing recipe")
     add("--to", metavar="DIR", help="report: folder for the page and results/ (default: beside RESULTS)")
-    _json(add)
 
 
 def _add_checks(command: _Command) -> None:
@@ -390,17 +382,11 @@ def _add_checks(command: _Command) -> None:
     add("--sample", default="100", metavar="N", help=about)
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     add("--workers", type=int, metavar="N", help="processes that check in parallel (default: one per processor)")
-    _json(add)
 
-    _json(command("doctor", "inspect:doctor", "Show packages and hardware, and list missing dependencies").add_argument)
+    command("doctor", "inspect:doctor", "Show packages and hardware, and list missing dependencies")
 
     forms = 'bash: eval "$(nextlong completion bash)" in ~/.bashrc  ·  '
     forms += "zsh: nextlong completion zsh > _nextlong in a folder of $fpath  ·  "
     forms += "fish: nextlong completion fish > ~/.config/fish/completions/nextlong.fish"
     sub = command("completion", "main:completion", "Print a shell completion script", description=forms)
     sub.add_argument("shell", choices=("bash", "zsh", "fish"))
-    _json(sub.add_argument, "print the script within JSON")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
-from nextlong.text import Json
 
 _STDOUT = Path("-")  # --json without a file
 
@@ -36,11 +35,8 @@ def plan(args: Namespace) -> None:
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
     scenario = Scenario(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
-
-    def as_json() -> Json:
-        return page.plan(recipe, scenario, tell=lambda line: print(line, file=sys.stderr)).as_json()
-
-    present(args, as_json, lambda shown: page.show(recipe, shown, scenario))
+    planned = partial(page.plan, recipe, scenario, tell=partial(print, file=sys.stderr))
+    present(args, lambda: planned().as_json(), lambda shown: page.show(recipe, shown, scenario))
 
 
 def run(args: Namespace) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -218,8 +219,7 @@ def evaluate_command(args: argparse.Namespace) -> None:
             example = "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
             raise EvaluateError(f"data needs suites and --out: {example}")
         listed = [files for task in chosen(suites, []) for files in (task.files, *task.files_at.values())]
-        names = dict.fromkeys(name for files in listed for name in files)
-        present(args, download(list(names), args.out, shown))
+        present(args, download(list(dict.fromkeys(chain.from_iterable(listed))), args.out, shown))
     else:
         _measure(args, shown)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.step import Estimate, Step, each_shard, per_shard
+from nextlong.engine.step import Estimate, Step, each_shard
 from nextlong.recipe.keys import Chunk
 
 Span = tuple[int, int]
@@ -102,7 +102,7 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
     # A row of CHUNKS has 4 + 8 + 8 bytes and one bit.
-    estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks=per_shard)
+    estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks="shards")
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 

@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe.keys import Decontaminate
 from nextlong.retrieval.near_duplicates.shingles import Words, bounds_of, hash_words, ngrams, runs_on
 
+_COMPRESSED_SHARE: Final = 0.3  # of JSON, by gzip or zstd, for plans
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 3
 _HEAD_WORDS: Final = 5
@@ -64,14 +65,13 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
-    hashes = []
+    hashes, text_bytes, grams = [], 0.0, [partial(_evaluation_grams, files=files, ngram=ngram)]
     for file in files:
         with _explained(file), open_binary(file) as stream:
-            hashes.append([file, xxhash.xxh3_128_hexdigest(stream.read())])
-    work, grams = "evaluation_bytes", [partial(_evaluation_grams, files=files, ngram=ngram)]
-    estimate = Estimate(
-        work=work, seconds=1e-7, disk=work, bytes=0.8, memory=lambda all_of: 4 * all_of.evaluation_bytes, rate=""
-    )
+            content = stream.read()
+        hashes.append([file, xxhash.xxh3_128_hexdigest(content)])
+        text_bytes += len(content) / (_COMPRESSED_SHARE if PurePosixPath(file).suffix in COMPRESSIONS else 1)
+    estimate = Estimate(work=text_bytes, seconds=1e-7, disk=text_bytes, bytes=0.8, memory=4 * text_bytes, rate="")
     eval_ngrams = Step("eval_ngrams", 1, {"files": hashes, "ngram": ngram}, (), lambda _: grams, estimate=estimate)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
@@ -79,7 +79,7 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
         task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
         return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
 
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks=per_shard, memory=work)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks="shards", memory=text_bytes)
     inputs = (ingest, chunk, eval_ngrams)
     return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
 
@@ -57,7 +57,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     bands = _PERMUTATIONS // width
     files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
     tasks = each_shard(partial(_minhash_shard, width=width), **files)
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks="shards")
     minhash = Step("minhash", 2, {"width": width}, (ingest, select), tasks, _MinhashResult, estimate=estimate)
 
     def find_pairs(done: Artifacts) -> list[Task]:

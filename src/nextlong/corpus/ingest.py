@@ -26,7 +26,7 @@ import xxhash
 from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.corpus.splits import LineCountResult, Parts, Splits, numbered
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
@@ -106,7 +106,7 @@ def ingest_step(
             "excluded": exclusion.identity,
         }
         config["sources"].append(own | {key: value for key, value in optional.items() if value})
-    estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
+    estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks="shards")
     sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
     before = tuple(line_counts)
     return Step("ingest", 6, config, before, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)

@@ -14,7 +14,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -110,10 +109,11 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     return looks
 
 
-def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequence[float]) -> list[float]:
+def kept_shares(looks: Sequence[Look]) -> list[float]:
     """Return the fraction of each source that select keeps: by its caps, then by weights, with the scarcest source whole."""
     shares, per_weight = [], []
-    for look, own_documents, own_chars in zip(looks, documents, chars, strict=True):
+    for look in looks:
+        own_documents, own_chars = look.scale * look.distinct_documents, look.scale * look.distinct_chars
         by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
         by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
         one_document = 1 / max(1.0, own_documents)  # select keeps at least one
@@ -160,7 +160,7 @@ class _Reading:
     ) -> tuple[list[bytes], float]:
         """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their fraction of the file."""
         source = self._source
-        with explained(file), closing(open_file(file)) as stream:
+        with explained(file), open_file(file) as stream:
             request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
             items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
             return list(self.texts(apply_filter(items, source, file))), share

@@ -21,7 +21,7 @@ import fsspec
 import pyarrow as pa
 import zstandard
 
-from nextlong.engine.step import Estimate, Step, TaskResult, per_shard
+from nextlong.engine.step import Estimate, Step, TaskResult
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import SplittableFormat, explained
@@ -210,7 +210,7 @@ def line_counts_steps(splits: Splits) -> list[Step]:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
     tasks = [partial(_count_lines, part=part) for part in parts]
-    estimate = Estimate(work="text_bytes", seconds=3e-10, tasks=per_shard, rate="")
+    estimate = Estimate(work="text_bytes", seconds=3e-10, tasks="shards", rate="")
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -41,22 +41,16 @@ class Resources:
 
 
 def usable_cpus() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: the cores that this process is bound to
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use: on Linux those that it is bound to."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Executor(ABC):
     """Run tasks. Use it as a context manager: leaving it with an error stops the running tasks."""
 
     cpus: int  # the number of processors
+    gpus = 0  # read only for steps that use them, because counting may import a framework
     grows = False  # whether GPUs may be added later, as in a cluster that nodes join
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs; read only for steps that use them, because counting may import a framework."""
-        return 0
 
     @abstractmethod
     def has_room(self, resources: Resources) -> bool:
@@ -126,7 +120,7 @@ class SerialExecutor(Executor):
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         key, call, arguments = self._next.pop()
-        yield key, call_with_gpus((), call, *arguments)
+        yield key, call(*arguments)
 
     def __enter__(self) -> Self:
         # One thread, as in a worker, also for libraries loaded later: the last bits of a matrix product depend on it.
@@ -210,22 +204,18 @@ def memory_bytes() -> int:
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
 
-@contextmanager
-def peak() -> Iterator[Callable[[], int | None]]:
-    """Yield a function that returns the peak resident memory since then in bytes, or None if it is unknown."""
+def peak_from_now() -> Callable[[], int | None]:
+    """Return a function that returns the peak resident memory since this call in bytes, or None if it is unknown."""
     try:
         _RESET.write_text("5")  # proc(5): resets VmHWM to the current size
     except OSError:
-        yield lambda: None
-    else:
-        yield partial(resident_bytes, of="VmHWM")
+        return lambda: None
+    return partial(resident_bytes, of="VmHWM")
 
 
 def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
     """Return the current (VmRSS) or peak (VmHWM) resident memory of this process in bytes; None if it is unknown."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    lines = status.read_text(encoding="ascii", errors="replace").splitlines()
-    sizes = [line.split()[1] for line in lines if line.startswith(f"{of}:")]
-    return int(sizes[0]) * 1024 if sizes else None
+    with suppress(OSError):  # no /proc
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{of}:")), None)
+    return None

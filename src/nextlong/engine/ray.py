@@ -112,8 +112,9 @@ class RayExecutor(Executor):
             for reference, task in self._running.items():
                 if task.actor is None:
                     ray.cancel(reference, force=True)
-        for actor in list(self._actors):
-            self._end_actor(actor)
+        for actor in self._actors:
+            ray.kill(actor.handle)
+        self._actors.clear()
         self._running.clear()
         if self._is_ours:
             ray.shutdown()
@@ -124,7 +125,7 @@ class RayExecutor(Executor):
         return max(1, self._count("CPU"))
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> int:  # type: ignore[override] # likewise
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:
@@ -213,11 +214,8 @@ class RayExecutor(Executor):
         self._start_queued()
         for actor in list(self._actors):
             if not actor.is_busy and actor.begun is None and time.monotonic() - actor.idle_since_s > _KEPT_IDLE_S:
-                self._end_actor(actor)
-
-    def _end_actor(self, actor: _Actor) -> None:
-        self._actors.remove(actor)
-        ray.kill(actor.handle)
+                self._actors.remove(actor)
+                ray.kill(actor.handle)
 
 
 class _ActorLostError(Exception):

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from nextlong.engine import store
-from nextlong.engine.executor import Executor, Resources, peak
+from nextlong.engine.executor import Executor, Resources, peak_from_now
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
@@ -221,8 +221,8 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     with store.explained(folder):
         try:
             work.mkdir()
-            with peak() as peak_bytes:
-                result = task(work / f"part-{index:05d}").model_dump(mode="json")
+            peak_bytes = peak_from_now()
+            result = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, result, time.monotonic() - start_s, peak_bytes=peak_bytes())
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]

@@ -35,7 +35,6 @@ class Amounts:
     embedded: float = 0.0  # chunks to encode: all of them without a shortlist
     eligible: float = 0.0  # documents with at least compose.min_meta_chunks chunks …
     meta_chunks: float = 0.0  # … and their chunks
-    evaluation_bytes: float = 0.0
     dimensions: float = 0.0
     vectors: float = 0.0  # searched vectors: of chunks or documents
     queries: float = 0.0
@@ -74,10 +73,6 @@ class Amounts:
 
 _Amount = float | str | Callable[[Amounts], float]  # a number, the name of a field, or a function of all amounts
 TRIED = "tried"  # the rate measured on the sample
-
-
-def per_shard(amounts: Amounts) -> float:
-    return max(1.0, amounts.shards)
 
 
 @dataclass(frozen=True, kw_only=True)

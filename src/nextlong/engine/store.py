@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 
@@ -154,7 +154,7 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
     def confirmed(path: Path) -> TaskPart | None:
         with suppress(ValueError, KeyError, OSError):  # a marker damaged by a power failure: the task runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
-            if all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items()):
+            if all(_is_intact((folder / name, record), trust="time") for name, record in marker["files"].items()):
                 return marker
         return None
 
@@ -180,8 +180,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    intact = _together(lambda file: _is_intact(*file, trust=trust), files)
-    for (path, record), is_intact in zip(files, intact, strict=True):
+    for (path, record), is_intact in zip(files, _together(partial(_is_intact, trust=trust), files), strict=True):
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
             written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
@@ -197,16 +196,16 @@ def _together(function: Callable[[Any], _T], items: Sequence[Any]) -> list[_T]:
         return list(pool.map(function, items))
 
 
-def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
+def _is_intact(file: tuple[Path, _RecordedFile], *, trust: Trust) -> bool:
+    path, record = file
     try:
         stat = path.stat()
     except FileNotFoundError:
         return False
     if stat.st_size != record["bytes"]:
         return False
-    if trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"]):
-        return True
-    return hash_file(path) == record["xxh3"]
+    is_trusted = trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"])
+    return is_trusted or hash_file(path) == record["xxh3"]
 
 
 def remove_leftovers(folder: Path) -> None:

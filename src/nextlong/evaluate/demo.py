@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -40,8 +39,8 @@ def main(arguments: Sequence[str]) -> int:
         for part in (fast, transformers.LlamaForCausalLM(config)):
             part.save_pretrained(folder / "model")
     tasks, data = chosen([], ("niah_single_1", "needle", "attention")), DataFiles(folder / "data")
-    settings = EvaluationSettings(tasks, [1024, 2048], folder / "results", data, samples=11, label="random tiny Llama")
-    settings = replace(settings, model=ModelOptions(str(folder / "model")))
+    out, model = folder / "results", ModelOptions(str(folder / "model"))
+    settings = EvaluationSettings(tasks, [1024, 2048], out, data, model, samples=11, label="random tiny Llama")
     results = [evaluate(lambda: opened(settings), settings, progress=TaskProgress(console))]
     report.show(results, console)
     report.write(results, outputs=[folder / "report.html"], figures=folder / "figures", console=console)

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from nextlong.client import Client, UnansweredError
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
@@ -80,8 +78,7 @@ class HuggingFaceModel:
         self._cached: list[int] = []
         # The generation config may name several ids that end an answer, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
-        flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
-        self._end_ids = {one for one in flat if one is not None}
+        self._end_ids = {one for value in named for one in (value if isinstance(value, list) else [value])} - {None}
         kinds = {*(getattr(self.config, "layer_types", None) or ["full_attention"])}
         self._keeps_everything = kinds == {"full_attention"} and getattr(self.config, "sliding_window", None) is None
 
@@ -232,10 +229,8 @@ def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
 
 def _common_prefix(lists: Sequence[list[int]]) -> int:
     """Return the number of ids that all lists begin with."""
-    shortest = min(map(len, lists))
-    ids = np.array([one[:shortest] for one in lists])  # shape (lists, shortest)
-    differs = (ids != ids[0]).any(0)
-    return int(differs.argmax()) if differs.any() else shortest
+    columns = enumerate(zip(*lists, strict=False))
+    return next((place for place, ids in columns if len(set(ids)) > 1), min(map(len, lists)))
 
 
 class VllmModel:
@@ -292,14 +287,8 @@ class ServerModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         with ThreadPoolExecutor(self.options.concurrency) as pool:
-            futures = [pool.submit(self._answer, sample) for sample in samples]
-            try:
-                for future in futures:
-                    yield future.result()
-            # After an error, requests that have not been sent are not worth sending.
-            finally:
-                for future in futures:
-                    future.cancel()
+            # After an error, requests that have not been sent are not worth sending; `map` cancels them.
+            yield from pool.map(self._answer, samples)
 
     def _answer(self, sample: Sample) -> str:
         prompts = self.prompts

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -142,11 +142,9 @@ def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> s
         )
     depends_on = {"judge": judge["name"], "version": _VERSION, "result": result.values["fingerprint"]}
     partial_file = Partial(result.path.with_suffix(".judged.partial.jsonl"), results.fingerprint(depends_on))
-    try:
+    with closing(partial_file):
         for first in range(len(partial_file.samples), len(answered), step):
             partial_file.append(rate(result, answered[first : first + step]))
-    finally:
-        partial_file.close()
     # Between 0 and 1, one for each judgement that could be read.
     shares = [one["share"] for one in partial_file.samples if one["share"] is not None]
     if not shares:

@@ -1,6 +1,6 @@
 """Report: tables and figures of results, models side by side, on the console or as files.
 
-Every figure is a function of results that draws on a page and returns whether it drew anything.
+Every figure is a function of results that draws on a page, and nothing where there are no results for it.
 """
 
 from __future__ import annotations
@@ -155,8 +155,7 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     if len(labelled) > 1 and len({key for key, _, _ in labelled}) == 1 and shared:
         ordered = sorted((value, one) for _, value, one in labelled)
         curves = [[(value, over_categories(one, length)) for value, one in ordered] for length in lengths]
-        means = [_mean(curve[place][1] for curve in curves) for place in range(len(ordered))]
-        curves.append([(value, score) for (value, _), score in zip(ordered, means, strict=True)])
+        curves.append([(value, _mean(over_categories(one, length) for length in lengths)) for value, one in ordered])
         made = drawn(_lines, {"": curves}, [*at_lengths.values(), "mean"], xlabel=labelled[0][0])
         figures.append(("by-setting", "Average score by a setting of the data", made))
     for one in results:
@@ -165,14 +164,15 @@ def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, b
     return {name: (title, *figure) for name, title, figure in figures if figure}
 
 
-def drawn(draw: Callable[..., bool], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
-    """Return the page that a function draws, as SVG and PNG; None if it returns that it drew nothing."""
+def drawn(draw: Callable[..., None], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
+    """Return the page that a function draws, as SVG and PNG; None if it draws nothing."""
     matplotlib, figure_class = required("matplotlib"), required("matplotlib.figure").Figure
     # The same results give the same bytes: fixed ids, no date; text stays text.
     settings = {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
     with matplotlib.rc_context(settings | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
-        if not draw(figure, *arguments, **keywords):
+        draw(figure, *arguments, **keywords)
+        if not figure.axes:
             return None
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
@@ -210,10 +210,10 @@ def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
 
 def _lines(
     figure: Figure, panels: Mapping[str, Sequence[_Line]], names: Sequence[str], *, xlabel: str, ticks: _Ticks = None
-) -> bool:
+) -> None:
     """Draw a panel per title and in it a line per name, percent over a logarithmic axis."""
     if not panels:
-        return False
+        return
     # A grid of at most three columns; unused panels are hidden.
     rows, columns = -(-len(panels) // 3), min(len(panels), 3)
     figure.set_size_inches(max(2.6 * columns + 1.8, 5.0), 2.5 * rows + 0.7)
@@ -222,9 +222,8 @@ def _lines(
         axes.set_visible(False)
     for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
         for number, (name, line) in enumerate(zip(names, lines, strict=True)):
-            axes.plot(
-                *np.array([one for one in line if one[1] is not None]).reshape(-1, 2).T, label=name, **style(number)
-            )
+            points = np.array([one for one in line if one[1] is not None]).reshape(-1, 2)
+            axes.plot(*points.T, label=name, **style(number))
         axes.set_title(title, fontsize=10)
         axes.set(xlabel=xlabel, xscale="log", ylim=(-2, 102))
         places = {x: f"{x:g}" for x in sorted({x for line in lines for x, _ in line})} if ticks is None else ticks
@@ -232,35 +231,28 @@ def _lines(
         axes.minorticks_off()
     grid[0][0].set_ylabel("percent")
     _legend(figure, grid[0][0], names)
-    return True
 
 
-def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
+def _task_types(figure: Figure, results: Sequence[ModelResults]) -> None:
     lengths, shared = lengths_of(results), _shared(results)
-    # Mean over the lengths by category and model; a category that no model has is left out.
-    means: dict[str, list[float | None]] = {}
-    for name, tasks in shared.items():
-        values = [_mean(_value(one, tasks, length) for length in lengths) for one in results]
-        means |= {name: values} if any(value is not None for value in values) else {}
-    if not means:
-        return False
+    if not shared:
+        return
     axes, width = figure.subplots(), 0.8 / len(results)
     for number, one in enumerate(results):
         # The bars of the models are side by side, centred on their category.
-        places = np.arange(len(means)) + (number - (len(results) - 1) / 2) * width
-        heights = [values[number] or 0.0 for values in means.values()]
+        places = np.arange(len(shared)) + (number - (len(results) - 1) / 2) * width
+        heights = [_mean(_value(one, tasks, length) for length in lengths) or 0.0 for tasks in shared.values()]
         bars = axes.bar(places, heights, width * 0.94, label=one.name, color=_COLOURS[number % len(_COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
-    axes.set_xticks(range(len(means)), [title_of(name, shared[name]).replace(", ", "\n") for name in means])
+    axes.set_xticks(range(len(shared)), [title_of(*one).replace(", ", "\n") for one in shared.items()])
     axes.set(ylabel="percent", ylim=(0, 102))
     _legend(figure, axes, [one.name for one in results])
-    return True
 
 
-def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars: str, line: str) -> bool:
+def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars: str, line: str) -> None:
     """Draw a bar per row, and over the bars the line of a second number in percent."""
     if not rows:
-        return False
+        return
     axes = figure.subplots()
     names, heights, scores = zip(*rows, strict=True)
     axes.bar_label(axes.bar(names, heights, color=_COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
@@ -270,12 +262,13 @@ def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars:
         right.plot(names, np.array(scores, float), **style(1))
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
-    return True
 
 
-def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
+def _dependence(figure: Figure, results: Sequence[ModelResults]) -> None:
     """Draw the gain of the probe `dependency` with its interval, by the distance to the nearest earlier meta-chunk."""
-    axes, measured = figure.subplots(), [(one.name, result) for one in results for result in one.of("dependency")]
+    if not (measured := [(one.name, result) for one in results for result in one.of("dependency")]):
+        return
+    axes = figure.subplots()
     for number, (name, result) in enumerate(measured):
         # Rows of geometric mean distance, gain, and the two ends of its interval.
         rows = [
@@ -290,10 +283,9 @@ def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
     axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
     axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats per token")
     _legend(figure, axes, [name for name, _ in measured])
-    return bool(measured)
 
 
-def _needle_map(figure: Figure, one: ModelResults) -> bool:
+def _needle_map(figure: Figure, one: ModelResults) -> None:
     """Draw how often the needle was found, depth × length (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
     for result in (*one.of("needle"), *one.of("needle_35")):
@@ -302,7 +294,7 @@ def _needle_map(figure: Figure, one: ModelResults) -> bool:
                 place = float(sample["details"]["depth"]), result.length or 0
                 scores_at.setdefault(place, []).append(float(sample["scores"]["found"]))
     if not scores_at:
-        return False
+        return
     depths, lengths = (sorted({place[axis] for place in scores_at}) for axis in (0, 1))
     grid = np.full((len(depths), len(lengths)), np.nan)
     # Cells that were not measured stay NaN, which is drawn as a gap.
@@ -319,4 +311,3 @@ def _needle_map(figure: Figure, one: ModelResults) -> bool:
     axes.set(xlabel="length in tokens", ylabel="depth of the needle")
     axes.spines[:].set_visible(False)
     figure.colorbar(image, label="found, percent", shrink=0.9)
-    return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain, islice
@@ -28,6 +29,7 @@ from nextlong.evaluate.engines import SHARDED, HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
 from nextlong.report import tables
+from nextlong.runs.run import Run
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
@@ -56,13 +58,13 @@ class EvaluationSettings:
     lengths: Sequence[int]
     out: Path
     data: DataFiles
+    model: ModelOptions
     samples: int | None = None
     seed: int = 42
     label: str | None = None
     run: Path | None = None
     negatives_cosine: float | None = None
     names_lengths: bool = True
-    model: ModelOptions | None = None
 
     def missing(self, task: Task | Probe, length: int | None) -> list[str]:
         """Return the files that a task reads at a length and that are not in the data folder."""
@@ -93,7 +95,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
     for task in settings.tasks:
         if task.reads == "run" and settings.run is None:
             raise EvaluateError(f"{task.name}: add --run RUN, the run whose sequences are read")
-        if isinstance(task, Probe) and settings.model is not None and settings.model.url:
+        if isinstance(task, Probe) and settings.model.url:
             _local(None, task)
     for _, length in _pairs(settings):
         if context is not None and length is not None and length > context:
@@ -166,7 +168,6 @@ def evaluate(
 def opened(settings: EvaluationSettings) -> _Model:
     """Load the model, or connect to its server."""
     options = settings.model
-    assert options is not None, "the command names one"
     if options.url is not None:
         return engines.ServerModel(options, Prompts.read(options))
     if options.engine == "vllm":
@@ -185,9 +186,7 @@ def _one(
     depends_on |= {"seed": settings.seed, "model": model.identity()}
     depends_on["data"] = {name: store.hash_file(data.path(name)) for name in read}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
-        from nextlong.runs import run as opened
-
-        depends_on["run"] = str(opened.Run(settings.run).steps["compose"].manifest["fingerprint"])
+        depends_on["run"] = str(Run(settings.run).steps["compose"].manifest["fingerprint"])
     mark = results.fingerprint(depends_on)
     if final.is_file():
         done = results.read_finished(final)
@@ -201,8 +200,7 @@ def _one(
     request = replace(request, run=settings.run, advance=progress.advance)
     # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
-    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
-    try:
+    with closing(results.Partial(final.with_suffix(".partial.jsonl"), mark)) as partial:
         progress.start(task.name, length, samples, done=len(partial.samples))
         if isinstance(task, Probe):
             try:
@@ -222,8 +220,6 @@ def _one(
         took = timedelta(seconds=round(time.monotonic() - began))
         refusals = f"  {values['refused']} refused: too long" if values["refused"] else ""
         progress.done(f"{float(values['score']):6.2f}  {values['n']} samples, {took}{refusals}")
-    finally:
-        partial.close()
 
 
 def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
@@ -335,7 +331,6 @@ def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
     of the memory that the greatest length takes, None for a server.
     """
     options = settings.model
-    assert options is not None, "the command names one"
     config = engines.local_config(options) if options.url is None else None
     context, tasks = engines.context_of(config, options), list[Json]()
     for task, length in _pairs(settings):

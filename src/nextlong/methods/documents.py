@@ -30,7 +30,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import corpus, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks
 from nextlong.artifacts.results import DraftResult
-from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
+from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, Neighbours
 from nextlong.methods.keywords import keywords_step, read_keywords
@@ -92,7 +92,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
         task = partial(_count_tokens, tokenizer=tokenizer, separator_tokens=len(separator))
         return [partial(task, documents=one, chunks=its) for one, its in zip(text.documents, text.chunks, strict=True)]
 
-    costs: dict[str, Any] = {"memory": TOKENIZER_BYTES, "rate": "tokens", "tasks": per_shard}
+    costs: dict[str, Any] = {"memory": TOKENIZER_BYTES, "rate": "tokens", "tasks": "shards"}
     estimate = Estimate(work="kept_chars", seconds=1.3e-8, disk="chunks", bytes=4, **costs)
     return Step("lengths", 1, {"engine": engine}, (ingest, chunk, tokenizer_step), tasks, estimate=estimate)
 
@@ -421,7 +421,7 @@ def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount,
         work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
         disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
         bytes=2,
-        tasks=per_shard,
+        tasks="shards",
         memory=lambda amounts: 4.0 * _HELD_VECTORS * amounts.dimensions if clusters(amounts) else 0.0,
     )
     trained = Step("clusters", 1, config, (documents, vectors), train, _ClustersResult, estimate=training)

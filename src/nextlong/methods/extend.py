@@ -106,7 +106,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
     config |= {"target_tokens": recipe.sequence_tokens, "draft_factor": compose.draft_factor, "fit": compose.fit}
     config |= {"negatives": compose.negatives, "reorder_top": mine.reorder_top if is_reordered else 0}
     config["near_duplicates"] = mine.near_duplicates_for(compose.negatives)
-    config["max_similarity"] = None if choice.repeat_meta_chunk else mine.max_similarity
+    config["max_similarity"] = None if choice.origin == "meta-chunk" else mine.max_similarity
     seed = recipe.compose_seed if choice.order == "random" else 0
     config |= {"seed": seed, "max_chars": recipe.chunk.max_chars, "engine": recipe.tokenizer.engine, "enough": enough}
 
@@ -282,7 +282,7 @@ def _ordered_candidates(
     compose, mine, negatives = rules.compose, rules.mine, NEGATIVES[rules.compose.negatives]
     rng = rng_for(rules.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    if negatives.repeat_meta_chunk:  # repeat each meta-chunk as its own negative, as often as the draft needs
+    if negatives.origin == "meta-chunk":  # repeat each meta-chunk as its own negative, as often as the draft needs
         sizes = lookup.chunk_chars(own_chunks, chunks)
         chars = target_chars * compose.draft_factor / len(own_chunks)
         times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
@@ -301,7 +301,7 @@ def _ordered_candidates(
         retrieved = drawn
     if mine.max_similarity is not None:
         retrieved = retrieved.picked([scores <= mine.max_similarity for scores in retrieved.scores])
-    if negatives.are_nearest or negatives.origin == "corpus":
+    if negatives.order == "nearest" or negatives.origin == "corpus":
         return retrieved
     # The `mine.reorder_top` nearest in random order, or the farthest of these first (the paper's ablation, §4.4). The others
     # follow, nearest first, for sequences that need more.

@@ -37,7 +37,7 @@ from pydantic import Field
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard, per_shard
+from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import Section
@@ -80,7 +80,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     if is_model and model.is_dir():
         config["files"] = store.hash_folder(model)
     needs, rate = Resources(gpu="optional" if is_model else "unused"), "queries" if is_model else TRIED
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="kept_documents", bytes=80, tasks=per_shard, rate=rate)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="kept_documents", bytes=80, tasks="shards", rate=rate)
     return Step("keywords", 3, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 

@@ -46,10 +46,8 @@ _MOST_WORDS: Final = 20  # that are marked, the rarest
 
 def lead_document(pieces: Pieces) -> int:
     """Return the doc_id of the meta-document, else of the first document; -1 if there is neither."""
-    lead = min(
-        (piece for piece in pieces if piece.role in CHUNK_ROLES), key=lambda one: one.role != "meta", default=None
-    )
-    return -1 if lead is None else lead.doc_id
+    chunks = [piece for piece in pieces if piece.role in CHUNK_ROLES]
+    return min(chunks, key=lambda piece: piece.role != "meta").doc_id if chunks else -1
 
 
 def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
@@ -77,10 +75,8 @@ def partners(pieces: Pieces) -> list[int]:
     behind = dict(pairwise(meta_pieces)) | ({meta_pieces[-1]: meta_pieces[-2]} if len(meta_pieces) > 1 else {})
     partner_of, before = [], -1
     for place, piece in enumerate(pieces):
-        if piece.role == "negative":
-            partner_of.append(of_group.get(piece.group, -1))
-        else:
-            partner_of.append({"meta": behind.get(place, -1), "document": before}.get(piece.role, -1))
+        of_role = {"negative": of_group.get(piece.group, -1), "meta": behind.get(place, -1), "document": before}
+        partner_of.append(of_role.get(piece.role, -1))
         if piece.role in CHUNK_ROLES:
             before = place
     return partner_of
@@ -97,8 +93,7 @@ def example(pieces: Pieces) -> int:
     nearest: dict[int, int] = {}
     for place, piece in enumerate(pieces):
         if piece.role == "negative" and isfinite(piece.score):
-            best = nearest.setdefault(piece.group, place)
-            nearest[piece.group] = place if piece.score > pieces[best].score else best
+            nearest[piece.group] = max(nearest.get(piece.group, place), place, key=lambda one: pieces[one].score)
     if nearest:
         return sorted(nearest.values(), key=lambda place: pieces[place].score)[len(nearest) // 2]
     return next((place for place, partner in enumerate(partners(pieces)) if partner >= 0), 0)

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 import fsspec
 import pyarrow as pa
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from nextlong.errors import CorpusError, NextlongError
 
@@ -168,7 +169,7 @@ def protocols(fs: AbstractFileSystem) -> frozenset[str]:
 
 def is_local(fs: AbstractFileSystem) -> bool:
     """Return whether a file system is that of this machine."""
-    return "file" in protocols(fs)
+    return isinstance(fs, LocalFileSystem)
 
 
 def retried(call: Callable[..., _T], *arguments: Any, fs: AbstractFileSystem) -> _T:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Final, Literal
@@ -77,7 +76,7 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
     Raises CorpusError if the file lacks a column, cannot be read to its end, or has changed since it was listed.
     """
     with explained(part.file):
-        with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
+        with open_file(part.file, start=0 if part.skips else part.start) as stream:
             request = ReadRequest(part, source, named_columns(source), max_document_chars)
             yield from apply_filter(format_of(part.file.name, source).read(stream, request), source, part.file)
         check_unchanged(part.file)
@@ -90,7 +89,7 @@ def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip",
     """
     columns: Json = {}
     try:
-        with closing(open_file(file)) as stream:
+        with open_file(file) as stream:
             for record in islice(format_of(file.name, source).head(stream, file), _HEAD_RECORDS):
                 structs = {key: value for key, value in record.items() if isinstance(value, dict)}
                 nested = {f"{key}.{inner}": value[inner] for key, value in structs.items() for inner in value}

@@ -55,12 +55,12 @@ class _JsonLines(SplittableFormat):
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
                 continue
             with_column += 1
-            text = found if (turns := conversation_text(found)) is None else turns
+            text = conversation_text(found) if isinstance(found, list) else found
             if isinstance(text, str):
                 values = tuple(_lookup(value, name) for name in request.columns)
                 yield request.record(text, _lookup(value, source.id), number, values)
             else:
-                yield Reject(file.name, number, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
+                yield Reject(file.name, number, RejectKind.NULL if found is None else RejectKind.NOT_A_STRING)
         if without_column and not with_column and is_first_part and part.stop is None:
             request.refuse_column(source.text, keys)
 

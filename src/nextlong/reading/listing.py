@@ -30,6 +30,7 @@ from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
 from nextlong.reading.files import InputFile, SourceFiles, check_unchanged, is_local, reach, retried, version_of
 from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
+from nextlong.reading.records import explained
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
@@ -287,10 +288,8 @@ def hash_of(file: InputFile) -> str | None:
     fs, path = fsspec.core.url_to_fs(file.path)
     if not is_local(fs):
         return None
-    try:
+    with explained(file):
         digest = store.hash_file(Path(path))
-    except OSError as error:
-        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     check_unchanged(file)
     return digest
 

@@ -174,8 +174,7 @@ def explained(file: InputFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        problem = "was deleted after it was listed; restore it, or run again without it"
-        raise CorpusError(f"{file.path} {problem}") from None
+        raise CorpusError(f"{file.path} was deleted after it was listed; restore it, or run again without it") from None
     except PermissionError as error:
         raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
     except (OSError, pa.ArrowException) as error:

@@ -7,7 +7,7 @@ tasks share a large Parquet file by its row groups.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import reduce
 from itertools import islice
 from typing import Any, Final
@@ -62,13 +62,13 @@ class _Parquet(SplittableFormat):
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:  # noqa: ARG002
         """Return (bytes of text, bytes on disk) of a file, from its footer."""
-        with closing(open_file(file)) as stream:
+        with open_file(file) as stream:
             return _text_column_bytes(pq.read_metadata(stream), source.text), file.bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return parts of consecutive row groups of about `part_bytes`; the whole file if its footer cannot be read."""
         try:
-            with closing(open_file(file)) as stream:
+            with open_file(file) as stream:
                 footer = pq.read_metadata(stream)
         except (OSError, pa.ArrowException):
             return [FilePart(file)]  # reading it reports the error
@@ -121,7 +121,7 @@ class _Arrow(InputFormat):
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:  # noqa: ARG002
         """Return (bytes of text, bytes) of the first record batch; only its text column is read from a file."""
-        with closing(open_file(file)) as stream:
+        with open_file(file) as stream:
             path, _ = _resolve(_open_arrow(stream).schema, source.text)
             reader = _open_arrow(stream, columns=path[:1])
             for batch in _arrow_batches(reader) if path else ():

@@ -11,7 +11,7 @@ from nextlong.recipe.keys import Compose, Mine
 
 # Enough for 131,072 tokens at 2,048 characters per chunk: shorter sequences reuse the same candidates.
 _FEWEST_CANDIDATES = 1024
-TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only limits the number of neighbours
+TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; limits the number of neighbours, and serves plans for models
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values
 # Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a fifth of the chunks is embedded.

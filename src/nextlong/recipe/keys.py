@@ -46,18 +46,8 @@ PositiveLength = Annotated[Length, Field(gt=0)]
 class NegativeChoice:
     """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and their order."""
 
-    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"
+    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"  # meta-chunk: repetition is intended
     order: Literal["nearest", "random", "farthest"] = "nearest"
-
-    @property
-    def are_nearest(self) -> bool:
-        """Whether the nearest candidates are used first."""
-        return self.origin == "retrieved" and self.order == "nearest"
-
-    @property
-    def repeat_meta_chunk(self) -> bool:
-        """Whether the meta-chunk is its own negative, so that repetition is intended."""
-        return self.origin == "meta-chunk"
 
 
 NEGATIVES: Final[Mapping[str, NegativeChoice]] = {
@@ -247,11 +237,6 @@ class Decontaminate(Section):
     files: _Names = keyed((), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs")
     ngram: Positive = keyed(13, "length of the word n-grams; shorter texts are compared as a whole")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        return {"files": value} if isinstance(value, list | tuple) else value
-
 
 class Mine(Section):
     """meta-chunks → candidates."""
@@ -281,7 +266,7 @@ class Mine(Section):
 
     def near_duplicates_for(self, negatives: str) -> float | None:
         """Return `near_duplicates`; None for negatives that repeat the meta-chunk on purpose."""
-        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_duplicates
+        return None if NEGATIVES[negatives].origin == "meta-chunk" else self.near_duplicates
 
 
 class Tokenizer(Section):
@@ -301,11 +286,6 @@ class Tokenizer(Section):
         "auto",
         "auto: fastokens (about 40 times as fast) where its ids equal those of tokenizers; reference: tokenizers only",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_string(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

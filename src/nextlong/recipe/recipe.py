@@ -89,8 +89,7 @@ def _extensions(
     """
     named = {key for key in (chosen, *data) if isinstance(key, str)} - (set(base.model_fields) - {chosen})
     names, plain = [], dict(data)
-    registered = set(filter(registry.__contains__, named))
-    for name in (*filter(registered.__contains__, registry.built_in), *sorted(registered - {*registry.built_in})):
+    for name in sorted(filter(registry.__contains__, named)):
         options = _options(registry, base, name)
         if not options.model_fields:
             continue

@@ -30,7 +30,7 @@ def commented(recipe: Recipe, *, heading: str) -> str:
     """Return the recipe as YAML with every key and a comment for each; `Recipe.load` reads it back to an equal recipe."""
     values: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
     # Include the options of all built-in encoders and methods, the latter before `export`.
-    values["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
+    values["encoder"] = encoder_with(tuple(ENCODERS.built_in)).model_validate(recipe.encoder.model_dump(mode="json"))
     export = values.pop("export")
     of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
     shown = {name: values.get(name, options) for name, options in of_methods.items() if type(options).model_fields}

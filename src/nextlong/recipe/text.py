@@ -107,13 +107,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
 def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
     merged = dict(below)
     for key, value in above.items():
-        under = merged.get(key)
-        if isinstance(under, dict | str | list) and isinstance(value, dict):
-            under = _in_full(key, under)
-        if isinstance(under, dict) and isinstance(full := _in_full(key, value), dict):
-            merged[key] = _laid_over(under, full)
-        else:
-            merged[key] = value
+        under, full = _in_full(key, merged.get(key)), _in_full(key, value)
+        merged[key] = _laid_over(under, full) if isinstance(under, dict) and isinstance(full, dict) else value
     return merged
 
 
@@ -142,7 +137,10 @@ def _read_yaml(path: Path, *, init: str) -> Json:
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
-    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML."""
+    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML.
+
+    Short forms of sections are expanded.
+    """
     merged: Json = _copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
@@ -167,7 +165,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
                     raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
                 place = int(key)
         node[place] = value
-    return merged
+    return {key: _in_full(key, below) for key, below in merged.items()}
 
 
 def check_plain(value: Any, *, origin: str, key: str = "") -> None:

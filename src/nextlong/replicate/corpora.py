@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import product
 from math import log
 from pathlib import Path
-from typing import ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -36,7 +36,7 @@ from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import FilteredOut, Reject, text_problem
-from nextlong.recipe.keys import Positive, Section, Source
+from nextlong.recipe.keys import Positive, Section, Source, keyed
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
 from nextlong.text import Json
@@ -113,11 +113,11 @@ def _words_of(topic: int) -> tuple[list[str], list[str]]:
 
 
 class _Document(NamedTuple):
-    """A topic, the facts as names and values, and the paragraphs as words; the first one states every fact once."""
+    """A topic, the facts as names and values, and the paragraphs as lines; the first one states every fact once."""
 
     topic: int
     facts: list[tuple[str, str]]
-    paragraphs: list[list[str]]
+    paragraphs: list[str]
 
 
 def _invented_document(
@@ -136,16 +136,12 @@ def _invented_document(
     return _Document(topic, facts, [_stated(rng, topic, [facts[one] for one in places]) for places in stated])
 
 
-def _stated(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the words that state facts in this order, among further words of the topic."""
+def _stated(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]) -> str:
+    """Return the line that states facts in this order, among further words of the topic."""
     words: list[str] = []
     for fact in facts:
         words += [*rng.choice(_words_of(topic)[1], int(rng.integers(*_FILLERS_BETWEEN))).tolist(), *fact, "."]
-    return words
-
-
-def _joined_lines(paragraphs: Iterable[Sequence[str]]) -> str:
-    return "".join(" ".join(words) + "\n" for words in paragraphs)
+    return " ".join(words) + "\n"
 
 
 def _word_tokenizer() -> Tokenizer:
@@ -184,7 +180,7 @@ class Invented(Section):
         for part, count in (("train", self.documents), ("held-out", self.held_out), ("long", self.long)):
             paragraphs = _LONG_PARAGRAPHS if part == "long" else _PARAGRAPHS
             rngs = (rng_for(self.seed, f"invented-{part}", place) for place in range(count))
-            texts[part] = [_joined_lines(_invented_document(rng, paragraphs=paragraphs).paragraphs) for rng in rngs]
+            texts[part] = ["".join(_invented_document(rng, paragraphs=paragraphs).paragraphs) for rng in rngs]
         texts["echoes"] = [_echo(rng_for(self.seed, "invented-echo", place), _WORDS) for place in range(self.echoes)]
         _write(folder, texts, _word_tokenizer())
         return {"documents": self.documents}
@@ -202,7 +198,7 @@ class Invented(Section):
             for _ in range(count):
                 made = _invented_document(rng, document.topic if kind == "hard" else int(rng.choice(others)), names)
                 paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
-            return _probe(tokenizer, _joined_lines(paragraphs), _joined_lines([again]), [f"{name} " for name in names])
+            return _probe(tokenizer, "".join(paragraphs), again, [f"{name} " for name in names])
 
         return probe
 
@@ -239,21 +235,17 @@ class RealDocuments(Section):
     """The user's documents."""
 
     kind: Literal["documents"] = "documents"
-    sources: tuple[Source, ...] = Field(
-        (), description="as ingest.sources of a data recipe; none: Python's own documentation"
+    sources: tuple[Source, ...] = keyed((), "as ingest.sources of a data recipe; none: Python's own documentation")
+    held_out: Annotated[float, Field(gt=0, lt=1)] = keyed(
+        0.1, "share of the documents that no model sees, sampled by their content"
     )
-    held_out: float = Field(
-        0.1, gt=0, lt=1, description="share of the documents that no model sees, sampled by their content"
+    vocabulary: Annotated[int, Field(ge=300)] = keyed(
+        1024, "entries of the BPE that is trained on the corpus; names come on top"
     )
-    vocabulary: int = Field(
-        1024, ge=300, description="entries of the BPE that is trained on the corpus; names come on top"
-    )
-    fact_every_words: int = Field(4, ge=2, description="words of text before each fact, on average")
-    long_chars: Positive = Field(
-        4_000, description="characters from which a document counts as a natural long document"
-    )
-    echoes: Positive = Field(6_000, description="documents that repeat random words verbatim")
-    encoder: str = Field("lsa", description="as encoder.model of a data recipe")
+    fact_every_words: Annotated[int, Field(ge=2)] = keyed(4, "words of text before each fact, on average")
+    long_chars: Positive = keyed(4_000, "characters from which a document counts as a natural long document")
+    echoes: Positive = keyed(6_000, "documents that repeat random words verbatim")
+    encoder: str = keyed("lsa", "as encoder.model of a data recipe")
     seed: int = 0
 
     @model_validator(mode="after")

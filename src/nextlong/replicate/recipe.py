@@ -11,10 +11,10 @@ from importlib.resources import files
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
+from nextlong.recipe.keys import Named, Positive, PositiveLength, Section, keyed
 from nextlong.replicate.corpora import Invented, RealDocuments
 from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
@@ -53,39 +53,31 @@ class _ModelSizes(Section):
 class _Pretrain(Section):
     """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
 
-    echo_tokens: PositiveLength = Field(64, description="tokens of a row of the first leg")
-    tokens: PositiveLength = Field(256, description="tokens of a row")
+    echo_tokens: PositiveLength = keyed(64, "tokens of a row of the first leg")
+    tokens: PositiveLength = keyed(256, "tokens of a row")
     tokens_per_step: PositiveLength = 1024
-    models: Literal["one", "seed"] = Field(
-        "seed", description="seed: one base model per seed; one: that of the first seed for all"
-    )
-    steps: Positive = Field(600, description="steps of a leg")
-    constant_legs: Annotated[int, Field(ge=0)] = Field(
-        2, description="first legs, of constant lr; in later ones lr falls to a tenth"
-    )
+    models: Literal["one", "seed"] = keyed("seed", "seed: one base model per seed; one: that of the first seed for all")
+    steps: Positive = keyed(600, "steps of a leg")
+    constant_legs: NonNegativeInt = keyed(2, "first legs, of constant lr; in later ones lr falls to a tenth")
     most_legs: Positive = 12
-    recall: float = Field(
-        0.95, ge=0, le=1, description=f"share of values recalled across {CRITERION_NEGATIVES} hard negatives"
+    recall: Annotated[float, Field(ge=0, le=1)] = keyed(
+        0.95, f"share of values recalled across {CRITERION_NEGATIVES} hard negatives"
     )
-    lr: Annotated[float, Field(gt=0)] = 5e-3
+    lr: PositiveFloat = 5e-3
 
 
 class _Extend(Section):
     """Long rows."""
 
-    row_tokens: PositiveLength = Field(
-        2048, description="tokens of a row, which packs sequences of the lengths and short ones"
+    row_tokens: PositiveLength = keyed(2048, "tokens of a row, which packs sequences of the lengths and short ones")
+    lengths: tuple[PositiveLength, ...] = keyed(
+        (512, 1024, 2048), "tokens of a sequence; each length gets the same share of the tokens"
     )
-    lengths: tuple[PositiveLength, ...] = Field(
-        (512, 1024, 2048), description="tokens of a sequence; each length gets the same share of the tokens"
-    )
-    replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
+    replay: Annotated[float, Field(ge=0, lt=1)] = keyed(0.5, "share of short rows, in tokens")
     steps: Positive = 1600
     tokens_per_step: PositiveLength = 2048
-    data_tokens: PositiveLength = Field(
-        1_638_400, description="tokens of the sequences of each arm, before they are mixed"
-    )
-    lr: Annotated[float, Field(gt=0)] = 3e-3
+    data_tokens: PositiveLength = keyed(1_638_400, "tokens of the sequences of each arm, before they are mixed")
+    lr: PositiveFloat = 3e-3
 
     @property
     def trained_tokens(self) -> int:
@@ -95,13 +87,11 @@ class _Extend(Section):
 class _Measure(Section):
     """What is measured of each model."""
 
-    negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
+    negatives: tuple[NonNegativeInt, ...] = keyed(
+        (2, 4, 8, 16, 32, 60), "paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(
-        64, description="probes of each kind and number of negatives; each has four values to recall"
-    )
-    rows: Positive = Field(8, description="held-out rows whose loss is measured")
+    probes: Positive = keyed(64, "probes of each kind and number of negatives; each has four values to recall")
+    rows: Positive = keyed(8, "held-out rows whose loss is measured")
 
 
 class Replication(RecipeFile):
@@ -110,15 +100,15 @@ class Replication(RecipeFile):
     INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
     out: Named = Field(description="folder of all results")
-    preset: str = Field("mechanism", description="preset that this was made from; the defaults are those of mechanism")
-    seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="seeds of the weights and of the order of rows")
-    arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
+    preset: str = keyed("mechanism", "preset that this was made from; the defaults are those of mechanism")
+    seeds: tuple[int, ...] = keyed((0, 1, 2, 3, 4), "seeds of the weights and of the order of rows")
+    arms: tuple[str, ...] = keyed(tuple(ARMS), "what is compared")
     corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
     model: _ModelSizes = _ModelSizes()
     pretrain: _Pretrain = _Pretrain()
     extend: _Extend = _Extend()
     measure: _Measure = _Measure()
-    workers: Positive = Field(2, description="processes of one thread, one seed each; does not change the results")
+    workers: Positive = keyed(2, "processes of one thread, one seed each; does not change the results")
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -206,22 +206,20 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         figure.legend(loc="outside right upper", fontsize=7)
         return axes
 
-    def draw_recall(figure: Figure, kind: str) -> bool:
+    def draw_recall(figure: Figure, kind: str) -> None:
         columns = [(count, results.spreads("recall", kind, str(count))) for count in results.negatives]
         axes = draw_lines(figure, columns, apart=0.12)
         axes.set_xscale("symlog", base=2, linthresh=2)
         axes.set_xticks(results.negatives, list(map(str, results.negatives)))
         axes.minorticks_off()
         axes.set(xlabel=results.kinds[kind], ylabel="recalled, percent", ylim=(0, 102))
-        return True
 
-    def draw_loss(figure: Figure) -> bool:
+    def draw_loss(figure: Figure) -> None:
         axes = draw_lines(figure, [*enumerate(results.spreads("loss", part) for part in results.positions)])
         axes.set_xticks(range(len(results.positions)), [f"to {part}" for part in results.positions])
         axes.set(xlabel="position in the row, tokens", ylabel="loss, nats a token")
-        return True
 
-    def draw_attention(figure: Figure) -> bool:
+    def draw_attention(figure: Figure) -> None:
         axes = figure.subplots()
         for offset, third in enumerate(("first", "last")):
             spreads = results.spreads("attention", "hard", third).values()
@@ -232,9 +230,8 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         axes.invert_yaxis()
         axes.set_xlabel("percent of the attention, across hard negatives")
         axes.legend(fontsize=8)
-        return True
 
-    draws: dict[str, Callable[..., bool]] = {f"recall-{one}": partial(draw_recall, kind=one) for one in results.kinds}
+    draws: dict[str, Callable[..., None]] = {f"recall-{one}": partial(draw_recall, kind=one) for one in results.kinds}
     for name, draw in {**draws, "loss": draw_loss, "attention": draw_attention}.items():
         made = drawn(draw)
         assert made is not None, "each figure has something to draw"

@@ -39,7 +39,7 @@ from nextlong.replicate.corpora import Negatives
 from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train import checkpoint, loop, metrics
+from nextlong.train import checkpoint, forecast, loop, metrics
 from nextlong.train.model import accelerator
 from nextlong.train.recipe import TrainRecipe
 
@@ -297,8 +297,6 @@ def _loaded(model: _Stage, *, attention: str = "sdpa") -> PreTrainedModel:
 
 def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     """Yield what the experiment will take, as facts; a training step is timed on a row here."""
-    from nextlong.train import forecast
-
     pretrain, extend = recipe.pretrain, recipe.extend
     leg, models = pretrain.steps * pretrain.tokens_per_step, len(recipe.seeds) * len(recipe.arms)
     bases = len(recipe.seeds) if pretrain.models == "seed" else 1

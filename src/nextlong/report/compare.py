@@ -150,9 +150,8 @@ def svg(runs: Sequence[Run]) -> str:
     holders: list[dict[str, tuple[RunSequence, int]]] = [{} for _ in runs]
     for run, holder in zip(runs, holders, strict=True):
         for sequence in run.sequences():
-            chunks = {
-                (span.source_id, span.chunk_id): 0 for span in sequence.spans if span.role in ("meta", "document")
-            }
+            own = (span for span in sequence.spans if span.role in ("meta", "document"))
+            chunks = dict.fromkeys((span.source_id, span.chunk_id) for span in own)
             for source_id, count in Counter(source_id for source_id, _ in chunks).items():
                 holder.setdefault(source_id, (sequence, count))
     common = [source_id for source_id in holders[0] if all(source_id in held for held in holders[1:])]

@@ -65,9 +65,8 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
         cells = {"#": str(number), "tokens": f"{outline['tokens']:,}", "documents": str(outline["documents"])}
         cells |= of_extended if extends else dict.fromkeys(of_extended, "–")  # not 0
         cells["cosine"] = "–" if outline["cosine_mean"] is None else f"{outline['cosine_mean']:.3f}"
-        name = (
-            "" if extends and not outline["meta_chunks"] else outline["source_id"]
-        )  # cut at T, it may hold no meta-chunk
+        # An extended sequence that is cut at T may hold no meta-chunk.
+        name = "" if extends and not outline["meta_chunks"] else outline["source_id"]
         if console.is_terminal:
             name = tables.tail(name, console.width - sum(widths) - 2 * len(widths))
         tables.show_line(tables.line((*(cells[column] for column in columns), name), widths), console)
@@ -112,9 +111,8 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             "text": tables.cell(text[:_SNIPPET_CHARS]),
         }
         table.add_row(*(cell_of[name] for name in names))
-    tables.shrink(
-        table, console, columns=[names.index(name) for name in ("text", "metadata", "source") if name in names]
-    )
+    flexible = [names.index(name) for name in ("text", "metadata", "source") if name in names]
+    tables.shrink(table, console, columns=flexible)
     tables.show(table, console)
 
 

@@ -26,7 +26,7 @@ from nextlong import recipe
 from nextlong.artifacts.finished import corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
 from nextlong.artifacts.results import ExecutionResult
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of
@@ -203,7 +203,7 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
     needs, version = kind.resources(encoder), 1
-    estimate = Estimate(work="embedded", seconds=6e-5, disk=_values, bytes=2, tasks=per_shard, rate=kind.rate)
+    estimate = Estimate(work="embedded", seconds=6e-5, disk=_values, bytes=2, tasks="shards", rate=kind.rate)
     if kind.embeds == "slices":
         version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
         estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
@@ -219,5 +219,5 @@ def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
-    estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks=per_shard)
+    estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks="shards")
     return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

@@ -32,7 +32,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.finished import corpus as corpus_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
@@ -319,6 +319,6 @@ _MARKS = Estimate(
     seconds=1e-4,
     disk="chunks",
     bytes=1,
-    tasks=per_shard,
+    tasks="shards",
     memory=lambda amounts: 4e3 * amounts.chunks / max(1.0, amounts.shards) + 400e6,
 )

@@ -198,8 +198,8 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         "sources": list(dict.fromkeys((name or path, path, licence) for name, path, licence in sources)),
         "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         "runs": [
-            (run.name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
-            for number, run in enumerate(runs if len(runs) > 1 else ())
+            (run.name, *map(sum, zip(*of_splits, strict=True)))
+            for run, *of_splits in zip(runs if len(runs) > 1 else (), *taken, strict=True)
         ],
         "version": written.version,
         "statistics": statistics,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +47,7 @@ class Block(NamedTuple):
     def of(self, *roles: int) -> Block:
         """Return the spans of the given roles."""
         has_role = np.isin(self.roles, roles)
-        kept: list[Any] = [column[has_role] for column in self]
-        return Block(*kept)
+        return Block._make(column[has_role] for column in self)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

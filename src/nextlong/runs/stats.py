@@ -182,7 +182,7 @@ class Stats:
     @property
     def repeat_meta_chunks(self) -> bool:
         """Whether the recipe asks for meta-chunks as their own negatives."""
-        return self.negatives is not None and NEGATIVES[self.negatives].repeat_meta_chunk
+        return self.negatives is not None and NEGATIVES[self.negatives].origin == "meta-chunk"
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""

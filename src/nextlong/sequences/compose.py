@@ -228,7 +228,7 @@ def compose_step(
     """
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
-    reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"
+    reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].origin == "meta-chunk" else "never"
     choices: Json = {"target_tokens": target_tokens, "fit": compose.fit, "position": compose.position, "reuse": reuse}
     config = choices | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
 

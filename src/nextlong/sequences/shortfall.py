@@ -30,7 +30,7 @@ from nextlong.recipe.amounts import draws
 from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
+from nextlong.sequences.tokenizer import load_or_stand_in
 from nextlong.text import counted
 
 MOST_DROPPED: Final = 0.5  # share of the documents that can be extended
@@ -38,7 +38,6 @@ LONGER: Final = "raise compose.target_tokens, or split the documents into shorte
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # more than any language needs; a corpus with more bytes is large enough
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
 _SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # documents to tokenize, and characters of each
-_TRAINED_ENTRIES: Final = 4096  # stand-in for a tokenizer to be trained, which will give fewer tokens
 _MARGIN: Final = 1.25  # by which the estimate of a sample must exceed one sequence to be trusted
 _EXACT_MARGIN: Final = 1.01  # for caps and weights, which may select slightly longer or shorter documents
 _TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
@@ -77,7 +76,7 @@ def has_gaps(compose: Compose) -> bool:
 
 def uses_a_chunk_once(compose: Compose) -> bool:
     """Return whether a sequence uses a chunk at most once."""
-    return not (is_extended(compose) and NEGATIVES[compose.negatives].repeat_meta_chunk)
+    return not (is_extended(compose) and NEGATIVES[compose.negatives].origin == "meta-chunk")
 
 
 def too_short(compose: Compose, tokens: float) -> str:
@@ -93,24 +92,18 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
 
     With all texts, the count is exact except for caps and weights, and for a tokenizer that is yet to be trained.
     """
-    chars = [look.scale * look.distinct_chars for look in looks]
-    shares = kept_shares(looks, [look.scale * look.distinct_documents for look in looks], chars)
     every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
     heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
-    if recipe.tokenizer.train is None:
-        tokenizer = load_tokenizer(recipe.tokenizer)
-    else:
-        sample = list(itertools.chain.from_iterable(heads))
-        tokenizer = train_bpe(sample, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
+    tokenizer = load_or_stand_in(recipe.tokenizer, list(itertools.chain.from_iterable(heads)))
     separator = len(tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids)
     options = recipe.chunk.model_dump()
     total = 0.0
     texts_of = heads if of == "a sample" else [look.texts for look in looks]
-    for share, source_chars, texts in zip(shares, chars, texts_of, strict=True):
+    for share, look, texts in zip(kept_shares(looks), looks, texts_of, strict=True):
         chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
         ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
         tokens_per_char = (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
-        total += share * source_chars * tokens_per_char
+        total += share * look.scale * look.distinct_chars * tokens_per_char
     return total
 
 

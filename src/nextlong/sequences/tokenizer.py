@@ -44,6 +44,7 @@ _HUB_NAME: Final = r"(?!.*\.json$)[\w-][\w.-]*(/[\w-][\w.-]*)?"
 _MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
+_STAND_IN_ENTRIES: Final = 4096  # within a tenth of the characters per token of 32,000
 # Chunks end after a newline or a space, and no tokenizer merges the two parts of such a pair into one word.
 _NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
 _BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # a space, and its stand-ins in Metaspace and ByteLevel
@@ -123,6 +124,13 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
             f"{config.revision!r}: {first_sentence(error)}; check the name, log in with `hf auth login` if it is gated, "
             "or give a local tokenizer.json"
         ) from None
+
+
+def load_or_stand_in(config: recipe.Tokenizer, texts: Sequence[str]) -> Tokenizer:
+    """Return the tokenizer of `config.source`; for one that is yet to be trained, a smaller one trained on `texts`."""
+    if config.train is None:
+        return load_tokenizer(config)
+    return train_bpe(texts, vocab_size=min(config.train, _STAND_IN_ENTRIES))
 
 
 def check_source(config: recipe.Tokenizer) -> None:

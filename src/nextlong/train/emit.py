@@ -13,7 +13,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -203,13 +203,23 @@ def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, 
     machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
     if count > _GPUS_PER_NODE:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
+    environment = _environment()
+    names = environment.list_templates(filter_func=lambda name: name.startswith(f"{trainer}/"))
+    return {Path(name).stem: environment.get_template(name).render(known) for name in names}
+
+
+@cache  # of templates, which take longer to compile than to fill in
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("nextlong.train", "emitted"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
-    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
-    templates = (Path(__file__).parent / "emitted" / trainer).glob("*.jinja")
-    return {one.stem: environment.from_string(one.read_text(encoding="utf-8")).render(known) for one in templates}
+    return environment
 
 
 def _yaml(value: object) -> str:

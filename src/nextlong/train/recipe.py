@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -292,6 +292,7 @@ def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
     return max(1, round(tokens_per_step / row_tokens)) * row_tokens
 
 
+@cache
 def preset(name: str) -> Mapping[str, tuple[Any, str]]:
     """Return each key of a preset with its value and the source of it. Raises RecipeError for an unknown name."""
     presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))

@@ -55,7 +55,7 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
     outcome = CheckOutcome("near-duplicates among negatives", "negatives")
     if run.layout != Layout.EXTENDED:
         outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
-    elif run.negatives.repeat_meta_chunk:
+    elif run.negatives.origin == "meta-chunk":
         outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
     for block in () if outcome.not_needed else run.blocks(numbers):
         of_chunk, of_document = _words_of(run, block)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
+from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.schemas import DOCUMENT, META, NEGATIVE, Layout, pack_ids
 from nextlong.verify.near_duplicates import without_cause
@@ -120,7 +121,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return [scores, candidates, nearest]
     parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
     promised = float(parts[0]["counts"]["recall"]) if parts else None  # None for an exact search
-    if not run.negatives.are_nearest:
+    if run.negatives != NEGATIVES["top"]:
         nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.setting("mine", "max_similarity") is not None or run.setting("compose", "max_uses") is not None:
         nearest.not_needed = "mine.max_similarity or compose.max_uses excludes some of the nearest"
@@ -180,7 +181,7 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
         for place in np.flatnonzero(~(np.abs(true - scores) <= _TOLERANCE)).tolist():
             where, true_score = sequence.where(spans[place]), f"the cosine is {true[place]:.4f}"
             outcome.breach(f"{where} has the score {scores[place]:.4f}, {true_score}")
-        is_nearer = (np.diff(scores) > 1e-6) & (np.diff(groups) == 0) & run.negatives.are_nearest
+        is_nearer = (np.diff(scores) > 1e-6) & (np.diff(groups) == 0) & (run.negatives == NEGATIVES["top"])
         for span in spans[:-1][is_nearer].tolist():
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():

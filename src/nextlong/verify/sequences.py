@@ -27,7 +27,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     ]
     negatives = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
-    wants_own = run.negatives.repeat_meta_chunk  # whether negatives belong to the meta-document
+    wants_own = run.negatives.origin == "meta-chunk"  # whether negatives belong to the meta-document
     for sequence in run.sequences():
         spans.breach_each(_span_problems(run, sequence), checked=len(sequence.chunk))
         for outcome, problems in per_sequence:
@@ -190,7 +190,7 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield repeated chunks; only negatives that repeat their meta-chunk are allowed."""
-    checked = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
+    checked = sequence.is_chunk & ((sequence.role != NEGATIVE) | (run.negatives.origin != "meta-chunk"))
     chunks, counts = np.unique(sequence.chunk[checked], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
         spans = np.flatnonzero(checked & (sequence.chunk == chunk)).tolist()

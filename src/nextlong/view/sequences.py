@@ -167,9 +167,8 @@ class SequenceIndex:
                 known.clear()
             for first, one in self._read(matches.blocks):
                 chunks = one.of(*spans.CHUNK_ROLES)
-                ids = np.array(
-                    [chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known], np.int64
-                )
+                new = [chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known]
+                ids = np.array(new, np.int64)
                 texts = self._run.corpus.texts(ids)
                 known.update(zip(ids.tolist(), documents.contain(texts, query.text).tolist(), strict=True))
                 for row, chunk in zip((first + chunks.sequence).tolist(), chunks.chunk_ids.tolist(), strict=True):

@@ -30,7 +30,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from nextlong.errors import NextlongError
@@ -107,7 +107,10 @@ def application(run: Run, *, token: str) -> Starlette:
                 "/sequence/{number:int}",
                 lambda view, of: pages.sequence(view, of.path_params["number"], first=_after(of), chosen=_query(of)),
             ),
-            route("/sequence/{number:int}/pairs/{place:int}", _pair),
+            route(
+                "/sequence/{number:int}/pairs/{place:int}",
+                lambda view, of: JSONResponse(view.variant.pair(of.path_params["number"], of.path_params["place"])),
+            ),
             route("/documents", _documents),
             route("/document/{doc:int}", lambda view, request: pages.document(view, request.path_params["doc"])),
             route(
@@ -141,11 +144,6 @@ def _redirect(view: View, *parts: str | int) -> Response:
 def _random(view: View, _: Request) -> Response:
     count = len(view.variant.run)
     return _redirect(view, "sequence", secrets.randbelow(count)) if count else _redirect(view, "sequences")
-
-
-def _pair(view: View, request: Request) -> Response:
-    pair = view.variant.pair(request.path_params["number"], request.path_params["place"])
-    return Response(json.dumps(pair), media_type="application/json")
 
 
 def _documents(view: View, request: Request) -> str:

@@ -12,6 +12,7 @@ import pytest
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.run import EvaluationSettings, _pairs
 from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks import longbench
@@ -120,7 +121,7 @@ def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts
 def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
     lengths = [8192, 131_072]
     named, default = (
-        EvaluationSettings([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named)
+        EvaluationSettings([TASK], lengths, tmp_path, DataFiles(None), ModelOptions("model"), names_lengths=is_named)
         for is_named in (True, False)
     )
     assert [length for _, length in _pairs(named)] == lengths

@@ -89,7 +89,7 @@ def test_the_bound_is_above_what_fits(length):
 
 @given(size=st.integers(1, 60), step=st.integers(1, 9), length=st.integers(10, 60))
 def test_a_sample_takes_steps_less_until_it_fits(size, step, length):
-    (sample,) = islice(_fitting(request(length), lambda _, used: built(used, budget=2), size=size, step=step), 1)
+    (sample,) = _fitting(request(length), [partial(built, budget=2)], size=size, step=step)
     fits = [used for used in range(size, 0, -step) if used + 6 <= length]
     assert (sample is None) == (not fits)
     if sample is not None:
@@ -97,8 +97,8 @@ def test_a_sample_takes_steps_less_until_it_fits(size, step, length):
 
 
 def test_it_ends_where_there_are_no_more_questions_and_goes_on_behind_one_that_never_fits():
-    sizes = {0: 1, 1: 99, 2: 1}
-    made = list(_fitting(request(20), lambda index, _: built(sizes[index]) if index in sizes else None, size=1, step=1))
+    builds = [lambda _, size=size: built(size) for size in (1, 99, 1)]
+    made = _fitting(request(20), builds, size=1, step=1)
     assert [sample is None for sample in made] == [False, True, False]
 
 

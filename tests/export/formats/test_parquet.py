@@ -179,8 +179,10 @@ def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
     assert [len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()] == [T + 1] * 3
 
 
-def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, tmp_path):
-    pipeline.run(recipe_for(tmp_path / "titan", "export.formats=[torchtitan]", "compose.sequences=2", "workers=1"))
+def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, started, tmp_path):
+    pipeline.run(
+        recipe_for(started(tmp_path / "titan"), "export.formats=[torchtitan]", "compose.sequences=2", "workers=1")
+    )
     for formats in (["torchtitan"], ["parquet"]):
         with pytest.raises(
             NextlongError, match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens"

@@ -67,10 +67,10 @@ def value_at(plain, path):
 
 
 @pytest.fixture(scope="module")
-def other_run(recipe_for, tmp_path_factory):
+def other_run(recipe_for, started, tmp_path_factory):
     """A run of whole documents, another layout."""
     run_dir = tmp_path_factory.mktemp("report") / "run"
-    pipeline.run(recipe_for(run_dir, "compose.method=knn"))
+    pipeline.run(recipe_for(started(run_dir), "compose.method=knn"))
     return run_dir
 
 

@@ -28,10 +28,10 @@ def amounts(recipe_for, tmp_path):
     return made
 
 
-def test_a_corpus_so_many_times_as_large_has_as_many_evaluation_files():
+def test_a_corpus_so_many_times_as_large_has_vectors_of_as_many_dimensions():
     larger = CORPUS.times(10)
     assert (larger.documents, larger.kept_chars, larger.meta_chunks) == (12_000, 1e7, 30_000)
-    assert larger.evaluation_bytes == CORPUS.evaluation_bytes
+    assert larger.dimensions == CORPUS.dimensions
 
 
 def test_chunks_are_searched_for_chunks_and_documents_for_documents(amounts, recipe_for, tmp_path):

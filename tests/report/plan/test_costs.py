@@ -2,7 +2,7 @@
 
 import pytest
 
-from nextlong.engine.step import Amounts, Estimate, Step, per_shard
+from nextlong.engine.step import Amounts, Estimate, Step
 from nextlong.report.plan.costs import Cost, Machines, Rate, Trial, costs, schedule, total
 
 WHOLE = Amounts(chunks=10_000, shards=8)
@@ -51,14 +51,21 @@ def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
 
 
 def test_one_task_keeps_one_worker_busy_and_shards_share():
-    whole, shared = told(step("a")), told(step("a", tasks=per_shard))
-    assert tuple(one.by_itself(Machines(4)).seconds for one in (whole, shared)) == (
-        pytest.approx(10.0),
-        pytest.approx(2.5),
-    )
-    assert shared.by_itself(Machines(64)).seconds == pytest.approx(10 / 8)
+    whole, shared = told(step("a")), told(step("a", tasks="shards"))
+
+    def alone(cost, workers):
+        return total([step("a")], {"a": cost}, Machines(workers, head_s=0.0)).seconds
+
+    assert [alone(one, 4) for one in (whole, shared)] == [pytest.approx(10.0), pytest.approx(2.5)]
+    assert alone(shared, 64) == pytest.approx(10 / 8)
     odd = Cost(seconds=3.0, disk_bytes=0.0, start_s=1.0, tasks=3)  # two tasks, then one
-    assert odd.by_itself(Machines(2)).seconds == pytest.approx(1.0 + 2.0)
+    assert alone(odd, 2) == pytest.approx(1.0 + 2.0)
+
+
+def test_a_step_whose_time_is_unknown_needs_its_memory():
+    cost = Cost(seconds=None, disk_bytes=0.0, memory_bytes=5.0, tasks=3, unknown="why")
+    alone = total([step("a")], {"a": cost}, Machines(2, head_s=0.0, process_bytes=1.0))
+    assert (alone.seconds, alone.unknown, alone.memory_bytes) == (None, "why", 11.0)
 
 
 def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
@@ -69,7 +76,7 @@ def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
 
 
 def test_totals_add_disk_and_what_runs_at_once():
-    first = step("a", memory=lambda _: 1e9, tasks=per_shard)
+    first = step("a", memory=lambda _: 1e9, tasks="shards")
     second = step("b", first, memory=lambda _: 3e9)
     machines = Machines(2, head_s=0.0, process_bytes=4e8)
     both = costs([first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines)

@@ -9,18 +9,19 @@ import pytest
 from nextlong.engine.step import Amounts
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
-from nextlong.report.plan.costs import Cost, Machines, _Shape
+from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.page import Scenario, assumed
-from nextlong.report.plan.trial import _Tokenizing
+from nextlong.report.plan.trial import tokenizer_rates
 from nextlong.retrieval.encoders import sentence_transformers
-from nextlong.retrieval.encoders.base import Speed
+from nextlong.retrieval.encoders.base import Shape, Speed
 from nextlong.retrieval.indexes import costs
 from planned import recipe_in, written
 
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
-    tokenizing=_Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
+    chars_per_token=4.0,
+    tokenizing=tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6),
     encoding=Speed(0.02, "why"),
     product_s=1e-10,
     sample=SimpleNamespace(size=AMOUNTS),
@@ -78,7 +79,7 @@ def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
 def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
     recipe = recipe_in(tmp_path, JINA)
     (embed,) = (line for line in lines(recipe, Scenario(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
-    operations = _Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
+    operations = Shape(24, 1024, 4096).operations(100.0)  # 450 characters a chunk, 4.5 a token
     assert embed.startswith(
         "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 for "
     )
@@ -103,13 +104,13 @@ def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
         0.5 + 1e5 * 3.9e-6
     )  # not loaded: each character takes 4e-6 in all
     assert rates["tokenizer"].start_s(2e6) == 0.5
-    slow = MEASURED.tokenizing._replace(worth_chars=math.inf)  # fastokens does not know the tokenizer
-    assert (slow.char_s, slow.start_s(2e6)) == (4e-6, 0.5)
+    slow = tokenizer_rates(0.5, 4e-6, math.inf)["tokens"]  # fastokens does not know the tokenizer
+    assert (slow.seconds, slow.start_s(2e6)) == (4e-6, 0.5)
 
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(recipe, tmp_path, monkeypatch):
     rate = rates_of(recipe_in(tmp_path, JINA), Scenario(gpus=1, gpu_tflops=100), monkeypatch)["encoder"]
-    assert rate.on_gpu == pytest.approx(_Shape(24, 1024, 4096).operations(450.0) / 1e14)
+    assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(100.0) / 1e14)
 
 
 def test_other_machines_and_a_larger_corpus(recipe):
@@ -130,7 +131,7 @@ def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told
     row = next(line for line in told.splitlines() if line.startswith("embed "))
     tokens = float(re.search(r"100,000,000 chunks × ([\d,]+) tokens", told)[1])
-    hours = 1e8 * _Shape(24, 1024, 4096).operations(4.5 * tokens) / 1e12 / 3600
+    hours = 1e8 * Shape(24, 1024, 4096).operations(tokens) / 1e12 / 3600
     here, there, gpu_hours = re.search(r"embed +(.*?) {2,}([\d.,]+) (?:h|days) +([\d.,]+)  ", row).groups()
     assert here == "needs its package"
     assert float(gpu_hours.replace(",", "")) == pytest.approx(hours, rel=0.05)

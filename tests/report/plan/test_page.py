@@ -217,8 +217,8 @@ def test_a_cap_is_told(recipe, tmp_path):
     assert summary.startswith("80 documents, 0.0 MB of text, of which 10 are kept, ")
 
 
-def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
-    asked = recipe_for(tmp_path / "run", "ingest.sources.0.max_documents=200")
+def test_what_a_plan_says_of_sizes_is_what_the_run_writes(few_recipe, tmp_path):
+    asked = few_recipe(tmp_path / "run", "ingest.sources.0.max_documents=200")
     plan = page.plan(asked)
     ((_, costs),) = plan.on
     done = pipeline.run(asked)

@@ -1,21 +1,26 @@
 """The trial: which texts are tried, what of a recipe is changed for them, and what is added up."""
 
+import numpy as np
 import pytest
 
 from nextlong.engine.executor import Resources
+from nextlong.engine.step import Amounts
 from nextlong.report.plan import trial
-from nextlong.report.plan.trial import Timed
+from nextlong.report.plan.trial import CorpusSample, Timed
 from planned import TEXTS, recipe_in
 
 
 def test_texts_are_taken_from_everywhere_and_two_at_least():
-    texts = [f"{number:03}-" + "x" * 96 for number in range(100)]
-    few = trial._spread(texts, 1000)
-    assert sum(map(len, few)) == 1000
-    assert [text[:3] for text in few] == [f"{number:03}" for number in range(0, 100, 10)]
-    assert trial._spread(texts, 10**9) == texts
-    assert trial._spread(texts, 1) == texts[:2]
-    assert len({*trial._spread(texts[:7], 350)}) == 3
+    texts = [f"{number:03}-" + "x" * 96 for number in range(1000)]
+    stands_for = np.repeat([3.0, 1.0], 500)  # of the second half, a third is as likely
+    sizes = np.full(1000, 100), np.ones(1000, np.int64)
+    seen = CorpusSample(Amounts(), True, texts, stands_for, *sizes, {})
+    few, whole = seen.drawn(10_000), seen.drawn(10**9)
+    assert len({*few}) == 100
+    assert 10 < sum(text >= "5" for text in few) < 40
+    assert {*texts[:500]} < {*whole}
+    assert 500 + 130 < len({*whole}) == len(whole) < 500 + 200
+    assert len(seen.drawn(1)) == 2
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ def test_seconds_are_added_up_by_step():
     assert all(seconds >= 0 for seconds in executor.seconds.values())
 
 
-def test_a_trial_is_counted_as_its_steps_counted_it(tmp_path):
+def test_a_trial_is_counted_as_the_corpus_is(tmp_path):
     recipe = recipe_in(tmp_path, "compose.method=standard")
     less, more = (trial.try_route(recipe, TEXTS[:count], chars_per_token=3.0) for count in (20, 80))
     assert (more.amounts.documents, more.amounts.text_bytes) == (80, sum(map(len, TEXTS)))

@@ -266,22 +266,18 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
 
-_needle = partial(Task, metric="found", score=_found, files=(HAYSTACK,))
-_latent = partial(Task, metric="contains", score=_contains)
-_world = partial(Task, suite="babilong", category="BABILong", metric="accuracy", samples=100, files=(HAYSTACK,))
+_in_haystack = partial(Task, files=(HAYSTACK,))
+_needle = partial(_in_haystack, metric="found", score=_found)
+_latent = partial(_in_haystack, metric="contains", score=_contains)
+_world = partial(_in_haystack, suite="babilong", category="BABILong", metric="accuracy", samples=100, version=2)
 _books, _own = partial(_latent_samples, books=_BOOKS), partial(_latent_samples, books=())
 TASKS: Final = (
     _needle("needle", "needle", "Needle", samples=11, make=samples),
     _needle("needle_35", "needle-35", "Needle, 35 depths", samples=35, make=partial(samples, depths=35)),
     _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_books, files=(_NEEDLES, *_BOOKS)),
-    _latent("nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own, files=(HAYSTACK,)),
+    _latent("nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own),
     *(
-        _world(
-            f"babilong_{name}",
-            make=partial(_world_samples, name=name),
-            score=partial(_name_label, labels=labels),
-            version=2,
-        )
+        _world(f"babilong_{name}", make=partial(_world_samples, name=name), score=partial(_name_label, labels=labels))
         for name, (_, labels) in _WORLDS.items()
     ),
 )

@@ -21,14 +21,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, record
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-
-if TYPE_CHECKING:
-    from nextlong.runs.run import Sequence as RunSequence
+from nextlong.runs.run import Run
+from nextlong.runs.run import Sequence as RunSequence
 
 _BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
 _NEEDLES: Final = (2, 4, 8)
@@ -77,10 +76,8 @@ def _passages(sequence: RunSequence) -> Iterator[_Passage]:
 
 def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
     """Yield a conversation for each sequence of a run with that many meta-chunks, in random order."""
-    from nextlong.runs import run as opened
-
     assert request.run is not None, "checked before a model is loaded"
-    run = opened.Run(request.run)
+    run = Run(request.run)
     draw = random.Random(f"{request.seed} {needles}")
     # Sequences in random order: each conversation takes its filler from the sequences after it, then from those before it.
     numbers = list(range(len(run)))
@@ -150,11 +147,8 @@ _GRAPH_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=s
 
 def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield questions over graphs that are as large as the length allows."""
-    draw, size, fixed = (
-        random.Random(f"{request.seed} {kind}"),
-        4 * _FEWEST_NODES,
-        request.tokenizer.count(_GRAPH_PROMPT),
-    )
+    draw, size = random.Random(f"{request.seed} {kind}"), 4 * _FEWEST_NODES
+    fixed = request.tokenizer.count(_GRAPH_PROMPT)
     # Tokens of a node with its edges, measured on a graph of 64.
     per_node = (request.tokenizer.count(_graph_question(kind, size, draw).prompt) - fixed) / size
     room = request.room - _BUDGET - fixed

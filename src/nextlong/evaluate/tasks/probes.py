@@ -31,14 +31,15 @@ from nextlong.evaluate.results import of_answers, weighted_interval
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, TaskRequest, all_tasks
 from nextlong.evaluate.tasks import haystack
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
+from nextlong.methods.base import described
+from nextlong.runs.run import Run
+from nextlong.runs.run import Sequence as RunSequence
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
     from transformers import DynamicCache
-
-    from nextlong.runs.run import Sequence as RunSequence
 
 _Ids = NDArray[np.int64]
 _SEQUENCES: Final = 20
@@ -59,10 +60,8 @@ class _ChunkLoss(NamedTuple):
 
 def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
     """Raise EvaluateError for a model with another tokenizer than the run's, RunError for a folder that is not a run."""
-    from nextlong.runs import run as opened
-
     assert run_dir is not None, "checked before a model is loaded"
-    run = opened.Run(run_dir)
+    run = Run(run_dir)
     ours, theirs = run.tokenizer.get_vocab(), model.tokenizer.backend.get_vocab()
     if ours != theirs:
         raise EvaluateError(
@@ -73,11 +72,8 @@ def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
 
 def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure the first sequences of a run, one per sample."""
-    from nextlong.methods.base import described
-    from nextlong.runs import run as opened
-
     assert request.run is not None, "checked before a model is loaded"
-    run, losses = opened.Run(request.run), list[_ChunkLoss]()
+    run, losses = Run(request.run), list[_ChunkLoss]()
     # One more than is measured, so that a single one has another beside it.
     samples = request.samples or _SEQUENCES
     read = list(islice(run.sequences(), samples + 1))

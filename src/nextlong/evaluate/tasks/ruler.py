@@ -12,12 +12,12 @@ import re
 import string
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib.resources import files
-from itertools import accumulate, count, pairwise
-from typing import Annotated, Final, NamedTuple, NotRequired, cast
+from itertools import accumulate, pairwise, repeat
+from typing import Annotated, Final, NamedTuple, NotRequired
 
 import numpy as np
 from annotated_types import Len
@@ -105,21 +105,16 @@ def _largest(
 
 
 def _fitting(
-    request: TaskRequest, build: Callable[[int, int], Sample | None], *, size: int, step: int
+    request: TaskRequest, builds: Iterable[Callable[[int], Sample]], *, size: int, step: int
 ) -> Iterator[Sample | None]:
-    """Yield one sample per index with `size` units of context or, where that is too long, `step` less at a time; else None.
-
-    Ends where `build(index, size)` returns None: there are no more questions.
-    """
-    for index in count():
+    """Yield each sample with `size` units of context or, where that is too long, `step` less at a time; else None."""
+    for build in builds:
         used, redraws = size, 0
-        while (sample := build(index, used)) is not None and not request.fits(sample):
+        while not request.fits(sample := build(used)):
             if used > step:
                 used -= step
             elif (redraws := redraws + 1) > _REDRAWS:
                 break
-        if sample is None:
-            return
         yield sample if redraws <= _REDRAWS else None
 
 
@@ -167,7 +162,7 @@ def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None
     if form.haystack == "essay":
         step, essay = 50 if is_short else 500, essay_words(request.data)  # NVIDIA's 500 words leave no room below
     build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
-    return _fitting(request, lambda _, used: build(used), size=_largest(request, build, step=step), step=step)
+    return _fitting(request, repeat(build), size=_largest(request, build, step=step), step=step)
 
 
 def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
@@ -238,21 +233,21 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     # The worked example: a short question of the same form followed by its answer, made once for all samples.
     short, worked = replace(request, length=_EXAMPLE_TOKENS), partial(build, is_example=True)
     size = _largest(short, worked, step=5)
-    shown = next(_fitting(short, lambda _, used: worked(used), size=size, step=5)) or worked(5)
+    shown = next(_fitting(short, [worked], size=size, step=5)) or worked(5)
     example = f"{shown.text} {' '.join(shown.references)}\n"
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
     left = replace(request, length=request.length - request.tokenizer.count(example))
     size = _largest(left, build, step=step, room=request.room)
 
-    def with_example(_: int, used: int) -> Sample:
+    def with_example(used: int) -> Sample:
         sample, shown = build(used), example
         for old in example.split()[-_HOPS - 1 :]:  # the same example, with other names and another value
             shown = shown.replace(old, name(len(old)))
         shown = shown.replace(_EXAMPLE_VALUE, str(numbers.randint(10000, 99999)))
         return replace(sample, prompt=f"{shown}\n{sample.prompt}")
 
-    return _fitting(request, with_example, size=size, step=step)
+    return _fitting(request, repeat(with_example), size=size, step=step)
 
 
 # Common words: a numbered list in which ten words occur ten times as often as the rest, after one worked example.
@@ -296,7 +291,7 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
             f"cwe at {request.length:,} tokens needs more than {most:,} different words, and {_ENGLISH_WORDS} is missing; "
             f"{origin(_ENGLISH_WORDS)}, or leave the length out"
         )
-    return _fitting(request, lambda _, used: build(used), size=size, step=_WORD_STEP)
+    return _fitting(request, repeat(build), size=size, step=_WORD_STEP)
 
 
 # Frequent words: made-up words with frequencies by Zipf's law; the three most frequent ones but the dots are the answer.
@@ -313,12 +308,9 @@ def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
 
     def new_vocabulary() -> list[str]:
-        made = dict[str, None]()
-        for number in count():
-            made["".join(draw.choices(string.ascii_lowercase, k=_LETTERS))] = None
-            # As many words as the script draws at first, then more until enough of them differ.
-            if number + 1 >= room // 50 <= len(made):
-                break
+        made = set[str]()
+        while len(made) < room // 50:
+            made.add("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
         vocabulary = sorted(made)
         random.Random(request.seed).shuffle(vocabulary)
         return ["...", *vocabulary[1:]]  # the most frequent is noise
@@ -348,13 +340,8 @@ _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
 
 
-class _Question(NamedTuple):
-    text: str
-    answers: tuple[str, ...]
-    gold: list[int]  # the numbers of the documents that hold the answer
-    related: Sequence[int] = ()  # others of the same article
-
-
+# A question, its answers, and the numbers of the documents that hold them and of others of the same article.
+_Question = tuple[str, tuple[str, ...], list[int], list[int]]
 _Questions = tuple[list[_Question], list[str]]  # and the documents
 
 
@@ -377,14 +364,14 @@ def _read_squad(data: DataFiles) -> _Questions:
     articles = [article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]]
     documents = sorted({paragraph["context"] for article in articles for paragraph in article})
     numbers = {text: number for number, text in enumerate(documents)}
-    questions = []
+    questions: list[_Question] = []
     for article in articles:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
             for one in (one for one in paragraph["qas"] if not one.get("is_impossible")):
                 answers = tuple(answer["text"] for answer in one["answers"])
-                questions.append(_Question(one["question"], answers, [gold], related))
+                questions.append((one["question"], answers, [gold], related))
     return questions, documents
 
 
@@ -395,7 +382,7 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     return [
-        _Question(item["question"], (item["answer"],), [numbers[text] for text in context])
+        (item["question"], (item["answer"],), [numbers[text] for text in context], [])
         for item, context in zip(items, contexts, strict=True)
     ], documents
 
@@ -407,10 +394,8 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
         raise EvaluateError(f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}")
     draw = random.Random(request.seed)
 
-    def build(index: int, size: int) -> Sample | None:
-        if index == len(questions):
-            return None
-        text, answers, gold, related = questions[index]
+    def build(question: _Question, size: int) -> Sample:
+        text, answers, gold, related = question
         missing, known = size - len(gold), [*gold, *related]
         # After the documents that hold the answer come those of the same article, then any others, as NVIDIA's script does.
         if size >= len(documents):
@@ -424,8 +409,8 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
         context = "\n\n".join(f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1))
         return Sample(prompt_of("ruler_qa").format(context=context, query=text), answers, 32, " Answer:")
 
-    first = cast(Callable[[int], Sample], partial(build, 0))  # there is a first question
-    return _fitting(request, build, size=_largest(request, first, step=_QA_STEP), step=_QA_STEP)
+    builds = [partial(build, question) for question in questions]
+    return _fitting(request, builds, size=_largest(request, builds[0], step=_QA_STEP), step=_QA_STEP)
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:

@@ -89,10 +89,8 @@ def _hardness(of: Numbers) -> list[_Topic]:
     what, part, owner = ("negatives", "chunk", "meta-document") if of.is_extended else ("documents", "part", "document")
     of_scores = ((stats["scores"], "negatives" if is_extended([stats]) else "documents") for stats in of)
     compared = "; ".join(dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores))
-    pairs, twice = (
-        of.spread("random_similarity", "{:.4f}", of="random pairs: "),
-        {"1.0000": "1.0000 (the same text twice)"},
-    )
+    pairs = of.spread("random_similarity", "{:.4f}", of="random pairs: ")
+    twice = {"1.0000": "1.0000 (the same text twice)"}
     random = [row._replace(cells=tuple(c._replace(text=twice.get(c.text, c.text)) for c in row.cells)) for row in pairs]
     with_count = "{:.4f} (n = {count:,})"
     ranks = [
@@ -184,7 +182,7 @@ def _removal(of: Numbers) -> list[_Topic]:
     sources = dict.fromkeys(source for stats in of for source in stats["keywords"] or {})
     # A control repeats each meta-chunk by design.
     negatives = [stats["negatives"] for stats in of]
-    is_repeating = all(name is not None and NEGATIVES[name].repeat_meta_chunk for name in negatives)
+    is_repeating = all(name is not None and NEGATIVES[name].origin == "meta-chunk" for name in negatives)
     expected, of_documents = "by design" if is_repeating else "must be 0", "{:,} of {documents:,}"
     filtered = [
         of.row("near-duplicate negatives", "near_duplicates"),

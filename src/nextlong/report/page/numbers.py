@@ -115,11 +115,10 @@ class Numbers:
             places_of[form.format(spoken)] = places
         counts = [self.row(name, *path, places, part, form="{}").cells for name, places in places_of.items()]
         totals = [sum(one.value or 0 for one in of_run) for of_run in zip(*counts, strict=True)]
-        shown = (
-            self.row(name, *path, places, part, form="{:,} ({share:.1%})", totals=totals)
+        return [
+            self.row(name, *path, places, part, form="{:,} ({share:.1%})", totals=totals)._replace(is_bin=True)
             for name, places in places_of.items()
-        )
-        return [row._replace(is_bin=True) for row in shown]
+        ]
 
     def first(self) -> list[TableRow]:
         """Return the few numbers of the first screen of one run."""

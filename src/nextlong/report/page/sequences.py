@@ -146,10 +146,8 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True):
         span = of_sequence[chunk]
         cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
-        is_own = span.doc_id == lead
-        (own if is_own else others).append(
-            Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", 6 if is_own else 4)
-        )
+        drawn, radius = (own, 6) if span.doc_id == lead else (others, 4)
+        drawn.append(Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", radius))
     labels = {"x_label": "first principal component", "y_label": "second principal component"}
     return {
         "chart": charts.scatter(series, height=250, **labels),

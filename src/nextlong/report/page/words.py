@@ -46,11 +46,7 @@ _USED_WITH: Final = {  # the fields of the statistics one of which a run must ha
 _WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
-_LIMITS: Final = {
-    **vars(THRESHOLDS),
-    "near_identical_cosine": NEAR_IDENTICAL_COSINE,
-    "most_dropped": MOST_DROPPED,
-}
+_LIMITS: Final = vars(THRESHOLDS) | {"near_identical_cosine": NEAR_IDENTICAL_COSINE, "most_dropped": MOST_DROPPED}
 _PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 
@@ -215,7 +211,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
     if len(set(methods)) == len(runs):
         return methods
     settings = [name.split(",") for name in short_names(list(map(str, runs)))]
-    common = set[str]()
-    if all("=" in one for each in settings for one in each):
-        common = common.union(settings[0]).intersection(*settings)
+    is_named = all("=" in one for each in settings for one in each)
+    common = set(settings[0]).intersection(*settings) if is_named else set()
     return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]

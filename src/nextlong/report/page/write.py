@@ -63,9 +63,8 @@ def place_of(runs: Sequence[Run]) -> Path:
 
 def identity(runs: Sequence[Run]) -> str:
     """Return a hash of the data that a report shows and of the version that drew it."""
-    made = [
-        [run.variant.name, {name: done.manifest["fingerprint"] for name, done in run.steps.items()}] for run in runs
-    ]
+    steps = ({name: done.manifest["fingerprint"] for name, done in run.steps.items()} for run in runs)
+    made = list(zip((run.variant.name for run in runs), steps, strict=True))
     text = json.dumps([nextlong.__version__, made, [run.sequences_per_part for run in runs]])
     return hashlib.sha256(text.encode()).hexdigest()
 

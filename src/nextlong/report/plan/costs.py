@@ -7,19 +7,16 @@ worker is as fast as one core was on the trial.
 from __future__ import annotations
 
 import heapq
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from nextlong.engine.step import TRIED, Amounts, Step
 from nextlong.methods.base import DocumentMethod, Need, method_of
-from nextlong.recipe import Encoder, Recipe
+from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks
 from nextlong.recipe.keys import AUTO
-from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.shortlist import CONTROL_SHARE
@@ -29,7 +26,6 @@ WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
 _TELLING_SECONDS = 0.03  # a step that takes less in a trial tells little: part of it is the same for any size
 HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
 RAY_HEAD_S = 0.01  # through Ray 3.6 ms
-MODEL_TOKEN_CHARS = 4.5  # characters to a token of an encoder, of English
 
 
 @dataclass(frozen=True)
@@ -90,82 +86,60 @@ class Cost:
     at_once: int | None = None
     unknown: str = "not known"
 
-    def parallel_tasks(self, machines: Machines) -> int:
-        """Return how many of its tasks run at once."""
-        most = machines.gpus if self.on_gpus else machines.workers
-        return max(1, min(self.tasks, most, self.at_once or most))
-
-    def by_itself(self, machines: Machines) -> Total:
-        """Return what it takes if nothing runs beside it: seconds of the clock, and what its tasks and the workers hold."""
-        parallel = self.parallel_tasks(machines)
-        rounds = math.ceil(self.tasks / parallel) / self.tasks
-        return Total(
-            seconds=None if self.seconds is None else self.start_s + self.seconds * rounds,
-            disk_bytes=self.disk_bytes,
-            memory_bytes=machines.process_bytes + self.memory_bytes * parallel,
-            gpu_seconds=(self.seconds or 0.0) * self.on_gpus,
-            unknown=self.unknown if self.seconds is None else "",
-        )
-
-
-class _Shape(NamedTuple):
-    """What sets a transformer's operations: layers, width, feed-forward width.
-
-    It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to.
-    """
-
-    layers: int
-    width: int
-    inner: int
-
-    @property
-    def parameters(self) -> float:
-        """Parameters that multiply: four square matrices of attention and two of the feed-forward part a layer."""
-        return float(self.layers * (4 * self.width**2 + 2 * self.width * self.inner))
-
-    def operations(self, chars: float) -> float:
-        """Return those of one text of so many characters."""
-        tokens = chars / MODEL_TOKEN_CHARS
-        return tokens * (2 * self.parameters + 4 * self.layers * self.width * tokens)
-
-
-# Of models that need not be here to be planned for (their own config.json).
-_KNOWN = {
-    "jinaai/jina-embeddings-v3": _Shape(24, 1024, 4096),
-    "sentence-transformers/all-MiniLM-L6-v2": _Shape(6, 384, 1536),
-    "BAAI/bge-m3": _Shape(24, 1024, 4096),
-    "intfloat/multilingual-e5-large": _Shape(24, 1024, 4096),
-}
-
-
-def shape_of(encoder: Encoder) -> _Shape | None:
-    """Return the shape of a transformer: of one in a folder by its config.json, else of one that is known; None: neither."""
-    if not kind_of(encoder).asks_for_gpus:
-        return None
-    try:
-        config = json.loads((Path(encoder.name).expanduser() / "config.json").read_text(encoding="utf-8"))
-        return _Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return _KNOWN.get(encoder.name)
-
 
 def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False) -> Amounts:
     """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in.
 
     The same formulas serve the corpus and the trials, so a formula that is off by a factor leaves the estimate as it is.
     """
-    method = method_of(recipe)
-    is_chunks = Need.CHUNK_NEIGHBOURS in method.needs
-    neighbours: float = candidates_of(recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars) if is_chunks else 0
-    if not is_chunks and isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
+    method, compose = method_of(recipe), recipe.compose
+    drawn, limit = draws(compose) or math.inf, sequence_limit(compose) or math.inf
+    sequence_chars = recipe.sequence_tokens * chars_per_token
+    mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))  # of a document
+    vectors, queries, neighbours, embedded = corpus.kept_documents, 0.0, 0.0, corpus.chunks
+    if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
         declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
-        mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))
         filling = 4 * document_chars(recipe.sequence_tokens, chars_per_token) / mean_chars
         neighbours = math.ceil(filling) if declared is None else declared
-    vectors = corpus.chunks if is_chunks else corpus.kept_documents
-    amounts = replace(corpus, vectors=vectors, neighbours=neighbours)
-    amounts = _with_drafts(recipe, amounts, sequence_chars=recipe.sequence_tokens * chars_per_token)
-    if is_chunks and recipe.mine.shortlist is not None:
+        queries = min(drawn if method.searches == "sampled documents" else math.inf, corpus.kept_documents)
+    if method.layout == Layout.EXTENDED:
+        most = corpus.eligible
+        meta_chunks = corpus.meta_chunks / max(1.0, corpus.eligible)  # of a document
+        drawn = min(most, drawn)
+        queries, named = drawn * meta_chunks, min(drawn, limit)
+        # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
+        sure = -math.expm1(-SURE_SHARE * sequence_chars / max(1.0, corpus.chunk_chars * meta_chunks))
+        drafts = min(drawn, named / max(1e-9, sure))
+        draft_chars = sequence_chars * compose.draft_factor
+    else:
+        is_repeating = Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options)
+        most = corpus.kept_documents if is_repeating else corpus.kept_chars / sequence_chars
+        drafts = min(most, drawn)
+        named = min(drafts, limit)
+        draft_chars = sequence_chars + mean_chars
+    is_shortlisted = False
+    if Need.CHUNK_NEIGHBOURS in method.needs:
+        vectors, neighbours = corpus.chunks, candidates_of(compose, recipe.mine, max_chars=recipe.chunk.max_chars)
+        if is_shortlisted := recipe.mine.shortlist is not None:
+            sizes = {"chunks": corpus.chunks, "chunk_chars": corpus.chunk_chars, "meta_documents": drafts}
+            wanted = queries + drafts * shortlist_chunks(compose, recipe.mine, **sizes)
+            shortlisted = different(corpus.chunks, wanted)
+            embedded = shortlisted + CONTROL_SHARE * (corpus.chunks - shortlisted)
+    draft_chunks = min(corpus.chunks, draft_chars / max(1.0, corpus.chunk_chars))
+    sequences = most if compose.sequences == "all" else min(most, compose.sequences)
+    amounts = replace(
+        corpus,
+        vectors=vectors,
+        neighbours=neighbours,
+        embedded=embedded,
+        queries=queries,
+        drafts=drafts,
+        drafted_chunks=drafts * draft_chunks,
+        referenced_chunks=different(corpus.chunks, named * draft_chunks),
+        sequences=sequences,
+        tokens=sequences * recipe.sequence_tokens,
+    )
+    if is_shortlisted:
         return amounts  # searched exactly
     index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
     share = index_costs.visited_share(amounts)
@@ -176,48 +150,6 @@ def different(among: float, drawn: float) -> float:
     """Return the expected number of distinct items after drawing `drawn` times from `among`, with replacement."""
     # Each is missed by all draws with a probability of (1 - 1 / among) ** drawn, nearly exp(-drawn / among).
     return among * -math.expm1(-drawn / max(1.0, among))
-
-
-def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> Amounts:
-    """Fill in how many queries, drafts, chunks and sequences there will be."""
-    method = method_of(recipe)
-    kept_documents = max(1.0, amounts.kept_documents)
-    if method.layout == Layout.EXTENDED:
-        most = amounts.eligible
-        meta_chunks = amounts.meta_chunks / max(1.0, amounts.eligible)  # of a document
-        drawn = min(most, draws(recipe.compose) or math.inf)
-        queries, named = drawn * meta_chunks, min(drawn, sequence_limit(recipe.compose) or math.inf)
-        # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
-        sure = -math.expm1(-SURE_SHARE * sequence_chars / max(1.0, amounts.chunk_chars * meta_chunks))
-        drafts = min(drawn, named / max(1e-9, sure))
-        draft_chars = sequence_chars * recipe.compose.draft_factor
-    else:
-        is_repeating = Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options)
-        most = amounts.kept_documents if is_repeating else amounts.kept_chars / sequence_chars
-        searches = getattr(method, "searches", "") if Need.DOCUMENT_NEIGHBOURS in method.needs else ""
-        limit = draws(recipe.compose) if searches == "sampled documents" else None
-        queries = min(limit or math.inf, amounts.kept_documents) if searches else 0
-        drafts = min(most, draws(recipe.compose) or math.inf)
-        named = min(drafts, sequence_limit(recipe.compose) or math.inf)
-        draft_chars = sequence_chars + amounts.kept_chars / kept_documents
-    draft_chunks = min(amounts.chunks, draft_chars / max(1.0, amounts.chunk_chars))
-    sequences = most if recipe.compose.sequences == "all" else min(most, recipe.compose.sequences)
-    embedded = amounts.chunks
-    if Need.CHUNK_NEIGHBOURS in method_of(recipe).needs and recipe.mine.shortlist is not None:
-        sizes = {"chunks": amounts.chunks, "chunk_chars": amounts.chunk_chars, "meta_documents": drafts}
-        wanted = queries + drafts * shortlist_chunks(recipe.compose, recipe.mine, **sizes)
-        shortlisted = different(amounts.chunks, wanted)
-        embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
-    return replace(
-        amounts,
-        embedded=embedded,
-        queries=queries,
-        drafts=drafts,
-        drafted_chunks=drafts * draft_chunks,
-        referenced_chunks=different(amounts.chunks, named * draft_chunks),
-        sequences=sequences,
-        tokens=sequences * recipe.sequence_tokens,
-    )
 
 
 def costs(
@@ -262,9 +194,13 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     """Return what the steps in `cost_of` take together, of which those run side by side that need not wait for each other."""
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
-    memory = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
+    memory = {}  # of the tasks of a step that run at once
+    for name, cost in cost_of.items():
+        most = machines.gpus if cost.on_gpus else machines.workers
+        memory[name] = cost.memory_bytes * max(1, min(cost.tasks, most, cost.at_once or most))
     together = [[name for name, (low, high) in when.items() if low <= begin < high] for begin, _ in when.values()]
-    peak = max((sum(map(memory.__getitem__, names)) for names in together), default=0.0)
+    # A step whose time is unknown takes none in `when`.
+    peak = max([*memory.values(), *(sum(map(memory.__getitem__, names)) for names in together)], default=0.0)
     end = machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0)
     return Total(
         seconds=None if unknown else end,

@@ -30,10 +30,11 @@ from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.recipe.keys import EXACT
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
-from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, shape_of, total
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, total
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes import costs as index_costs
@@ -86,7 +87,8 @@ class _Plan:
 
     def taken(self, step: Step) -> list[Total]:
         """Return the cost of an unfinished step, run alone, on each of the machines."""
-        return [of[step.name].by_itself(machines) for machines, of in self.on if step.name in of]
+        on = [(machines._replace(head_s=0.0, start_s=0.0), of) for machines, of in self.on if step.name in of]
+        return [total([step], {step.name: of[step.name]}, machines) for machines, of in on]
 
     @property
     def totals(self) -> list[Total]:
@@ -105,7 +107,7 @@ class _Plan:
             "too_long": self.lost[0],
             "too_little_room": self.lost[1],
             "text_bytes": amounts and amounts["text_bytes"],
-            "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
+            "chars_per_token": self.measured and self.measured.chars_per_token,
             "steps": [
                 {"step": step.name, "state": state, "costs": [taken._asdict() for taken in self.taken(step)]}
                 for step, state in zip(self.steps, self.states, strict=True)
@@ -149,7 +151,7 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
     if not is_other_corpus and corpus_sample.is_whole and (refused := _none_extended(recipe, corpus_sample)):
         raise CorpusError(refused)
     measured = measure(recipe, corpus_sample)
-    chars_per_token = measured.tokenizing.chars_per_token
+    chars_per_token = measured.chars_per_token
     places = costs_on(recipe, files, steps, measured, scenario)
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
@@ -157,7 +159,7 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
     lost = [factor * count for count in corpus_sample.dropped(recipe, chars_per_token=chars_per_token)]
     on_this_machine = None if scenario.is_elsewhere else total(steps, on[0][1], on[0][0])
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), scenario.workers or pipeline.worker_count(recipe)
-    is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
+    is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.lost_share)
     return replace(
         known,
         measured=measured,
@@ -189,22 +191,19 @@ def costs_on(
     if scenario.is_elsewhere:
         head_s = of_costs.RAY_HEAD_S if scenario.nodes > 1 else of_costs.HEAD_S
         places.append((scenario.nodes * (scenario.workers or workers), scenario.nodes * scenario.gpus, head_s))
-    tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
+    encoding, shape, on = measured.encoding, kind_of(recipe.encoder).shape(recipe.encoder), []
     for processes, gpus, head_s in places:
         own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
         machines = Machines(processes, gpus, head_s, scenario.start_s, measured.process_bytes + own_bytes)
         has_gpu = gpus > 0 and recipe.search.device != "cpu"
-        amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
-        on_gpu = encoding.chunk_s
+        amounts = amounts_of(recipe, corpus, chars_per_token=measured.chars_per_token, has_gpu=has_gpu)
+        on_gpu, tokens = encoding.chunk_s, amounts.chunk_chars / TYPICAL_CHARS_PER_TOKEN
         if scenario.gpus:
-            on_gpu = shape.operations(amounts.chunk_chars) / (scenario.gpu_tflops * 1e12) if shape else None
-        rates = {  # of work that the trial does not measure, by the names in `Estimate.rate`
-            "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
-            "queries": Rate(None),
-            "tokens": Rate(tokenizing.char_s, start_s=tokenizing.start_s),
-            "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
-            "products": Rate(measured.product_s, on_gpu=index_costs.GPU_PRODUCT_S),
-        }
+            on_gpu = shape.operations(tokens) / (scenario.gpu_tflops * 1e12) if shape else None
+        # Of work that the trial does not measure, by the names in `Estimate.rate`.
+        encoder = Rate(encoding.chunk_s, encoding.unknown, on_gpu)
+        products = Rate(measured.product_s, on_gpu=index_costs.GPU_PRODUCT_S)
+        rates = {"encoder": encoder, "queries": Rate(None), "products": products, **measured.tokenizing}
         on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
     return on
 
@@ -221,8 +220,9 @@ def assumed(
         values |= {"workers": machines.workers // scenario.nodes, "head_ms": machines.head_s * 1e3}
         lines.append("  " + _WORDS["machines"].format(**values))
     on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
-    if "embed" in on_gpus and scenario.gpus and (shape := shape_of(recipe.encoder)) is not None:
-        tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
+    if "embed" in on_gpus and scenario.gpus and (shape := kind_of(recipe.encoder).shape(recipe.encoder)) is not None:
+        tokens = amounts.chunk_chars / TYPICAL_CHARS_PER_TOKEN
+        operations = shape.operations(tokens)
         values = {"chunks": amounts.chunks, "tokens": tokens, "parameters": shape.parameters / 1e6, "shape": shape}
         values |= {"operations": amounts.chunks * operations, "tflops": scenario.gpu_tflops}
         lines.append("  " + _WORDS["embed"].format(**values, rate=scenario.gpu_tflops * 1e12 / operations))
@@ -251,7 +251,7 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
         stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} are kept"
         lost = f"{corpus.eligible:,.0f} can be extended, but about {dropped}; " if dropped else ""
         values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
-        values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(recipe), "lost": lost}
+        values |= {"chars_per_token": measured.chars_per_token, "method": described(recipe), "lost": lost}
         say(_WORDS["summary"].format(**values, workers=counted(pipeline.worker_count(recipe), "worker")))
     if page.loses:
         say(page.loses, style="yellow")
@@ -332,7 +332,7 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, needed:
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
     """Return the warnings that the run will give because of the corpus's size, if all chunks are used equally often."""
-    sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
+    sample, chars_per_token = measured.sample, measured.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     tokens = amounts.kept_chars / chars_per_token

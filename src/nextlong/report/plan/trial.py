@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -30,13 +27,13 @@ from threadpoolctl import threadpool_limits
 from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult, TokenizerResult
+from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
 from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import TRIED, Amounts, Artifact
-from nextlong.errors import CorpusError, EncoderError, NextlongError
+from nextlong.engine.step import TRIED, Amounts, Artifacts
+from nextlong.errors import CorpusError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
 from nextlong.reading.files import InputFile
@@ -45,19 +42,16 @@ from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
+from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
-from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
 from nextlong.sequences.shortfall import has_gaps
-from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, lost_share, special_id, train_bpe
+from nextlong.sequences.tokenizer import END_OF_TEXT, load_or_stand_in, lost_share, special_id, train_bpe
 from nextlong.text import Json, counted
 
-_COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 _CHARS = 600_000  # of a trial
 _MEASURED_CHUNKS = 64  # that the tokenizer is timed on
-_MEASURED_ENTRIES = 4096  # of a tokenizer yet to be trained: within a tenth of the characters per token of 32,000
 _TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer of a trial
 _ROOM = 3  # times the characters of a draft that a trial must hold
 _SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
@@ -72,7 +66,7 @@ class CorpusSample:
     corpus it stands for, its characters, and its chunks. `size` is exact if `is_whole`.
     """
 
-    size: Amounts  # up to `evaluation_bytes`
+    size: Amounts  # up to `meta_chunks`
     is_whole: bool
     looked_at: list[str]
     stands_for: NDArray[np.float64]
@@ -80,14 +74,16 @@ class CorpusSample:
     chunks: NDArray[np.int64]
     rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
 
-    def mixed(self) -> list[str]:
-        """Return documents in random order, each source with the share that it has after caps and weights."""
-        draw = random.Random(0)
-        likely = self.stands_for / self.stands_for.max()
-        texts = [text for text, share in zip(self.looked_at, likely, strict=True) if draw.random() < share]
-        texts = texts or self.looked_at[:1]
-        draw.shuffle(texts)
-        return texts
+    def drawn(self, chars: int) -> list[str]:
+        """Return random documents of about this many characters, each source with its share after caps and weights.
+
+        They are two at least, if the sample has two.
+        """
+        random = np.random.default_rng(0)
+        likely = random.random(len(self.chars)) < self.stands_for / self.stands_for.max()
+        places = random.permutation(np.flatnonzero(likely))
+        count = int(np.searchsorted(np.cumsum(self.chars[places]), chars, side="right"))
+        return [self.looked_at[place] for place in places[: max(2, count)]]
 
     def dropped(self, recipe: Recipe, *, chars_per_token: float) -> tuple[float, float]:
         """Return how many documents are longer than a sequence, and how many others leave too little room for negatives."""
@@ -125,54 +121,21 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
             f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
             f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
         )
-    chars = [look.scale * look.distinct_chars for look in looks]
-    documents = [look.scale * look.distinct_documents for look in looks]
-    kept = kept_shares(looks, documents, chars)
-    texts = [text for look in looks for text in look.texts]
-    options = recipe.chunk.model_dump()
-    chunks = np.array([len(chunk_text(text, **options)) for text in texts])
+    kept = kept_shares(looks)
+    texts, options = [text for look in looks for text in look.texts], recipe.chunk.model_dump()
+    chars, chunks = np.array([(len(text), len(chunk_text(text, **options))) for text in texts]).T
     stands_for = np.repeat(np.multiply(kept, [look.text_scale for look in looks]), [len(look.texts) for look in looks])
     is_eligible = chunks >= recipe.compose.min_meta_chunks
     size = Amounts(
         text_bytes=sum(look.text_bytes for look in looks),
         documents=sum(look.scale * look.documents for look in looks),
-        kept_documents=float(np.dot(kept, documents)),
-        kept_chars=float(np.dot(kept, chars)),
+        kept_documents=float(np.dot(kept, [look.scale * look.distinct_documents for look in looks])),
+        kept_chars=float(stands_for @ chars),
         chunks=float(stands_for @ chunks),
         eligible=float(stands_for[is_eligible].sum()),
         meta_chunks=float((stands_for * chunks)[is_eligible].sum()),
-        evaluation_bytes=sum(map(_evaluation_bytes, recipe.decontaminate.files)),
     )
-    is_whole = all(look.is_whole for look in looks)
-    return CorpusSample(size, is_whole, texts, stands_for, np.array(list(map(len, texts))), chunks, rejects)
-
-
-def _evaluation_bytes(file: str) -> float:
-    """Return how much there is to read in an evaluation file; one that is missing is the run's to refuse."""
-    system, path = fsspec.core.url_to_fs(file)
-    if not system.exists(path):
-        return 0.0
-    return (system.size(path) or 0) / (_COMPRESSED_SHARE if file.endswith((".gz", ".zst")) else 1)
-
-
-class _Tokenizing(NamedTuple):
-    """What the recipe's tokenizer takes. A worker with at least `worth_chars` loads fastokens, any other uses the reference."""
-
-    chars_per_token: float
-    lost_share: float  # of the characters, by the tokenizer
-    read_s: float  # to read its file
-    slow_s: float  # a character, by the reference
-    worth_chars: float  # math.inf: never
-
-    @property
-    def char_s(self) -> float:
-        """Seconds a character of a large corpus."""
-        return self.slow_s if math.isinf(self.worth_chars) else self.slow_s / SPEED_UP
-
-    def start_s(self, chars: float) -> float:
-        """Return the seconds beyond `char_s` of a worker that tokenizes this many characters."""
-        # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
-        return self.read_s + min(chars, self.worth_chars) * (self.slow_s - self.char_s)
+    return CorpusSample(size, all(look.is_whole for look in looks), texts, stands_for, chars, chunks, rejects)
 
 
 @dataclass(frozen=True)
@@ -181,7 +144,9 @@ class Measured:
 
     sample: CorpusSample
     trial: Trial
-    tokenizing: _Tokenizing
+    chars_per_token: float
+    lost_share: float  # of the characters, by the tokenizer
+    tokenizing: Mapping[str, Rate]
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search, with its share of keeping the best
@@ -194,14 +159,9 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
     chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
     chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
-    tokenizing = _measure_tokenizer(recipe, chunks)
-    try:
-        encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
-    except EncoderError:  # a model whose shape is known may be missing here
-        if (shape := shape_of(recipe.encoder)) is None:
-            raise
-        encoding = Speed(None, "no model here", shape.width)
-    trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
+    chars_per_token, lost, tokenizing = _measure_tokenizer(recipe, chunks)
+    encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
     process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
@@ -213,15 +173,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         queries @ stored.astype(np.float32).T
         searched_s = time.process_time() - began
     product_s = _SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
-    return Measured(sample, trial, tokenizing, encoding, dimensions, product_s, process_bytes)
-
-
-def _spread(texts: Sequence[str], chars: int) -> list[str]:
-    """Return texts of about so many characters, spread over all of them; at least two."""
-    every = max(1, sum(map(len, texts)) // max(1, chars))
-    ordered = [text for first in range(every) for text in texts[first::every]]
-    ends = np.cumsum([len(text) for text in ordered])
-    return ordered[: max(2, int(np.searchsorted(ends, chars, side="right")))]
+    return Measured(sample, trial, chars_per_token, lost, tokenizing, encoding, dimensions, product_s, process_bytes)
 
 
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
@@ -232,45 +184,26 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        steps, executor = pipeline.route(tried, input_files(tried.ingest)), Timed()
+        files, executor = input_files(tried.ingest), Timed()
+        steps = pipeline.route(tried, files)
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
         done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
+        fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
+        dimensions = max((part["counts"].get("dimensions", 0) for part in fitted), default=0)
+        if "tokenizer" in done:
+            chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+        size = replace(sample(tried, files).size, dimensions=dimensions)
         return Trial(
-            amounts=_amounts_of(tried, done, chars_per_token=chars_per_token),
-            seconds={name: executor.seconds.get(name, 0.0) for name in done},
+            amounts=amounts_of(tried, size, chars_per_token=chars_per_token),
+            seconds={name: executor.seconds[name] for name in done},
             bytes={name: step.manifest["bytes"] for name, step in done.items()},
             documents_share=_documents_share(done),
         )
 
 
-def _amounts_of(tried: Recipe, done: Mapping[str, Artifact], *, chars_per_token: float) -> Amounts:
-    """Return how much there was to do in a trial, by the same formulas as for the corpus."""
-    if "chunk" not in done:
-        return Amounts()
-    chunked = chunks_of(done).result(ChunkResult)
-    eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
-    if "meta_documents" in done:
-        drawn = done["meta_documents"].result(DrawResult)
-        eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
-    fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
-    corpus = Amounts(
-        text_bytes=chunked.chars,
-        documents=chunked.documents,
-        kept_documents=chunked.documents,
-        kept_chars=chunked.chars,
-        chunks=chunked.chunks,
-        eligible=eligible,
-        meta_chunks=meta_chunks,
-        dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
-    )
-    if "tokenizer" in done:
-        chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-    return amounts_of(tried, corpus, chars_per_token=chars_per_token)
-
-
-def _documents_share(done: Mapping[str, Artifact]) -> float:
+def _documents_share(done: Artifacts) -> float:
     """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
     if "compose" not in done or not (parts := done["compose"].files(".sequences.arrow")):
         return 1.0
@@ -322,7 +255,7 @@ class Timed(SerialExecutor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds: dict[str, float] = {}
+        self.seconds = defaultdict[str, float](float)
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Note what to do next, timed as a task of its step."""
@@ -330,23 +263,30 @@ class Timed(SerialExecutor):
 
         def timed() -> object:
             began = time.process_time()
-            try:
-                return call(*arguments)
-            finally:
-                self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - began
+            result = call(*arguments)
+            self.seconds[step] += time.process_time() - began
+            return result
 
         super().submit(key, timed, resources=resources, label=label)
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
-    """Measure the recipe's tokenizer; one that is yet to be trained is trained on these chunks."""
+def tokenizer_rates(read_s: float, slow_s: float, worth_chars: float) -> dict[str, Rate]:
+    """Return the rates of tokenizing, and of measuring the tokenizer, by the names in `Estimate.rate`.
+
+    Reading its file takes `read_s`, a character `slow_s` by the reference. A worker with at least `worth_chars` (math.inf: none)
+    loads fastokens, any other uses the reference.
+    """
+    char_s = slow_s if math.isinf(worth_chars) else slow_s / SPEED_UP
+    # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
+    tokens = Rate(char_s, start_s=lambda chars: read_s + min(chars, worth_chars) * (slow_s - char_s))
+    return {"tokens": tokens, "tokenizer": Rate(slow_s, start_s=lambda _: read_s)}
+
+
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float, dict[str, Rate]]:
+    """Return E, the share of lost characters and the rates of the tokenizer; one to be trained is trained on these chunks."""
     began = time.process_time()
-    if recipe.tokenizer.train is None:
-        tokenizer = load_tokenizer(recipe.tokenizer)
-        read_s = time.process_time() - began
-    else:
-        tokenizer = train_bpe(chunks, vocab_size=min(recipe.tokenizer.train, _MEASURED_ENTRIES))
-        read_s = 0.0
+    tokenizer = load_or_stand_in(recipe.tokenizer, chunks)
+    read_s = time.process_time() - began if recipe.tokenizer.train is None else 0.0
     for key in ("bos", "eos"):
         if (name := getattr(recipe.tokenizer, key)) is not None:
             special_id(tokenizer, name, key=f"tokenizer.{key}")
@@ -356,4 +296,5 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
-    return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
+    rates = tokenizer_rates(read_s, slow_s, worth_chars)
+    return chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates

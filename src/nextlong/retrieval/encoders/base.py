@@ -62,6 +62,26 @@ class Speed(NamedTuple):
     dimensions: int | None = None
 
 
+class Shape(NamedTuple):
+    """What sets a transformer's operations: layers, width, feed-forward width.
+
+    It takes 2 operations per parameter and token, and 4 per token, layer and dimension for each token that it attends to.
+    """
+
+    layers: int
+    width: int
+    inner: int
+
+    @property
+    def parameters(self) -> float:
+        """Parameters that multiply: four square matrices of attention and two of the feed-forward part per layer."""
+        return float(self.layers * (4 * self.width**2 + 2 * self.width * self.inner))
+
+    def operations(self, tokens: float) -> float:
+        """Return the operations that encode one text of this many tokens."""
+        return tokens * (2 * self.parameters + 4 * self.layers * self.width * tokens)
+
+
 class EncoderKind(ABC):
     """A kind of encoder; `config` is always the section `encoder` of the recipe."""
 
@@ -116,6 +136,10 @@ class EncoderKind(ABC):
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Return how fast such chunks are encoded on this machine, for plans; unknown by default."""
         return Speed()
+
+    def shape(self, config: recipe.Encoder) -> Shape | None:
+        """Return the shape of a transformer, for plans; None if it is unknown or the encoder is none."""
+        return None
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return the estimated time, disk and memory of the preparation; nothing by default."""

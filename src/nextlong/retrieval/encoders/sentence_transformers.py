@@ -13,6 +13,7 @@ another choice changes the last digits of the vectors.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, unit_rows
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Shape, Speed, unit_rows
 from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
@@ -45,6 +46,13 @@ _GPU_CALL_CHUNKS: Final = 4096
 _MEASURED_CHUNKS: Final = 32
 _USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's; an assumption for plans
 _WHERE = "encoder.model=sentence-transformers:"
+# Of models that need not be here to be planned for (their own config.json).
+_SHAPES: Final = {
+    "jinaai/jina-embeddings-v3": Shape(24, 1024, 4096),
+    "sentence-transformers/all-MiniLM-L6-v2": Shape(6, 384, 1536),
+    "BAAI/bge-m3": Shape(24, 1024, 4096),
+    "intfloat/multilingual-e5-large": Shape(24, 1024, 4096),
+}
 
 
 class SentenceTransformersOptions(Section):
@@ -281,8 +289,21 @@ class _SentenceTransformersKind(EncoderKind):
         if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         sample = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
-        tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), sample)
+        try:
+            tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), sample)
+        except EncoderError:
+            if (shape := self.shape(config)) is None:
+                raise
+            return Speed(None, "no model here", shape.width)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
+
+    def shape(self, config: recipe.Encoder) -> Shape | None:
+        """Return the shape of a model in a folder by its config.json, else of one that is known."""
+        try:
+            content = json.loads((Path(config.name).expanduser() / "config.json").read_text(encoding="utf-8"))
+            return Shape(*(int(content[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
+        except (OSError, ValueError, KeyError, TypeError):
+            return _SHAPES.get(config.name)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         return Estimate(work=1, seconds=20.0, rate="")

@@ -24,7 +24,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, ranges, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
@@ -316,7 +316,7 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """Return the step from DOCUMENTS and CHUNKS to the SHINGLES of every chunk."""
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
-    estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
+    estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks="shards")
     return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 

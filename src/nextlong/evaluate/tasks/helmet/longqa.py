@@ -15,13 +15,15 @@ from typing import Annotated, Any, Final, NotRequired
 
 import tokenizers
 from annotated_types import Len
+from pydantic import BeforeValidator
 
 import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, record, several
+from nextlong.evaluate.data import NAME, TEXTS, DataFiles, Shape, optional, record, several
 from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
+from nextlong.recipe.keys import as_list
 from nextlong.text import Json
 
 LLAMA2: Final = "helmet/llama2/tokenizer.json"
@@ -33,7 +35,8 @@ _CHOICE: Final = "infinitebench/longbook_choice_eng.jsonl"
 _NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
 _TEXT_FIELD: Final = record(text=str)
 _NARRATIVE_SHAPE: Final = record(document=_TEXT_FIELD, question=_TEXT_FIELD, answers=several(_TEXT_FIELD))
-_BOOK_FIELDS: Final[Json] = {"id": NotRequired[Any], "context": str, "input": str, "answer": str | TEXTS}
+_ANSWERS: Final[Shape] = Annotated[TEXTS, BeforeValidator(as_list)]  # of the string that is the only one, too
+_BOOK_FIELDS: Final[Json] = {"id": NotRequired[Any], "context": str, "input": str, "answer": _ANSWERS}
 _BOOK: Final = record(**_BOOK_FIELDS, options=NotRequired[Any])
 _CASES, _CASES_TRAIN = "multi_lexsum/validation.jsonl", "multi_lexsum/train.jsonl"
 _CASE_POINTS: Final = "helmet/multi_lexsum/multi_lexsum_val.jsonl"
@@ -43,13 +46,8 @@ _LAWSUIT: Final = record(**{"id": NAME, "sources": TEXTS, "summary/short": str |
 _KEY_POINTS: Final = record(**{"id": NAME, "keypoints": NotRequired[TEXTS], "summary/short_keypoints": optional(TEXTS)})
 
 
-def _answers(row: Json) -> list[str]:
-    return [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
-
-
 def _has_its_answer(choice: Json) -> Json:
-    answer = _answers(choice)[0]
-    if answer not in choice["options"]:
+    if (answer := choice["answer"][0]) not in choice["options"]:
         raise ValueError(f"its answer {answer!r:.60} is not one of its four options")
     return choice
 
@@ -93,7 +91,7 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
     rows = []
     for row in data.json_lines(file, _CHOICE_SHAPE if file == _CHOICE else _BOOK):
-        answers = _answers(row)
+        answers = row["answer"]
         item = {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
         if file == _CHOICE:
             # HELMET accepts the letter, or the letter with its option.
