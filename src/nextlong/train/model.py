@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -350,6 +350,13 @@ _BOUNDS: Final = (0, 24, 64)
 _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative, of the loss
 
 
+class Leak(NamedTuple):
+    """The outputs that changed with a document: its own, which should change, and those of other documents, which must not."""
+
+    moved_inside: int
+    moved_outside: int
+
+
 # The check finds faults that would stay silent, on a small packed batch before the first step. No document may change the outputs
 # of another (convolutions and state-space layers read across borders): the first and last token of a document are changed, and
 # every output of the other documents must stay the same, bit for bit. And the loss must be the one of the model's own forward pass
@@ -366,7 +373,7 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
     try:
         if is_packed:
             with autocast(recipe, device):
-                _, moved = measure_leak(bare, ids, bounds, document=0)
+                moved = measure_leak(bare, ids, bounds, document=0).moved_outside
             if moved:
                 problem = f"see each other: changing one moved {moved} outputs of the next"
                 cure = "leave out data.pack, set training.micro_batch_rows=1 and attention=sequence or row"
@@ -398,13 +405,8 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
     return f"check: {leaks}relative difference to the loss of the model's own forward pass {difference:.0e}"
 
 
-def measure_leak(
-    model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int
-) -> tuple[int, int]:
-    """Change the first and last token of a document (from 0) between `bounds` of a row (1, T); count the outputs that move.
-
-    Returns the moved outputs of the document, which should move, and those of other documents, which must not.
-    """
+def measure_leak(model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:
+    """Change the first and last token of a document (from 0) between `bounds` of a row (1, T); count the outputs that move."""
     first, last = bounds[document], bounds[document + 1]
     changed, was_training, states = input_ids.clone(), model.training, []
     ends = [first, last - 1]  # attention remembers the first from afar, a convolution reads the last
@@ -418,4 +420,4 @@ def measure_leak(
     model.train(was_training)
     moved = (states[0] != states[1]).any(dim=-1)[0]  # (T,)
     inside = int(moved[first:last].sum())
-    return inside, int(moved.sum()) - inside
+    return Leak(inside, int(moved.sum()) - inside)
