@@ -44,10 +44,10 @@ def write_results(folder):
     results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
 
 
-def every_command(folder, shared_run, recipe_for, monkeypatch):
+def every_command(folder, few_run, few_recipe, monkeypatch):
     """Return the arguments of each command, and of some of its forms, by name; `folder` is theirs to write in."""
-    run = Path(shutil.copytree(shared_run, folder / "run"))
-    (folder / "r.yaml").write_text(recipe_for(run).dump())
+    run = Path(shutil.copytree(few_run, folder / "run"))
+    (folder / "r.yaml").write_text(few_recipe(run).dump())
     write_long_documents(folder / "own.jsonl")
     write_results(folder / "results")
     monkeypatch.setattr(demo, "write_demo_corpus", write_long_documents)

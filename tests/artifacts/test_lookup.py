@@ -14,7 +14,7 @@ import nextlong
 from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts, opened, read_chunks, runs_within, write_header
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.errors import RunError
 
@@ -264,3 +264,11 @@ def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store
 
 def test_a_store_travels_to_a_worker(store):
     assert pickle.loads(pickle.dumps(store)).counts(IDS).tolist() == [2, 1, 0, 3, 3]
+
+
+@given(sizes=st.lists(st.integers(0, 9), max_size=20), most=st.integers(1, 12))
+def test_runs_hold_everything_once_in_order(sizes, most):
+    runs = list(runs_within(sizes, most))
+    assert [place for first, last in runs for place in range(first, last)] == list(range(len(sizes)))
+    assert all(first < last for first, last in runs)
+    assert all(sum(sizes[first:last]) <= most or last == first + 1 for first, last in runs)

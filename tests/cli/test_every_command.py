@@ -32,10 +32,10 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory, shared_run, recipe_for):
+def asked(tmp_path_factory, few_run, few_recipe):
     """The arguments of every command."""
     with pytest.MonkeyPatch.context() as patch:
-        arguments = every_command(tmp_path_factory.mktemp("every"), shared_run, recipe_for, patch)
+        arguments = every_command(tmp_path_factory.mktemp("every"), few_run, few_recipe, patch)
         assert main.main(arguments["train"]) == 0  # whose recipe its dry run reads
         yield arguments
 

@@ -126,7 +126,7 @@ def test_ids_of_near_duplicates_that_are_left_out_are_no_two(tmp_path):
         "chunk": {"max_chars": 120},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
-        "compose": {"sequences": 2, "target_tokens": 1024},
+        "compose": {"method": "standard", "sequences": 2, "target_tokens": 1024},
     }
     pipeline.run(Recipe.from_dict(plain))
     run = nextlong.open(tmp_path / "run")
@@ -162,7 +162,7 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
         "chunk": {"max_chars": 120},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
-        "compose": {"sequences": 2, "target_tokens": 512},
+        "compose": {"method": "standard", "sequences": 2, "target_tokens": 512},
     }
     pipeline.run(Recipe.from_dict(plain))
     assert not [one for one in measure(nextlong.open(tmp_path / "run")).left_out if "duplicate" in one.reason]

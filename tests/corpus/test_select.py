@@ -273,7 +273,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
-    small_corpus, recipe_for, tmp_path, capsys, monkeypatch
+    small_corpus, few_recipe, tmp_path, capsys, monkeypatch
 ):
     rows = [json.loads(line) for path in sorted(small_corpus.iterdir()) for line in path.read_text().splitlines()]
     monkeypatch.chdir(tmp_path)
@@ -282,7 +282,7 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     named = [("small", one) for one in marked] + [("small", "gone"), ("other", marked[0])]
     marks.write_text("".join(json.dumps({"source": source, "id": one}) + "\n" for source, one in named * 2))
     run_dir = tmp_path / "run"
-    pipeline.run(recipe_for(run_dir, "ingest.exclude=marks.jsonl"))
+    pipeline.run(few_recipe(run_dir, "ingest.exclude=marks.jsonl"))
     run = nextlong.open(run_dir)
     served = {span.source_id for sequence in run.sequences() for span in sequence.spans}
     assert served.isdisjoint(marked)
@@ -317,9 +317,10 @@ def test_a_run_whose_list_named_nothing_has_nothing_to_check():
     assert outcome.result == "not needed"
 
 
-def test_every_entry_that_names_a_document_raises_no_warning(small_corpus, recipe_for, tmp_path):
+def test_every_entry_that_names_a_document_raises_no_warning(small_corpus, few_recipe, tmp_path):
     row = json.loads(next(iter(sorted(small_corpus.iterdir()))).read_text().split("\n")[0])
     (tmp_path / "marks.jsonl").write_text(json.dumps({"source": "small", "id": row["id"]}))
-    pipeline.run(recipe_for(tmp_path / "run", f"ingest.exclude={tmp_path / 'marks.jsonl'}"))
+    excluding = f"ingest.exclude={tmp_path / 'marks.jsonl'}"
+    pipeline.run(few_recipe(tmp_path / "run", excluding, "compose.method=standard"))
     warnings = stats.measure(nextlong.open(tmp_path / "run")).warnings
     assert "unmet-exclusions" not in [one.name for one in warnings]

@@ -24,10 +24,10 @@ def own_copies(run):
 
 def test_near_duplicates_of_the_meta_document_are_no_negatives(recipe_for, small_corpus, tmp_path):
     sources = write_source(tmp_path / "corpus", copied(rows_of(small_corpus)[:130]))
-    plain = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_duplicates=null"))
+    plain = nextlong.run(recipe_for(tmp_path / "run", sources, "compose.sequences=6", "mine.near_duplicates=null"))
     planted = own_copies(plain)
     assert measure(plain).near_duplicates is None
-    screened = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_duplicates=0.8"))
+    screened = nextlong.run(recipe_for(tmp_path / "run", sources, "compose.sequences=6", "mine.near_duplicates=0.8"))
     left = own_copies(screened)
     assert planted > 20
     assert left <= planted // 20

@@ -349,8 +349,8 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
     assert "data/parquet is reserved" in capsys.readouterr().err
 
 
-def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, tmp_path):
-    run_dir = tmp_path / "run"
+def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, started, tmp_path):
+    run_dir = started(tmp_path / "run")
     (tmp_path / "r.yaml").write_text(recipe_for(run_dir, "compose.target_tokens=512", "export.formats=parquet").dump())
     for count in (3, 4):
         runs_export.run(Recipe.load(tmp_path / "r.yaml", overrides=[f"compose.sequences={count}", f"name=n{count}"]))

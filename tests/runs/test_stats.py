@@ -78,9 +78,9 @@ def test_characters_per_token_of_whole_chunks(run, measured, sequences):
     assert measured.chars_per_token == pytest.approx(chars / tokens)
 
 
-def test_sources_are_told_apart_the_largest_first(recipe_for, small_corpus, tmp_path):
+def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_path):
     sources = [{"path": str(small_corpus / f"{number}.jsonl"), "name": name} for number, name in enumerate("abcd")]
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources={json.dumps(sources)}")
+    recipe = few_recipe(tmp_path / "run", f"ingest.sources={json.dumps(sources)}")
     pipeline.run(recipe)
     run = nextlong.open(tmp_path / "run")
     letters = {

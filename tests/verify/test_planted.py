@@ -19,6 +19,7 @@ from damage import (
     read_batches,
     rehash,
 )
+from exported_runs import folder_of
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.plugins import METHODS
@@ -115,8 +116,10 @@ IN_A_SEQUENCE = {
 
 
 def test_faults_in_a_sequence(finished, tmp_path):
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    sound = folder_of(finished, "compose")
     for fault, finders in IN_A_SEQUENCE.items():
-        run = Path(shutil.copytree(finished, tmp_path / fault.__name__))
+        shutil.copytree(sound, run / sound.name, dirs_exist_ok=True)
         change_sequence(run, fault)
         assert breaches(run, "sequences", "search", sample=5).keys() & finders, fault.__name__
 

@@ -1,7 +1,7 @@
 """Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
 In:  ids in any order, with repeats. Out: arrays aligned with the ids, so that memory does not grow with the corpus. This module
-also writes flat `.npy` files piece by piece (`write_header`) and memory-maps them cheaply (`opened`).
+also writes `.npy` files piece by piece (`write_header`) and memory-maps them cheaply (`opened`).
 """
 
 from __future__ import annotations
@@ -185,10 +185,18 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
             first_doc = last_doc
 
 
+def record_batches(path: Path, *, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the record batches of an Arrow file, each with the number of rows before it."""
+    first = 0
+    with pa.ipc.open_file(pa.memory_map(str(path)), options=options) as reader:
+        for number in range(reader.num_record_batches):
+            yield first, (batch := reader.get_batch(number))
+            first += batch.num_rows
+
+
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
     """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
-    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_HASHES) as reader:
-        batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
+    batches = (batch.column(0).to_numpy() for _, batch in record_batches(documents, options=_HASHES))
     return np.concatenate([np.empty(0, np.uint64), *batches])
 
 
@@ -223,13 +231,12 @@ def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> di
 
 def count_chunks(chunks: Path) -> int:
     """Return how many chunks a shard has."""
-    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
-        return sum(int(reader.get_batch(number).num_rows) for number in range(reader.num_record_batches))
+    return sum(batch.num_rows for _, batch in record_batches(chunks))
 
 
-def write_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
-    """Write the header of a flat `.npy`; its size does not depend on `rows`, so it can be overwritten at the end."""
-    np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": (rows,)})
+def write_header(sink: BinaryIO, dtype: np.dtype[Any], *shape: int) -> None:
+    """Write the header of a `.npy`; its size does not depend on the numbers, so it can be overwritten at the end."""
+    np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": shape})
 
 
 def opened(path: Path) -> NDArray[Any]:

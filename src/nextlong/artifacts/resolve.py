@@ -133,8 +133,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     block = Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
     if wanted != "texts":
         return block
-    texts = span_texts(block, text_of=run.corpus.texts, special_text=run.special_texts)
-    return replace(block, texts=np.array(texts, object))
+    return replace(block, texts=np.array(span_texts(block, run), object))
 
 
 def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
@@ -147,12 +146,10 @@ def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints)
     firsts = span_offsets[:-1]
     # (n,) the first meta-chunk or document of each sequence, or its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
-    leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
-    leaders = chunks[np.searchsorted(chunks, firsts)]  # for sequences cut before their first meta-chunk
-    if len(leading):
-        nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
-        leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
-    return leaders
+    leading = np.append(np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT))), len(roles))
+    nearest = leading[np.searchsorted(leading, firsts)]
+    # Of a sequence that was cut before its first meta-chunk, the nearest one belongs to a later sequence.
+    return np.where(nearest < span_offsets[1:], nearest, chunks[np.searchsorted(chunks, firsts)])
 
 
 @dataclass(frozen=True)
@@ -271,19 +268,13 @@ def joined_names(names: Sequence[str]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def span_texts(
-    block: Resolved,
-    places: slice | Ints = slice(None),
-    *,
-    text_of: Callable[[Ints], NDArray[np.object_]],
-    special_text: dict[int, str],
-) -> list[str]:
+def span_texts(block: Resolved, run: SequenceFiles, places: slice | Ints = slice(None)) -> list[str]:
     """Return the text of the spans at `places`: of a chunk up to its cut, of a separator, or of a special token."""
     chunk_ids = block.chunk_ids[places]
     is_chunk = chunk_ids != schemas.NO_CHUNK
-    chunk_texts = iter(text_of(chunk_ids[is_chunk]).tolist())
+    chunk_texts = iter(run.corpus.texts(chunk_ids[is_chunk]).tolist())
     sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
     return [
-        next(chunk_texts)[:size] if chunk else special_text[role]
+        next(chunk_texts)[:size] if chunk else run.special_texts[role]
         for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
     ]

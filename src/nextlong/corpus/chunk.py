@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
+from nextlong.artifacts.lookup import record_batches
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Estimate, Step, each_shard
 from nextlong.recipe.keys import Chunk
@@ -109,14 +110,10 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
 def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> ChunkResult:
     """Chunk the kept documents of one shard with the `options` of `chunk_text`; write `{out}.chunks.arrow`."""
     kept = np.load(keep)
-    first_row = chunks = chars = 0
-    with (
-        pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
-        pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
-        pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
-    ):
-        for number in range(reader.num_record_batches):
-            texts = reader.get_batch(number).column("text").to_pylist()
+    chunks = chars = 0
+    with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        for first_row, batch in record_batches(documents):
+            texts = batch.column("text").to_pylist()
             # One entry per chunk: the row of its document, its characters, whether a separator must follow it.
             doc_rows: list[int] = []
             spans: list[Span] = []
@@ -130,7 +127,6 @@ def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> C
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
             columns = (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_))
             writer.write_batch(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schemas.CHUNKS))
-            first_row += len(texts)
             chunks += len(spans)
             chars += int((ends - starts).sum())
     return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars)

@@ -27,7 +27,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import CorpusError
@@ -193,29 +193,26 @@ def _decontaminate_shard(
     targets = _Targets(heads, grams)
     table = read_chunks(chunks)
     matched = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
-    example, example_doc_row, first_doc = "", -1, 0
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            # The chunks of the batch are rows [low, high). Only documents with chunks are searched, joined to one text.
-            low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
-            if low < high:
-                rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
-                texts = batch.column("text").take(pa.array(rows)).to_pylist()
-                text = "\n".join(texts)
-                text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
-                firsts, lasts, of_file = _matches(hash_words(text), text_starts, targets)
-                starts = text_starts[text_of_chunk] + table["start"][low:high]
-                # changes[f, c] is the number of matches of file f that begin in chunk c, minus those that ended before it. Its
-                # cumulative sum over the chunks counts the matches that overlap each chunk.
-                changes = np.zeros((len(files), len(starts) + 1), np.int64)
-                np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
-                np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
-                matched[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
-                if len(firsts) and not example:
-                    example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
-                    example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
-            first_doc += batch.num_rows
+    example, example_doc_row = "", -1
+    for first_doc, batch in record_batches(documents):
+        # The chunks of the batch are rows [low, high). Only documents with chunks are searched, joined to one text.
+        low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
+        if low < high:
+            rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
+            texts = batch.column("text").take(pa.array(rows)).to_pylist()
+            text = "\n".join(texts)
+            text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
+            firsts, lasts, of_file = _matches(hash_words(text), text_starts, targets)
+            starts = text_starts[text_of_chunk] + table["start"][low:high]
+            # changes[f, c] is the number of matches of file f that begin in chunk c, minus those that ended before it. Its
+            # cumulative sum over the chunks counts the matches that overlap each chunk.
+            changes = np.zeros((len(files), len(starts) + 1), np.int64)
+            np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
+            np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
+            matched[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
+            if len(firsts) and not example:
+                example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
+                example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(matched, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
     kept = {name: column[~contaminated] for name, column in table.items()}

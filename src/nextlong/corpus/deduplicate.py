@@ -100,17 +100,13 @@ def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> _Mi
     minhash, kept = minhash_class(), np.load(keep)
     path, shape = f"{out}.signatures.npy", (len(kept), _PERMUTATIONS)
     signatures = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=shape)
-    first = 0  # rows that are not kept stay 0
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            rows = np.flatnonzero(kept[first : first + batch.num_rows])
-            if len(rows):
-                texts = batch.column("text").take(pa.array(rows)).to_pylist()
-                hashes, offsets = _shingles(texts, batch.column("content_hash").to_numpy()[rows])
-                digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, _PERMUTATIONS, _SIGNATURE_SEED)
-                signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
-            first += batch.num_rows
+    for first, batch in lookup.record_batches(documents):  # rows that are not kept stay 0
+        rows = np.flatnonzero(kept[first : first + batch.num_rows])
+        if len(rows):
+            texts = batch.column("text").take(pa.array(rows)).to_pylist()
+            hashes, offsets = _shingles(texts, batch.column("content_hash").to_numpy()[rows])
+            digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, _PERMUTATIONS, _SIGNATURE_SEED)
+            signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
     _write_bands(out, signatures, kept, width=width)
     return _MinhashResult(documents=int(kept.sum()))
 

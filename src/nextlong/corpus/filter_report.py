@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
@@ -110,11 +109,10 @@ def _write_filter_report(
     found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
     examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
     for path in done["ingest"].files(".rejects.arrow") if found else ():
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for row in reader.get_batch(0).to_pylist():
-                kind, _, detail = row["reason"].partition(": ")
-                if len(examples_of[kind]) < _EXAMPLES:
-                    examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
+        for row in next(lookup.record_batches(path))[1].to_pylist():
+            kind, _, detail = row["reason"].partition(": ")
+            if len(examples_of[kind]) < _EXAMPLES:
+                examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
         if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
             break
     some_of = ((kind, tuple(examples_of[kind])) for kind in sorted(found))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import corpus, special_ids
-from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks
+from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks, record_batches
 from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
@@ -254,19 +254,17 @@ def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray
     queries, counts, documents, cosines = ([np.empty(0, kind)] for kind in (np.int64, np.int64, np.int64, np.float32))
     searched = 0
     for path in paths:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                offsets = batch.column("neighbour_ids").offsets.to_numpy()
-                query = places(batch.column("chunk_id").to_numpy())
-                neighbours = places(batch.column("neighbour_ids").values.to_numpy())
-                of_query = np.repeat(np.arange(len(query)), np.diff(offsets))
-                is_kept = (neighbours >= 0) & (query[of_query] >= 0)
-                queries.append(query[query >= 0])
-                counts.append(np.bincount(of_query[is_kept], minlength=len(query))[query >= 0])
-                documents.append(neighbours[is_kept])
-                cosines.append(batch.column("scores").values.to_numpy()[is_kept])
-                searched = max(searched, int(np.diff(offsets).max(initial=0)))
+        for _, batch in record_batches(path):
+            offsets = batch.column("neighbour_ids").offsets.to_numpy()
+            query = places(batch.column("chunk_id").to_numpy())
+            neighbours = places(batch.column("neighbour_ids").values.to_numpy())
+            of_query = np.repeat(np.arange(len(query)), np.diff(offsets))
+            is_kept = (neighbours >= 0) & (query[of_query] >= 0)
+            queries.append(query[query >= 0])
+            counts.append(np.bincount(of_query[is_kept], minlength=len(query))[query >= 0])
+            documents.append(neighbours[is_kept])
+            cosines.append(batch.column("scores").values.to_numpy()[is_kept])
+            searched = max(searched, int(np.diff(offsets).max(initial=0)))
     return Neighbours(
         queries=np.concatenate(queries),
         offsets=np.concatenate([[0], np.cumsum(np.concatenate(counts))]),

@@ -34,7 +34,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard
@@ -88,19 +88,12 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
     """Write `{out}.keywords.arrow`: the hashes of the keywords of each document of a shard that has chunks."""
     doc_rows = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else _doc2query(options.queries)
-    first = with_keywords = 0
-    source = ""
-    with (
-        pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
-        pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
-        pa.ipc.new_file(sink, _KEYWORDS) as writer,
-    ):
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
+    with_keywords, source = 0, ""
+    with pa.OSFile(f"{out}.keywords.arrow", "wb") as sink, pa.ipc.new_file(sink, _KEYWORDS) as writer:
+        for first, batch in record_batches(documents):
             low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
             source = batch.column("source")[0].as_py()  # all documents of a shard have the same source
             texts = batch.column("text").take(pa.array(doc_rows[low:high] - first)).to_pylist()
-            first += batch.num_rows
             queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
             keywords = [_candidate_keywords(of_text, options) for of_text in queries]
             with_keywords += sum(map(bool, keywords))
@@ -112,11 +105,8 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
 
 def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
     """Return the keywords of all documents, list<uint64> (n,), memory-mapped: for 240 million documents they take 19 GB."""
-    batches = []
-    for path in paths:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            batches += [reader.get_batch(number).column("keywords") for number in range(reader.num_record_batches)]
-    return pa.chunked_array(batches, _KEYWORDS.field(0).type)
+    columns = [batch.column("keywords") for path in paths for _, batch in record_batches(path)]
+    return pa.chunked_array(columns, _KEYWORDS.field(0).type)
 
 
 _EXTRACTIVE: Final = "extractive stand-in"  # its name in reports, because these are not queries of a model

@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, Prepared, kind_of
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
 _Shard = tuple[Path, Path, Path | None]  # the DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard
-_Prepared = Path | ExecutionResult | None  # the stem of a fitted encoder, or how a model runs
 
 _BLOCK_CHUNKS: Final = 4096  # encoded at a time: an encoder sorts them by length, or keeps several requests in flight
 _LENGTH_TOLERANCE: Final = 1e-2
@@ -51,7 +51,7 @@ class EmbedResult(TaskResult):
 
 
 def embed_rows(
-    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: _Prepared = None, some_rows: slice = slice(None)
+    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: Prepared = None, some_rows: slice = slice(None)
 ) -> EmbedResult:
     """Embed the chunks of a shard that are embedded (all, or the shortlisted), or `some_rows` of these.
 
@@ -101,8 +101,7 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
     rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
     written = done = 0
     with open(f"{out}.vectors.npy", "wb") as file:
-        header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
-        np.lib.format.write_array_header_1_0(file, header)
+        lookup.write_header(file, np.dtype("<f2"), chunks, dimensions)
         for block in blocks:
             places = rows[done : done + len(block)] - written
             spread = np.zeros((int(places[-1]) + 1, dimensions), "<f2")
@@ -114,13 +113,12 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, prepared: _Prepared) -> LoadedEncoder:
+def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
     # A worker embeds many shards or slices, and loads the model once.
+    model = kind_of(encoder).load(encoder, prepared)
     if not isinstance(prepared, ExecutionResult):
-        return kind_of(encoder).load(encoder, fitted=prepared, dtype=None, threads=None)
-    model = kind_of(encoder).load(encoder, fitted=None, dtype=prepared.dtype, threads=prepared.threads)
-    device = getattr(model, "device", prepared.device)
-    if device != prepared.device:
+        return model
+    if (device := getattr(model, "device", prepared.device)) != prepared.device:
         cure = f"run where {prepared.device} is available, or set encoder.sentence_transformers.device={device}"
         tried = f"was tried on {prepared.device}, but this task would run on {device}, which gives different vectors"
         raise EncoderError(f"encoder.model={encoder.model} {tried}; {cure}")
@@ -141,9 +139,8 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean of the chunk vectors, or the first one."""
     doc_rows, first, counts = np.unique(read_chunks(chunks)["doc_row"], return_index=True, return_counts=True)
     chunk_vectors = np.load(vectors, mmap_mode="r")
-    shape = (len(doc_rows), chunk_vectors.shape[1])
     with open(f"{out}.document_vectors.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+        lookup.write_header(file, np.dtype("<f2"), len(doc_rows), chunk_vectors.shape[1])
         ends = np.append(0, np.cumsum(counts))
         for low, high in runs_within(counts, _AVERAGED_CHUNKS):
             begun = int(ends[low])
@@ -168,8 +165,7 @@ def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> S
     kind = kind_of(encoder)
 
     def tasks(done: Artifacts) -> list[Task]:
-        text = corpus(done)
-        return kind.prepare(encoder, documents=text.documents, chunks=text.chunks, seed=seed)
+        return kind.prepare(encoder, corpus(done), seed=seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=seed)
     needs, costs = kind.resources(encoder), kind.estimate(encoder)
@@ -213,11 +209,10 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     """Return the step from VECTORS to one vector a document."""
 
-    def disk(amounts: Amounts) -> float:
-        return amounts.kept_documents * (amounts.dimensions + 8)
-
     config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
-    estimate = Estimate(work=_values, seconds=2e-9, disk=disk, bytes=2, tasks="shards")
+    estimate = Estimate(
+        work=_values, seconds=2e-9, disk=lambda of: of.kept_documents * (of.dimensions + 8), bytes=2, tasks="shards"
+    )
     return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

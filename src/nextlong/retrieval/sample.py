@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import ranges, read_chunks
-from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
 from nextlong.recipe.keys import Compose
@@ -166,8 +166,7 @@ def documents_step(ingest: Step, chunk: Step, *, queries: int | None, seed: int)
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    def memory(amounts: Amounts) -> float:
-        return 100 * amounts.kept_documents
-
-    estimate = Estimate(work="chunks", seconds=6e-8, disk="kept_documents", bytes=48, memory=memory)
+    estimate = Estimate(
+        work="chunks", seconds=6e-8, disk="kept_documents", bytes=48, memory=lambda of: 100 * of.kept_documents
+    )
     return Step("documents", 2, config, (ingest, chunk), tasks, DrawResult, estimate=estimate)

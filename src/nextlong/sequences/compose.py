@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -76,12 +76,8 @@ def _compose_drafts(
     for number, (path, taken) in enumerate(zip(drafts, take, strict=True)):
         kept.append(0)
         file_out = f"{out}.{number:05d}" if len(drafts) > 1 else f"{out}"
-        with (
-            pa.ipc.open_file(pa.memory_map(str(path))) as reader,
-            pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink,
-            pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
-        ):
-            for draft, pieces in _drafts_and_pieces(reader, taken, inputs.tokens, inputs.corpus.chunks):
+        with pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.SEQUENCES) as writer:
+            for draft, pieces in _drafts_and_pieces(path, taken, inputs.tokens, inputs.corpus.chunks):
                 spans = _compose_draft(draft, pieces, inputs, rules, seed=seed, blocked=blocked)
                 if isinstance(spans, fit.Dropped):
                     dropped[spans.reason] += 1
@@ -128,7 +124,7 @@ def _compose_draft(
 
 
 def _drafts_and_pieces(
-    reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
+    drafts: Path, take: int, tokens: TokenStore, chunks: Sequence[Path]
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts, and their chunks with token counts and whether a separator follows.
 
@@ -137,13 +133,13 @@ def _drafts_and_pieces(
     """
     block: list[pa.RecordBatch] = []  # drafts whose chunks are looked up together
     ends = [0]  # of the drafts of the block, in pieces
-    for number in range(take):
-        block.append(reader.get_batch(number))
+    for number, (_, draft) in enumerate(islice(lookup.record_batches(drafts), take)):
+        block.append(draft)
         ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
         if ends[-1] < _PIECES_HELD and number < take - 1:
             continue
         # (P,) each: the concatenated pieces of all drafts of the block.
-        columns = ([draft.column(name).values.to_numpy() for draft in block] for name in ("chunk_id", "score", "role"))
+        columns = ([one.column(name).values.to_numpy() for one in block] for name in ("chunk_id", "score", "role"))
         ids, scores, roles = map(np.concatenate, columns)
         separator, doc_row, start, end = lookup.chunk_columns(ids, chunks, ("separator", "doc_row", "start", "end"))
         continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])

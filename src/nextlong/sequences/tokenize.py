@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of, corpus
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
+from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, record_batches, write_header
 from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
@@ -73,12 +72,12 @@ def _list_referenced_chunks(
     named = np.zeros(starts[-1], np.bool_)  # whether a draft names each chunk: one byte a chunk of the corpus
     take: list[int] = []
     for path in drafts:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            held = reader.num_record_batches
-            take.append(held if limit is None else min(limit - sum(take), held))
-            for number in range(take[-1]):
-                ids = reader.get_batch(number).column("chunk_id").values.to_numpy()
-                named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
+        left = None if limit is None else limit - sum(take)
+        take.append(0)
+        for _, draft in islice(record_batches(path), left):
+            ids = draft.column("chunk_id").values.to_numpy()
+            named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
+            take[-1] += 1
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
     return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))

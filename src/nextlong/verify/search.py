@@ -73,7 +73,7 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     cosines = np.empty(len(ids), np.float32)  # between each stored vector and the one encoded now
     try:
         fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
-        model = kind.load(encoder, fitted=fitted, dtype=None, threads=None)  # a plugin's `load` may have no defaults
+        model = kind.load(encoder, fitted)
         for first in range(0, len(ids), _TEXTS_AT_ONCE):
             some = ids[first : first + _TEXTS_AT_ONCE]
             texts = run.texts_of(some)

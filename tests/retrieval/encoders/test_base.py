@@ -10,6 +10,7 @@ import pytest
 
 import nextlong
 from larger_cases import thorough
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.plugins import ENCODERS
 from nextlong.recipe import Encoder
@@ -31,7 +32,7 @@ def test_each_section_of_the_recipe_has_an_encoder_that_keeps_the_contract(secti
     assert isinstance(kind, EncoderKind)
     assert type(kind).__module__ == f"nextlong.retrieval.encoders.{section}"
     assert kind.cure
-    assert kind.needs_fit <= bool(kind.prepare(config, documents=[], chunks=[], seed=0))
+    assert kind.needs_fit <= bool(kind.prepare(config, CorpusFiles((), ()), seed=0))
     assert kind.resources(config) in (Resources(), Resources(gpu="optional"), Resources(at_once=1))
 
 

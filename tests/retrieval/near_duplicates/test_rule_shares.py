@@ -54,13 +54,3 @@ def test_only_suspects_are_compared_and_none_of_none():
     assert repeating(texts, 0.8) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     assert repeating(texts, 0.8, suspects=[False, True, False]) == [(1, 0), (1, 2)]
     assert repeating(texts, 0.8, suspects=[False] * 3) == []
-
-
-@given(sizes=st.lists(st.integers(0, 9), max_size=20), at_once=st.integers(1, 12))
-def test_parts_hold_everything_once_in_order(sizes, at_once):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "_AT_ONCE", at_once)
-        parts = list(shares._parts(np.array(sizes, np.int64)))
-    assert [place for first, last in parts for place in range(first, last)] == list(range(len(sizes)))
-    assert all(first < last for first, last in parts)
-    assert all(sum(sizes[first:last]) <= at_once + max(sizes) for first, last in parts)

@@ -19,12 +19,16 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult
 from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
+
+Prepared = Path | ExecutionResult | None  # the stem of the files of a fitted encoder, or how a model runs
 
 # Limits of a slice of a shard, by which plans count tasks too.
 SLICE_S: Final = 30.0  # the work lost when a worker is killed, and the longest wait for the last slice
@@ -101,20 +105,11 @@ class EncoderKind(ABC):
     not_repeatable: str = ""  # why the same text may get another vector later, if it may
 
     @abstractmethod
-    def load(
-        self,
-        config: recipe.Encoder,
-        *,
-        fitted: Path | None = None,
-        dtype: str | None = None,
-        threads: int | None = None,
-    ) -> LoadedEncoder:
-        """Return the encoder from the stem and the settings that the preparation gave. Raises EncoderError with the fix."""
+    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> LoadedEncoder:
+        """Return the encoder, from what its preparation gave if there is one. Raises EncoderError with the fix."""
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
-        """Return the tasks to run before the first chunk is embedded; none by default."""
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
+        """Return the tasks to run before the first chunk of the corpus is embedded; none by default."""
         return []
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:

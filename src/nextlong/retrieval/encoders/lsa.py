@@ -29,7 +29,7 @@ from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import count_chunks, runs_within, sample_texts
 from nextlong.engine.step import TRIED, Amounts, Estimate, Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
-from nextlong.retrieval.encoders.base import EncoderKind, unit_or_drawn
+from nextlong.retrieval.encoders.base import EncoderKind, Prepared, unit_or_drawn
 from nextlong.rng import rng_for
 
 _BATCH_CHARS: Final = 1 << 22  # looked up at a time: each batch builds a hash table of all terms
@@ -290,14 +290,11 @@ class _LsaKind(EncoderKind):
     cure = "this is a bug in nextlong; please report it"
     result = FitResult
 
-    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:
-        assert fitted is not None
-        return Lsa.load(fitted)
+    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> Lsa:
+        assert isinstance(prepared, Path)
+        return Lsa.load(prepared)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
-    ) -> list[Task]:
-        corpus = CorpusFiles(tuple(documents), tuple(chunks))
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
         return [partial(fit_on_chunks, corpus=corpus, options=config.options_as(LsaOptions), seed=seed)]
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:

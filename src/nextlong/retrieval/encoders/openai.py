@@ -146,7 +146,7 @@ class _OpenAIKind(EncoderKind):
     cure = "check the server's log, or use another model"
     not_repeatable = "is a server, which may return other vectors later and charge for requests"
 
-    def load(self, config: recipe.Encoder, **_: object) -> OpenAIEncoder:
+    def load(self, config: recipe.Encoder, *_: object) -> OpenAIEncoder:
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
     def resources(self, config: recipe.Encoder) -> Resources:

@@ -33,7 +33,7 @@ from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Shape, Speed, unit_rows
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Prepared, Shape, Speed, unit_rows
 from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
@@ -89,8 +89,11 @@ class _SentenceTransformersEncoder:
         """Load the model. Raises EncoderError if package, model or device is missing, or if the options do not fit the model."""
         self._name, self._options = name, options
         self.model, self.dtype = _load(name, options, dtype=dtype)
+        self.device = str(self.model.device.type)  # as torch names it
         if threads is not None:
-            _use_threads(threads)
+            import torch
+
+            torch.set_num_threads(threads)
         # The library ignores an unknown task silently.
         known = getattr(self.model, "get_model_kwargs", lambda: ["task"])()
         if options.task is not None and "task" not in known:
@@ -120,23 +123,6 @@ class _SentenceTransformersEncoder:
             cure = "use the values of its model card, or remove these options"
             raise EncoderError(f"{_WHERE}{self._name} {rejected}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
-
-    @property
-    def device(self) -> str:
-        """The type of the model's device, as torch names it."""
-        return str(self.model.device.type)
-
-    def convert(self, dtype: str) -> None:
-        """Change the precision; weights that a lower precision has rounded are not restored."""
-        import torch
-
-        self.model.to(getattr(torch, dtype))
-
-
-def _use_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
 
 
 def count_gpus() -> int:
@@ -200,6 +186,8 @@ def try_model(_out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder) -> Ex
 def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError if it cannot be loaded."""
     encoder = _SentenceTransformersEncoder(name, options, threads=1)
+    import torch  # installed if the encoder is loaded
+
     dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
     encoder.encode(texts[:1])  # warm up
     if not texts or encoder.device != "cpu":
@@ -210,14 +198,14 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
         sample = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
         rate, vectors = _timed(encoder, sample)
         if options.dtype == "auto":
-            encoder.convert("bfloat16")
+            encoder.model.to(torch.bfloat16)
             encoder.encode(sample[:1])
             half_rate, half_vectors = _timed(encoder, sample)
             if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
                 dtype, rate = "bfloat16", half_rate
-            encoder.convert(dtype)
+            encoder.model.to(getattr(torch, dtype))  # without the digits that bfloat16 has rounded
         if usable_cpus() > 1:
-            _use_threads(usable_cpus())
+            torch.set_num_threads(usable_cpus())
             encoder.encode(sample[:1])
             all_rate, _ = _timed(encoder, sample)
             # Each single-threaded task holds a copy of the model; together they may take half of the free memory, if known.
@@ -226,7 +214,7 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
             copies_bytes = usable_cpus() * sum(weight.nbytes for weight in encoder.model.parameters())
             if all_rate > _CLEARLY * rate or (free and copies_bytes > free / 2):
                 threads, rate = usable_cpus(), all_rate
-            _use_threads(1)
+            torch.set_num_threads(1)
         rate *= threads
     call_chunks, task_chunks = _task_sizes(rate, call_chunks)
     chunks = {"call_chunks": call_chunks, "task_chunks": task_chunks, "chunks_per_second": round(rate, 2)}
@@ -267,16 +255,14 @@ class _SentenceTransformersKind(EncoderKind):
     result = ExecutionResult
     version = 2
 
-    def load(
-        self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
-    ) -> _SentenceTransformersEncoder:
+    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> _SentenceTransformersEncoder:
         options = config.options_as(SentenceTransformersOptions)
-        return _SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
+        if not isinstance(prepared, ExecutionResult):
+            return _SentenceTransformersEncoder(config.name, options)
+        return _SentenceTransformersEncoder(config.name, options, dtype=prepared.dtype, threads=prepared.threads)
 
-    def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
-    ) -> list[Task]:
-        return [partial(try_model, corpus=CorpusFiles(tuple(documents), tuple(chunks)), encoder=config)]
+    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, **_: object) -> list[Task]:
+        return [partial(try_model, corpus=corpus, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device

@@ -70,7 +70,7 @@ class _StaticKind(EncoderKind):
     preload = ("model2vec",)
     cure = "use another model"
 
-    def load(self, config: recipe.Encoder, **_: object) -> _StaticEncoder:
+    def load(self, config: recipe.Encoder, *_: object) -> _StaticEncoder:
         return _StaticEncoder(config.name, config.options_as(_StaticOptions))
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:

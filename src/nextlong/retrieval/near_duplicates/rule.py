@@ -18,14 +18,12 @@ texts share have one *kind*. `firsts` are the starts of the groups of a sorted a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.lookup import ranges
+from nextlong.artifacts.lookup import ranges, runs_within
 from nextlong.retrieval.near_duplicates import shingles
 from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, ComparedDocument, Shingles, Weights
 
@@ -216,7 +214,7 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
     places = np.flatnonzero((held > 0) & (held <= most[owner_of]))
     bits = len(held).bit_length()
     pairs, weights = [], []
-    for first, last in _parts(held[places]):
+    for first, last in runs_within(held[places], _AT_ONCE):
         part = places[first:last]
         holders = shared.holders[ranges(shared.offsets[kinds[part]], held[part])]
         # One key per run and text that holds it: suspect, text, place of the run. Sorting the keys groups them by pair.
@@ -243,7 +241,7 @@ def _shared(
     starts = np.searchsorted(places, offsets)
     sizes = np.diff(starts)[owners]
     weights = np.zeros(len(owners), np.int64)
-    for first, last in _parts(np.maximum(sizes, len(shared.held) // _KINDS_A_RUN)):
+    for first, last in runs_within(np.maximum(sizes, len(shared.held) // _KINDS_A_RUN), _AT_ONCE):
         # `holds` is a table (kinds, texts), flattened: whether a text has a kind. `cells` are its entries for the runs of a pair.
         texts, columns = np.unique(others[first:last], return_inverse=True)
         runs = ranges(starts[owners[first:last]], sizes[first:last])
@@ -259,14 +257,6 @@ def _shared(
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
         weights[pair[firsts]] = covered(words, places[runs[held_cells]], firsts)
     return weights
-
-
-def _parts(sizes: _Ints) -> Iterator[tuple[int, int]]:
-    """Yield [first, last) of ranges whose `sizes` add up to about _AT_ONCE, at least one element each."""
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    bounds = np.searchsorted(ends, np.arange(_AT_ONCE, total, _AT_ONCE))
-    yield from pairwise(np.unique([0, *bounds.tolist(), len(sizes)]).tolist())
 
 
 def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, ranges, read_chunks, write_header
+from nextlong.artifacts.lookup import (
+    SHARDS_KEPT,
+    iter_chunk_texts,
+    opened,
+    ranges,
+    read_chunks,
+    runs_within,
+    write_header,
+)
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
@@ -280,9 +288,8 @@ def weigh_shingles(
             continue
         runs, offsets = store.shard(shard)
         sizes = np.diff(offsets)
-        ends = np.cumsum(offsets[last_chunks] - offsets[first_chunks])
-        parts = np.searchsorted(ends, np.arange(0, ends[-1], _COUNTED_AT_ONCE))
-        for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):  # some documents at a time
+        of_documents = offsets[last_chunks] - offsets[first_chunks]
+        for first, last in runs_within(of_documents, _COUNTED_AT_ONCE):  # some documents at a time
             pieces = []
             for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
                 piece, piece_sizes = runs[offsets[a] : offsets[b]], sizes[a:b]
