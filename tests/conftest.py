@@ -159,9 +159,8 @@ def started(shared_run):
 @pytest.fixture(scope="session")
 def few_recipe(recipe_for):
     """As `recipe_for`, for four sequences of half the length."""
-    return lambda run_dir, *overrides: recipe_for(
-        run_dir, "compose.sequences=4", "compose.target_tokens=1024", *overrides
-    )
+    few = ("compose.sequences=4", "compose.target_tokens=1024")
+    return lambda run_dir, *overrides: recipe_for(run_dir, *few, *overrides)
 
 
 @pytest.fixture(scope="session")

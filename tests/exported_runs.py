@@ -9,6 +9,7 @@ from nextlong.verify.exports import check_exports
 from nextlong.verify.run_files import StoredRun
 
 SEQUENCES, TOKENS = 12, 512
+SIZES = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
 EOD = "<|endoftext|>"
 FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "axolotl", "prolong"]  # of sequences of one length
 OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]

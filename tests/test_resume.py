@@ -225,11 +225,6 @@ def test_a_knob_makes_anew_only_what_depends_on_it(few, overrides, expected):
     assert redone(few()) == []
 
 
-def test_run_from_python_can_be_called_again(recipe_for, own_run):
-    for _ in range(2):
-        assert len(nextlong.run(recipe_for(own_run))) == 12
-
-
 # inputs that changed
 
 

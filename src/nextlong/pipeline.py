@@ -10,7 +10,7 @@ ingest → select → chunk → encoder → embed → index → mine → draft �
 `line_counts` comes before `ingest` if tasks read a large file in parts.
 
 Array jobs divide the tasks of one step among processes that a scheduler starts on many machines: `run_before` runs once, then
-`run_share` in every job, and an ordinary run confirms their results and completes the rest.
+`run_array_job` in every job, and an ordinary run confirms their results and completes the rest.
 """
 
 from __future__ import annotations
@@ -155,10 +155,6 @@ class _Session:
         needed = steps_before(steps, step)
         self.run_steps(steps, only=needed)
         return [one.name for one in steps if one.name in needed]
-
-    def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job (k, n); see `runner.run_array_job`."""
-        return self.run_array_job(self.route(), step, job=job)
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps of `route`; a successful ingest records the input files in the run directory."""

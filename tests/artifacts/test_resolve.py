@@ -42,7 +42,7 @@ WORDS = [
 ]
 
 
-def documents(count=60):
+def documents(count=40):
     draw = random.Random(3)
     texts = {}
     for number in range(count):

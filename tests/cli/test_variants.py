@@ -10,7 +10,6 @@ from rich.console import Console
 
 import nextlong
 from killed import kill_at_removal, kill_forked_at
-from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.cli import inspect
 from nextlong.cli.main import main
@@ -400,11 +399,6 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_p
     assert (own / "variants" / "position=tail,target_tokens=256.json").exists()
     assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
-
-
-def test_a_run_under_pipeline_alone_records_its_variant(few_recipe, started, tmp_path):
-    pipeline.run(few_recipe(started(tmp_path / "run"), "name=mine"))
-    assert nextlong.open(f"{tmp_path}/run@mine").variant.name == "mine"
 
 
 def test_the_pages_of_a_variant_go_with_it(own, call):

@@ -128,17 +128,14 @@ def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(
     assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
 
 
-CHEAP = "compose.method=standard"
-
-
 def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
     tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
-    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope", CHEAP]
+    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
     with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"):
         pipeline.run(recipe_for(tmp_path / "run", *asked))
     assert list((tmp_path / "run").glob("[0-9]*")) == []
     with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"):
-        pipeline.run(recipe_for(tmp_path / "trained", *asked[1:]))
+        pipeline.run(recipe_for(tmp_path / "trained", "compose.method=standard", *asked[1:]))
     made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
     assert made >= {"ingest", "chunk", "tokenizer"}
     assert made.isdisjoint({"draft", "rows"})  # what waits for the tokenizer; others may have begun beside it

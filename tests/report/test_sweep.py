@@ -142,15 +142,6 @@ def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
     assert (len(asked), file.getvalue().count("looked")) == (1, 1)
 
 
-def test_the_variants_are_told_before_the_first_step(recipe, capsys):
-    code, _, err = call(capsys, "sweep", recipe, "--over", "compose.position=head,tail")
-    assert code == 0
-    told = err.splitlines()
-    assert told[0].split() == ["variant", "steps", "done", "shared", "to", "do"]
-    assert [line.split()[0] for line in told[1:3]] == ["base", "position=tail"]
-    assert told[3] == "1 of 2 variants: base"
-
-
 @pytest.mark.parametrize(
     ("over", "message"),
     [
@@ -225,10 +216,14 @@ def test_variants_can_be_compared(swept, capsys):
     assert [line.split() for line in lines[:2]] == [["target_tokens", "512", "512"], ["position", "–", "tail"]]
 
 
-def test_again_does_no_new_work(swept, hashes_of, capsys):
+def test_again_tells_the_variants_first_and_does_no_new_work(swept, hashes_of, capsys):
     before = hashes_of(swept / "run")
     code, out, err = call(capsys, "sweep", swept / "my.yaml", *OVER)
     assert code == 0
+    told = err.splitlines()
+    assert told[0].split() == ["variant", "steps", "done", "shared", "to", "do"]
+    assert [line.split()[0] for line in told[1:5]] == NAMES
+    assert told[5] == f"1 of 4 variants: {NAMES[0]}"
     heading, *lines = out.splitlines()
     assert heading.startswith("position  target tokens  sequences  tokens  cosine mean")
     cells = [line.split() for line in lines]

@@ -183,8 +183,6 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
     exported([own_run], **asked)
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
-    with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
-        exported([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
 
 
 @pytest.mark.parametrize("mixed", [False, True])

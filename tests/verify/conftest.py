@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exported_runs import FORMATS, OPTIONS, SEQUENCES, TOKENS
+from exported_runs import FORMATS, OPTIONS, SIZES, TOKENS
 from nextlong import pipeline
 from nextlong.runs import export
 
@@ -14,8 +14,7 @@ from nextlong.runs import export
 def exported_run(recipe_for, started, tmp_path_factory):
     """A run of twelve sequences in every format, a row each; read-only."""
     run_dir = started(tmp_path_factory.mktemp("exports") / "run")
-    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
-    pipeline.run(recipe_for(run_dir, *sizes, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
+    pipeline.run(recipe_for(run_dir, *SIZES, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
     return run_dir
 
 
@@ -32,9 +31,8 @@ def packed_run(exported_run, tmp_path_factory):
 def titan_run(recipe_for, started, tmp_path_factory):
     """A run for torchtitan, whose sequences are a token longer, packed and divided; read-only."""
     run_dir = started(tmp_path_factory.mktemp("titan") / "run")
-    sizes = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
     rows = [f"export.pack={2 * (TOKENS + 1)}", "export.validation=0.3", "workers=1"]
-    pipeline.run(recipe_for(run_dir, *sizes, "export.formats=[torchtitan]", *rows))
+    pipeline.run(recipe_for(run_dir, *SIZES, "export.formats=[torchtitan]", *rows))
     return run_dir
 
 

@@ -3,8 +3,6 @@ import json
 import re
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from damage import (
@@ -175,38 +173,6 @@ def test_a_chunk_used_more_often_than_allowed(run):
     assert "uses of a negative" not in breaches(run, "sequences")
     change_recipe(run, "compose", "max_uses", 1)
     assert "is a negative in" in breaches(run, "sequences")["uses of a negative"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        [
-            (lambda row: row["input_ids"].__setitem__(9, row["input_ids"][9] + 1), "input_ids[9] is "),
-            (lambda row: row["input_ids"].pop(), "1,023 ids, expected 1,024"),
-            (lambda row: row.update(seq_lengths=[1, 1023]), "seq_lengths is [1, 1023], expected [1024]"),
-        ],
-        [
-            (lambda row: row["spans"][2].update(source_id="x"), "spans[2].source_id is 'x'"),
-            (lambda row: row["spans"][0].update(char_end=1), "spans[0].char_end is 1"),
-            (lambda row: row["spans"].pop(), "spans, expected"),
-        ],
-    ],
-    ids=["tokens", "spans"],
-)
-def test_altered_parquet_rows(run, changes):
-    (path,) = files(run, "parquet", ".parquet")
-    table = pq.read_table(path)
-    rows = table.to_pylist()
-    for row, (change, _) in zip(rows, changes, strict=False):  # the last row stays as it was
-        change(row)
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
-    rehash(path)
-    (found,) = (outcome for outcome in verify(run) if outcome.breaches)
-    assert found.check == "parquet rows"
-    told = dict.fromkeys(found.examples)  # a row of too few spans is told once a field
-    for number, ((_, problem), example) in enumerate(zip(changes, told, strict=True)):
-        assert f"row {number}: " in example
-        assert problem in example
 
 
 def test_an_altered_jsonl_row_and_a_missing_one(run):

@@ -165,9 +165,5 @@ def special_ids(done: Artifacts) -> SpecialIds:
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draft order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
-    left = sum(composed) if sequences == "all" else sequences
-    take = []
-    for available in composed:
-        take.append(min(left, available))
-        left -= take[-1]
-    return take
+    ends = np.cumsum([0, *composed])
+    return list(map(int, np.diff(ends if sequences == "all" else np.minimum(ends, sequences))))

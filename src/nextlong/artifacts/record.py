@@ -65,8 +65,7 @@ class Variant:
 
 def variants(run_dir: Path) -> list[Variant]:
     """Return the variants of a run directory, oldest first. Raises RunError for a damaged record."""
-    recorded = [_read(path) for path in sorted((run_dir / _VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
-    return sorted(recorded, key=attrgetter("made", "name"))
+    return sorted(map(_read, run_dir.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")), key=attrgetter("made", "name"))
 
 
 def existing(run_dir: Path) -> list[Variant]:
@@ -132,15 +131,14 @@ def find(named: str | Path) -> Variant:
     """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError that lists the existing ones."""
     run_dir, name = split_name(named)
     own = current(run_dir)
-    known = [variant.name for variant in existing(run_dir)]
+    known = {variant.name: variant for variant in existing(run_dir)}
     if name is None and own is None:
         cure = f"run the recipe, or name a variant: {', '.join(f'{run_dir}@{variant}' for variant in known)}"
         raise RunError(f"{run_dir} has no variant of the recipe's own settings; {cure}")
-    path = _path(run_dir, str(name or own))
-    if not path.is_file():
+    if (found := known.get(name or str(own))) is None:
         cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
         raise RunError(f"{run_dir} has no variant {name or own!r}; {cure}")
-    return _read(path)
+    return found
 
 
 def _path(run_dir: Path, name: str) -> Path:

@@ -147,12 +147,10 @@ def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints)
     firsts = span_offsets[:-1]
     # (n,) the first meta-chunk or document of each sequence, or its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
-    leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
-    leaders = chunks[np.searchsorted(chunks, firsts)]  # for sequences cut before their first meta-chunk
-    if len(leading):
-        nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
-        leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
-    return leaders
+    leading = np.append(np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT))), len(roles))
+    nearest = leading[np.searchsorted(leading, firsts)]
+    # Of a sequence that was cut before its first meta-chunk, the nearest one belongs to a later sequence.
+    return np.where(nearest < span_offsets[1:], nearest, chunks[np.searchsorted(chunks, firsts)])
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,7 @@ class Rows:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the assignment of sequences to rows."""
-        state = hashlib.blake2b(np.ascontiguousarray(self.index).tobytes(), digest_size=8)
-        state.update(self._offsets.tobytes())
-        return state.hexdigest()
+        return hashlib.blake2b(self.index.tobytes() + self._offsets.tobytes(), digest_size=8).hexdigest()
 
     @property
     def longest(self) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 _NAMED_VARIANTS = 5
 
 
-def matching(named: Path) -> Iterator[str]:
-    """Yield the runs of a name: the name itself, or for `RUN@PATTERN` with * or ? the matching variants."""
+def matching(named: Path) -> list[str]:
+    """Return the runs of a name: the name itself, or for `RUN@PATTERN` with * or ? the matching variants."""
     head, _, pattern = str(named).rpartition("@")
     if not head or not set("*?") & set(pattern):
-        yield str(named)
-        return
+        return [str(named)]
     run_dir = Path(head).expanduser()
     known = record.variant_names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
@@ -45,7 +44,7 @@ def matching(named: Path) -> Iterator[str]:
         raise NextlongError(f"{named}: {head} does not exist; name a run directory")
     if not names:
         raise NextlongError(f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}")
-    yield from (f"{head}@{name}" for name in names)
+    return [f"{head}@{name}" for name in names]
 
 
 def peek(args: argparse.Namespace) -> None:

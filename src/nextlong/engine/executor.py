@@ -175,10 +175,9 @@ def held_back() -> Iterator[None]:
     finally:
         sys.warnoptions.pop()
     caught: list[int] = []
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():  # signals never interrupt another thread
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handlers[number] = signal.signal(number, lambda number, _: caught.append(number))
+    # Signals never interrupt another thread than the main one.
+    held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in held}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -24,12 +24,13 @@ class Clock:
     """Measures the seconds since the first task of a step started; tasks may have waited for a worker before that."""
 
     def __init__(self) -> None:
-        self._start_s, self._is_waiting = time.monotonic(), True
+        self._start_s, self.tasks = time.monotonic(), 0  # tasks finished since then
 
     def advance(self, seconds: float) -> None:
         """Record a finished task that took this many seconds."""
-        if self._is_waiting:
-            self._start_s, self._is_waiting = max(self._start_s, time.monotonic() - seconds), False
+        if not self.tasks:
+            self._start_s = max(self._start_s, time.monotonic() - seconds)
+        self.tasks += 1
 
     def spent(self) -> float:
         return time.monotonic() - self._start_s
@@ -63,26 +64,20 @@ class Lines(Reporter):
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        clock, finished, ended = Clock(), done, threading.Event()
+        clock, ended = Clock(), threading.Event()
         if done:
             self._console.print(f"{label}: {done} of {total} tasks were finished before", highlight=False)
 
-        def advance(seconds: float) -> None:
-            nonlocal finished
-            finished += 1
-            clock.advance(seconds)
-
         def print_progress() -> None:
             while not ended.wait(_LINE_EVERY_S):
-                spent = clock.spent()
-                new = finished - done
-                left = f", about {spent / new * (total - finished):,.0f} s left" if new else ""
-                self._console.print(f"{label}: {finished} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
+                spent, new = clock.spent(), clock.tasks
+                left = f", about {spent / new * (total - done - new):,.0f} s left" if new else ""
+                self._console.print(f"{label}: {done + new} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
 
         printing = threading.Thread(target=print_progress, daemon=True)
         printing.start()
         try:
-            yield advance
+            yield clock.advance
         finally:
             ended.set()
             printing.join()

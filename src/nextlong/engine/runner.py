@@ -272,12 +272,11 @@ def run_array_job(
 
 def steps_before(steps: Sequence[Step], name: str) -> set[str]:
     """Return the names of the steps that the step `name` depends on. Raises RunError if there is no such step."""
-    needed: set[str] = set()
-    found = [_step_of(steps, name)[1]]
-    while found:
-        more = [before for before in found.pop().inputs if before.name not in needed]
-        needed.update(before.name for before in more)
-        found += more
+    place, last = _step_of(steps, name)
+    needed = {before.name for before in last.inputs}
+    for step in reversed(steps[: place - 1]):  # the inputs of a step come before it
+        if step.name in needed:
+            needed.update(before.name for before in step.inputs)
     return needed
 
 

@@ -8,6 +8,7 @@ built for the extensions that a recipe names.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -189,10 +190,9 @@ class Recipe(Section):
         data = read_file(Path(path), init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
         if overrides:
-            try:
-                own: Recipe | None = cls.from_dict(data, origin=str(path))
-            except RecipeError:  # the file is incomplete without --set
-                own = None
+            own = None
+            with suppress(RecipeError):  # the file is incomplete without --set
+                own = cls.from_dict(data, origin=str(path))
             if own is None or own.identity() != recipe.identity():
                 recipe._own = own
                 recipe._overridden = tuple(dict.fromkeys(override.partition("=")[0] for override in overrides))
