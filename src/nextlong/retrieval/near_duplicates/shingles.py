@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
 def hash_words(text: str) -> Words:
     """Return the words of a text; equal words have equal hashes on any machine."""
-    pieces, start = [], 0
+    pieces, start = list[tuple[U64, _Offsets, _Offsets]](), 0
     while start < len(text) or not pieces:  # an empty text is one piece
         end = start + _PIECE_CHARS
         if end < len(text):  # do not end a piece within a word, however long the word is
