@@ -288,10 +288,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
     def load_state_dict(self, state: Json) -> None:
         """Resume from a state. Raises RunError for a state of another data set or order, or of one of several workers."""
         if state["data"] != self._fingerprint():
-            raise RunError(
-                "this state is of another data set, seed or order: run, mix, split, pack, order, seed and remainder must be "
-                "as they were; use them, or restart the epoch"
-            )
+            keys = "run, mix, split, pack, order, seed and remainder must be as they were"
+            raise RunError(f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch")
         workers = _worker()[1]
         if state["workers"] not in (1, workers):
             cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"

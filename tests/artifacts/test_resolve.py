@@ -5,6 +5,7 @@ import random
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -355,7 +356,6 @@ def test_a_cut_chunk_has_the_beginning_of_its_text_and_a_separator_its_own():
     block = joined(random_blocks(0, rows=1, longest=9))
     spans = {"chunk_ids": [8, NO_CHUNK], "roles": [META, SEPARATOR], "char_starts": [5, 0], "char_ends": [8, 0]}
     block = Resolved(**{**vars(block), **{name: np.array(column) for name, column in spans.items()}})
-    texts = span_texts(
-        block, text_of=lambda ids: np.array([f"chunk {one}" for one in ids], object), special_text={SEPARATOR: "\n"}
-    )
-    assert texts == ["chu", "\n"]
+    corpus = SimpleNamespace(texts=lambda ids: np.array([f"chunk {one}" for one in ids], object))
+    files = SimpleNamespace(corpus=corpus, special_texts={SEPARATOR: "\n"})
+    assert span_texts(block, files) == ["chu", "\n"]

@@ -264,4 +264,5 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     text = data.draw(st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"]) | st.text(max_size=4))
     expected = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
     chunks = (np.array([7]), [text], [np.array(ids, np.uint32)])
-    assert [place for place, _ in tokens._text_problems(run, chunks)] == [0] * (decoded != expected)
+    problems = tokens._text_problems(run, 0, chunks)
+    assert [problem.partition(" at ")[0] for problem in problems] == [tokens.chunk_name(7)] * (decoded != expected)

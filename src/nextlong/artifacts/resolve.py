@@ -133,8 +133,7 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     block = Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
     if wanted != "texts":
         return block
-    texts = span_texts(block, text_of=run.corpus.texts, special_text=run.special_texts)
-    return replace(block, texts=np.array(texts, object))
+    return replace(block, texts=np.array(span_texts(block, run), object))
 
 
 def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
@@ -269,19 +268,13 @@ def joined_names(names: Sequence[str]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def span_texts(
-    block: Resolved,
-    places: slice | Ints = slice(None),
-    *,
-    text_of: Callable[[Ints], NDArray[np.object_]],
-    special_text: dict[int, str],
-) -> list[str]:
+def span_texts(block: Resolved, run: SequenceFiles, places: slice | Ints = slice(None)) -> list[str]:
     """Return the text of the spans at `places`: of a chunk up to its cut, of a separator, or of a special token."""
     chunk_ids = block.chunk_ids[places]
     is_chunk = chunk_ids != schemas.NO_CHUNK
-    chunk_texts = iter(text_of(chunk_ids[is_chunk]).tolist())
+    chunk_texts = iter(run.corpus.texts(chunk_ids[is_chunk]).tolist())
     sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
     return [
-        next(chunk_texts)[:size] if chunk else special_text[role]
+        next(chunk_texts)[:size] if chunk else run.special_texts[role]
         for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
     ]

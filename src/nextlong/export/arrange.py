@@ -155,10 +155,9 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
         return _mix(present, weights=[len(of_run) for of_run in present], by="sequences")
     for number, of_run in enumerate(of_runs):
         if arrangement.validation and not len(of_run):
-            raise CorpusError(
-                f"run {number} of the mix has no sequence in {split} with export.validation={arrangement.validation:g}, so the "
-                "proportions cannot be kept; choose another share, or make more sequences"
-            )
+            empty = f"has no sequence in {split} with export.validation={arrangement.validation:g}"
+            cure = "choose another share, or make more sequences"
+            raise CorpusError(f"run {number} of the mix {empty}, so the proportions cannot be kept; {cure}")
     return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 
@@ -209,10 +208,8 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
     lengths = index["length"]
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
-        raise RecipeError(
-            f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}; "
-            "raise it to at least that (a multiple leaves no gap)"
-        )
+        problem = f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}"
+        raise RecipeError(f"{problem}; raise it to at least that (a multiple leaves no gap)")
     row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, numbered in the order of opening
     rooms: list[int] = []  # the distinct numbers of free tokens of open rows, ascending
     rows_with: dict[int, list[int]] = {}

@@ -135,10 +135,9 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
 
 
 def _of_another(destination: str, other: Sequence[str]) -> ExportError:
-    return ExportError(
-        f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
-        f"destination, or replace them: nextlong export RUN --into {destination} --replace"
-    )
+    problem = f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}"
+    cure = f"choose another destination, or replace them: nextlong export RUN --into {destination} --replace"
+    return ExportError(f"{problem}; {cure}")
 
 
 def _comes_last(name: str) -> bool:
@@ -216,10 +215,9 @@ class Destination:
         known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
         if strangers := sorted(sizes.keys() - known.keys() - _ALLOWED):
             clash = " and would be overwritten" if strangers[0] in names else ""
-            raise ExportError(
-                f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export, such as {strangers[0]!r}, "
-                f"which readers would take for part of the data set{clash}; choose an empty destination or remove them"
-            )
+            problem = f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export, such as"
+            risk = f"{strangers[0]!r}, which readers would take for part of the data set{clash}"
+            raise ExportError(f"{problem} {risk}; choose an empty destination or remove them")
         return sizes, known
 
     def read_record(self) -> _Record:

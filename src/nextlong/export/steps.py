@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts import resolve
+from nextlong.artifacts import lookup, resolve
 from nextlong.artifacts.finished import SequenceFiles, chunks_of, sequences_per_part
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
@@ -198,11 +198,7 @@ def _shard_bounds(
         of_rows = [resolve.joined_names(domains[first:last].tolist()) for first, last in pairwise(offsets.tolist())]
         sizes = made.shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    ends, bounds = np.cumsum(_ID_BYTES * row_tokens), [0]
-    while bounds[-1] < len(ends):
-        before = ends[bounds[-1] - 1] if bounds[-1] else 0
-        bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + options.shard_bytes, side="right"))))
-    return bounds
+    return [0, *(last for _, last in lookup.runs_within(_ID_BYTES * row_tokens, options.shard_bytes))]
 
 
 def _export_shard(
@@ -237,10 +233,8 @@ def _read_rows(
     index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, wanted: resolve.Wanted
 ) -> Iterator[resolve.Resolved]:
     """Yield blocks of rows, of about eight million tokens; row i has the sequences index[offsets[i]:offsets[i + 1]]."""
-    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1)
+    row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
+    for first, last in lookup.runs_within(row_tokens, _BLOCK_TOKENS):
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
         of_runs = {
@@ -257,7 +251,6 @@ def _read_rows(
                 seen[run] += len(stretch)
             block = resolve.joined(stretches)
         yield resolve.packed(block, offsets[first : last + 1] - offsets[first])
-        first = last
 
 
 def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:

@@ -60,10 +60,8 @@ def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int)
     """Write `{out}.least.npy`, float32 (queries,): a cosine that somewhat more than `k` vectors reach, for each query."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
-    guess_Q = None
-    if len(ids):
-        sample = _sample_size(k, sum(shards.rows))
-        guess_Q = exact.guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
+    sample = _sample_size(k, sum(shards.rows))
+    guess_Q = exact.guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
     np.save(f"{out}.least.npy", np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q)
     return TaskResult()
 

@@ -53,11 +53,10 @@ def sample_meta_documents(
         documents += len(shard_documents)
         # A document that lost a chunk to `decontaminate` has a gap in its dependencies, so it is not sampled. Its
         # remaining chunks have fewer characters than the document had.
-        if len(shard_documents):
-            table = read_chunks(chunk_path)
-            doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
-            is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
-            shard_documents = shard_documents[(shard_documents["chunks"] >= min_meta_chunks) & is_whole]
+        table = read_chunks(chunk_path)
+        doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
+        is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
+        shard_documents = shard_documents[(shard_documents["chunks"] >= min_meta_chunks) & is_whole]
         eligible += len(shard_documents)
         drawn = np.concatenate([drawn, shard_documents])
         if draws is not None and len(drawn) > draws:

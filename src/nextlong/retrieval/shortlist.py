@@ -187,10 +187,7 @@ def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
 
 def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]) -> tuple[int, int]:
     """Return how many queries have a control chunk as neighbour, and for how many the nearest one is shortlisted."""
-    ids = np.concatenate([np.empty(0, np.int64), *neighbours])
-    if not len(ids):
-        return 0, 0
-    marks = lookup.array_rows(ids, shortlist)
+    marks = lookup.array_rows(np.concatenate([np.empty(0, np.int64), *neighbours]), shortlist)
     query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
     controls = np.flatnonzero(marks & _CONTROL)
     _, first = np.unique(query_of[controls], return_index=True)

@@ -69,8 +69,7 @@ class Sequence:
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
         """Return the text of some spans, by their places among `spans`; the others are not read."""
         spans = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
-        run = self._run
-        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.files.special_texts)
+        return span_texts(self._block, self._run.files, spans)
 
     @property
     def text(self) -> str:

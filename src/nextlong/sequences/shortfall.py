@@ -121,10 +121,8 @@ class Attempt:
         self.referenced = done["referenced_chunks"].result(ReferencedChunksResult)
         self.sequences = sum(part.sequences for part in self.composed)  # including spare ones
         self.parts: list[DraftResult | ComposeResult] = [*self.drafted, *self.composed]
-        reasons = Counter[str]()
-        for part in self.parts:
-            reasons.update(part.dropped)
-        self.dropped = dict(+reasons)  # drafts by reason, without reasons that did not occur
+        # Drafts by reason; adding counters leaves out reasons that did not occur.
+        self.dropped = dict(sum((Counter(part.dropped) for part in self.parts), Counter[str]()))
         # More near-duplicates were filtered out than the drafts have chunks.
         self.is_mostly_copies = sum(part.near_duplicates or 0 for part in self.drafted) > self.referenced.chunks
 

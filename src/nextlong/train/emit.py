@@ -57,10 +57,8 @@ _BUILT_IN: Final = {
 def check_llama(config: Json, *, path: str, trainer: str) -> None:
     """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
     if (kind := config.get("model_type")) not in ("llama", "mistral"):
-        raise RecipeError(
-            f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: train it on one device with --engine nextlong, "
-            "or use --emit axolotl"
-        )
+        cure = "train it on one device with --engine nextlong, or use --emit axolotl"
+        raise RecipeError(f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: {cure}")
     differing = {key: value for key, built_in in _BUILT_IN.items() if (value := config.get(key, built_in)) != built_in}
     head_dim = config.get("head_dim")
     if head_dim not in (None, config["hidden_size"] // config["num_attention_heads"]):
@@ -131,27 +129,6 @@ class Settings:
         is_kept = model.rope_scaling == "keep" and kind == "llama3"
         return float(base if model.rope_base is None else model.rope_base), own if is_kept else None
 
-    def transformers_arguments(self, name: str) -> Json:
-        """Return what both axolotl and TRL take. Raises RecipeError for a schedule that transformers lacks."""
-        recipe, training, (base, scaling) = self.recipe, self.recipe.training, self.rope()
-        if training.schedule != "cosine" and training.min_lr_ratio:
-            raise RecipeError(
-                f"--emit {name} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
-                f"{training.schedule}; set it to 0, or use the schedule cosine"
-            )
-        schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
-        schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
-        rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
-        positions = {"rope_parameters": rope, "max_position_embeddings": self.sequence_tokens}
-        return {
-            "model_init_kwargs" if name == "trl" else "model_config": positions,
-            "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
-            "warmup_steps": training.warmup_steps,
-            "attn_implementation": "flash_attention_2",
-            "output_dir": str(self.folder / "out"),
-            **trainer_arguments(recipe, accumulation=self.accumulation),
-        }
-
 
 class Trainer(NamedTuple):
     """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
@@ -199,15 +176,14 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
     shortest, longest = int(index["length"].min()), int(index["length"].max())
     if not data.pack and shortest < longest:
-        raise RecipeError(
-            f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length; set "
-            f"data.pack={longest}, which puts several short ones into a row, or use runs of one length"
-        )
+        problem = f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length"
+        cure = f"set data.pack={longest}, which puts several short ones into a row, or use runs of one length"
+        raise RecipeError(f"{problem}; {cure}")
     if data.pack and trainer.cuts and (shortest < longest or data.pack % longest):
-        raise RecipeError(
-            f"data.pack={data.pack} with sequences of {shortest:,} to {longest:,} tokens: {name} reads all sequences as one stream "
-            "and cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
-        )
+        reason = f"{name} reads all sequences as one stream and cuts it at multiples of the row"
+        cure = "sequences must have one length that divides data.pack; or use --emit axolotl"
+        sequences = f"sequences of {shortest:,} to {longest:,} tokens"
+        raise RecipeError(f"data.pack={data.pack} with {sequences}: {reason}, so {cure}")
     tokens, eos_id = int(index["length"].sum()), done["tokenizer"].result(TokenizerResult).eos_id
     settings = Settings(recipe, settings.folder, longest, data.pack or longest, tokens, eos_id)
     for file, text in trainer.files(settings).items():
@@ -271,8 +247,24 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
 
 
 def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
-    """Return the config of axolotl or of `trl sft`, and its launch script."""
-    return _filled(name, settings, arguments=settings.transformers_arguments(name))
+    """Return the config of axolotl or `trl sft`, and a launch script. Raises RecipeError for schedules that transformers lacks."""
+    training, (base, scaling) = settings.recipe.training, settings.rope()
+    if training.schedule != "cosine" and training.min_lr_ratio:
+        both = f"training.min_lr_ratio={training.min_lr_ratio} with training.schedule={training.schedule}"
+        raise RecipeError(f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine")
+    schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
+    schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
+    rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
+    positions = {"rope_parameters": rope, "max_position_embeddings": settings.sequence_tokens}
+    arguments = {
+        "model_init_kwargs" if name == "trl" else "model_config": positions,
+        "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
+        "warmup_steps": training.warmup_steps,
+        "attn_implementation": "flash_attention_2",
+        "output_dir": str(settings.folder / "out"),
+        **trainer_arguments(settings.recipe, accumulation=settings.accumulation),
+    }
+    return _filled(name, settings, arguments=arguments)
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
@@ -288,16 +280,13 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
     recipe, ranks, (base, scaling) = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.rope()
     check_llama(settings.model_config, path=str(recipe.model.path), trainer="--emit megatron")
     if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
-        raise RecipeError(
-            f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
-            f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
-        )
+        slices = f"the {2 * ranks} slices of context parallelism over {ranks} ranks"
+        problem = f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into {slices}"
+        raise RecipeError(f"{problem}; change hardware.ranks_per_row or the length")
     scaled = scaling or _MEGATRON_SCALING
     if other := {key: scaled.get(key) for key, own in _MEGATRON_SCALING.items() if scaled.get(key) != own}:
-        raise RecipeError(
-            f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
-            "model.rope_scaling=replace, or use axolotl"
-        )
+        problem = f"Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}"
+        raise RecipeError(f"model.rope_scaling=keep: {problem}; set model.rope_scaling=replace, or use axolotl")
     names = {"train": "train", "valid": "validation"} if recipe.data.validation else {"train": "train"}
     data = {
         name: shlex.join(str(path.with_suffix("")) for path in sorted(settings.data(split).glob("*.bin")))
@@ -315,10 +304,8 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
     base, scaling = settings.rope()
     check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
     if sizes["num_key_value_heads"] % ranks:
-        raise RecipeError(
-            f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
-            "by the ranks that share a row; change it to a divisor of that"
-        )
+        heads = f"the {sizes['num_key_value_heads']} key-value heads of the model by the ranks that share a row"
+        raise RecipeError(f"hardware.ranks_per_row={ranks}: OLMo-core divides {heads}; change it to a divisor of that")
     width = sum(path.stat().st_size for path in settings.data("train").glob("*.npy")) // settings.tokens
     return _filled("olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width)
 

@@ -113,9 +113,8 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
     pass as it was. Works under autocast and PEFT, because it is the model's own forward pass.
     """
     if model.get_decoder() is model:
-        raise RecipeError(
-            f"{type(model).__name__} has no decoder apart from its output head, which the loss in blocks needs; use another model"
-        )
+        problem = "has no decoder apart from its output head, which the loss in blocks needs"
+        raise RecipeError(f"{type(model).__name__} {problem}; use another model")
     stock = model.forward
 
     def forward(

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from unittest.mock import patch
@@ -321,19 +322,17 @@ def _peak_memory(
     `dtype` is that of the weights. Raises RecipeError for a model whose operations have no fake implementation.
     """
     bounds, layers = [0, *accumulate(lengths)], config.num_hidden_layers
+    run = partial(_run_step, recipe, config, bounds, dtype=dtype)
     try:
         if layers <= _MOST_RUN_LAYERS or len(set(getattr(config, "layer_types", None) or ())) > 1:
-            moments, kinds = _run_step(recipe, config, bounds, layers=layers, dtype=dtype)
+            moments, kinds = run(layers=layers)
         else:
-            (few, _), (more, kinds) = (
-                _run_step(recipe, config, bounds, layers=number, dtype=dtype) for number in _FEWER_LAYERS
-            )
+            (few, _), (more, kinds) = (run(layers=number) for number in _FEWER_LAYERS)
             steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
             moments = [_interpolate(one, other, share=steps) for one, other in zip(few, more, strict=True)]
     except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
-        raise RecipeError(
-            f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
-        ) from None
+        problem = f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]})"
+        raise RecipeError(f"{problem}; train without --dry-run") from None
     return _PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
 
 

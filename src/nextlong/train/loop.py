@@ -36,16 +36,11 @@ from nextlong.train import model as models
 from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
 from nextlong.train.model import RECORD, Prepared, prepare
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
+from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat, on_device
 
 _SEARCHED_ROWS: Final = 16  # for one of several documents
 _Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
-
-_TRL_SUPPORTED = (
-    "data seed attention attention_kernel model.rope_base model.rope_scaling compile training checkpoints hardware"
-)
-_TRL_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_TRL_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -175,10 +170,8 @@ class _Training:
                 reason += f", and the weight {broken} is not finite"
             self.optimizer.zero_grad(set_to_none=True)
             self._save(number - 1, reason=reason)
-            raise RunError(
-                f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
-                f"{self.ready.out / checkpoint.FOLDER}; {metrics.STOPPED_ADVICE}"
-            )
+            saved = f"checkpoint of step {number - 1} saved in {self.ready.out / checkpoint.FOLDER}"
+            raise RunError(f"{reason}; stopped before the weights were updated, {saved}; {metrics.STOPPED_ADVICE}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
@@ -207,7 +200,8 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
     if recipe.data.chat is None or recipe.model.path is None:
         raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
     advice = "leave these at their defaults, or train with --engine nextlong"
-    check_supported(recipe, _TRL_KEYS, trainer="--engine trl", advice=advice)
+    keys = {**ENGINE_KEYS, "attention_kernel": None, "hardware": None}
+    check_supported(recipe, keys, trainer="--engine trl", advice=advice)
     from datasets import Dataset
     from torch.optim.lr_scheduler import LambdaLR
     from trl import SFTConfig, SFTTrainer

@@ -99,21 +99,17 @@ class Prepared:
     def check_record(self, folder: Path) -> None:
         """Raise RunError if the weights in `folder` were trained with other keys than the recipe's, or on other data."""
         if not (folder / RECORD).is_file():
-            raise RunError(
-                f"{folder} has checkpoints without {RECORD}, so their training is unknown; choose another `out`"
-            )
+            problem = f"{folder} has checkpoints without {RECORD}, so their training is unknown"
+            raise RunError(f"{problem}; choose another `out`")
         record = store.read_json(folder / RECORD)
         then, now = (dict(flattened(keys)) for keys in (record["recipe"], self.recipe.trained_keys()))
         if changed := [f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in now if then.get(key) != now[key]]:
             differences = "; ".join(changed[:3])
-            raise RunError(
-                f"{folder} was trained with another recipe: {differences}; restore these values, or choose another `out`"
-            )
+            cure = "restore these values, or choose another `out`"
+            raise RunError(f"{folder} was trained with another recipe: {differences}; {cure}")
         if record["data"] != self.data:
-            raise RunError(
-                f"the training data have changed since {folder} was saved: the runs hold other sequences; restore them, or choose "
-                "another `out` to start over"
-            )
+            problem = f"the training data have changed since {folder} was saved: the runs hold other sequences"
+            raise RunError(f"{problem}; restore them, or choose another `out` to start over")
 
     def begin(self, *, resumes: bool) -> None:
         """Write recipe and record to `out`. Raises RunError if training `resumes` from checkpoints of another training."""
@@ -144,7 +140,9 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
     rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
-    changes = _set_rope_base(config, recipe, max_tokens=rows.longest_document)
+    # Positions count to the end of the longest document.
+    longest = source.row_tokens if recipe.attention == "row" else source.sequence_tokens
+    changes = _set_rope_base(config, recipe, max_tokens=longest)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)
@@ -160,21 +158,17 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
         try:
             config = AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
-            raise RecipeError(
-                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); use a folder with "
-                "config.json and weights"
-            ) from None
+            problem = f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)})"
+            raise RecipeError(f"{problem}; use a folder with config.json and weights") from None
         if config.get_text_config() is not config:
-            raise RecipeError(
-                f"model.path={path!r} is a multimodal model ({config.model_type}), and this loop trains text models; save its "
-                "language model in a folder of its own"
+            problem = (
+                f"model.path={path!r} is a multimodal model ({config.model_type}), and this loop trains text models"
             )
+            raise RecipeError(f"{problem}; save its language model in a folder of its own")
         return config
     if scratch.vocabulary is None and vocabulary is None:
-        raise RecipeError(
-            "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run; set the number of "
-            "ids in the data"
-        )
+        problem = "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run"
+        raise RecipeError(f"{problem}; set the number of ids in the data")
     widths = scratch.model_dump(include={"hidden_size", "intermediate_size"})
     heads = {"num_attention_heads": scratch.heads, "num_key_value_heads": scratch.key_value_heads}
     ids, layers = scratch.vocabulary or vocabulary, scratch.layers
@@ -190,10 +184,8 @@ def _set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens:
         if base is not None:
             raise RecipeError(f"model.rope_base={base:g} but {config.model_type} has no single RoPE base; leave it out")
         if longest is not None and max_tokens > longest:
-            raise RecipeError(
-                f"rows have {max_tokens:,} tokens, and {config.model_type} cannot be extended beyond {longest:,}; use shorter rows "
-                "or a model with rotary positions"
-            )
+            problem = f"rows have {max_tokens:,} tokens, and {config.model_type} cannot be extended beyond {longest:,}"
+            raise RecipeError(f"{problem}; use shorter rows or a model with rotary positions")
         return [f"positions: {config.model_type}'s own"]
     notes, kind, before = [], parameters["rope_type"], parameters["rope_theta"]
     if kind != "default" and replaces:
@@ -265,10 +257,11 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
         cure = "name another folder"
         raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
     if missing := sorted(info["missing_keys"]):
-        raise RecipeError(
-            f"model.path={path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
-            f"{', '.join(missing[:3])}; name a folder with all weights of the model that config.json describes"
+        lacking = (
+            f"{len(missing):,} weights of {type(model).__name__}, which would stay random: {', '.join(missing[:3])}"
         )
+        cure = "name a folder with all weights of the model that config.json describes"
+        raise RecipeError(f"model.path={path!r} lacks {lacking}; {cure}")
     if broken := not_finite(model):
         raise RecipeError(f"model.path={path!r}: the weight {broken} holds NaN or infinity; name another folder")
     return model
@@ -347,10 +340,9 @@ def _tokenizer_of(
     known = ids if tokenizer is None else tokenizer.get_vocab()
     if differing := sorted(word for word, number in ids.items() if known.get(word) != number):
         first = differing[0]
-        raise TokenizerError(
-            f"the runs' tokenizer is not that of {name}: {len(differing):,} of {len(ids):,} words have other ids ({first!r} is "
-            f"{ids[first]}, in the model {known.get(first, 'unknown')}); {advice}"
-        )
+        words = f"{len(differing):,} of {len(ids):,} words have other ids"
+        example = f"{first!r} is {ids[first]}, in the model {known.get(first, 'unknown')}"
+        raise TokenizerError(f"the runs' tokenizer is not that of {name}: {words} ({example}); {advice}")
     return tokenizer
 
 
@@ -383,10 +375,9 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
             with autocast(recipe, device):
                 moved = measure_leak(bare, ids, bounds, document=0).moved_outside
             if moved:
-                raise RecipeError(
-                    f"{name} lets the documents of a packed row see each other: changing one moved {moved} outputs of the next; "
-                    "leave out data.pack, set training.micro_batch_rows=1 and attention=sequence or row"
-                )
+                problem = f"see each other: changing one moved {moved} outputs of the next"
+                cure = "leave out data.pack, set training.micro_batch_rows=1 and attention=sequence or row"
+                raise RecipeError(f"{name} lets the documents of a packed row {problem}; {cure}")
         bare.eval()
         with torch.no_grad():
             # The mean over the predicted tokens of the packed row, by the forward pass that trains.

@@ -78,9 +78,8 @@ class _Scratch(Section):
         if self.hidden_size % (2 * self.heads):  # RoPE turns pairs of a head's dimensions
             raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of 2 × heads={self.heads}; make it one")
         if self.heads % self.key_value_heads:
-            raise ValueError(
-                f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}; make it one"
-            )
+            problem = f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}"
+            raise ValueError(f"{problem}; make it one")
         return self
 
 
@@ -129,9 +128,8 @@ class Training(Section):
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            raise ValueError(
-                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower warmup_steps or raise steps"
-            )
+            problem = f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}"
+            raise ValueError(f"{problem}; lower warmup_steps or raise steps")
         return self
 
     @property
@@ -253,6 +251,8 @@ class TrainRecipe(RecipeFile):
 # The values of a key, or of a whole section, that a trainer supports; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
 _ALWAYS_SUPPORTED = ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
+_OF_ENGINES = "data seed attention model.rope_base model.rope_scaling training checkpoints compile"
+ENGINE_KEYS: SupportedKeys = {**dict.fromkeys(_OF_ENGINES.split()), "memory.checkpointing": ("layers", "none")}
 
 
 def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:
@@ -281,10 +281,9 @@ def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, rank
     """Return the micro-batches of a step on each group of devices. Raises RecipeError if they cannot share its rows evenly."""
     (groups, rest), at_once = divmod(devices, ranks_per_row), recipe.training.micro_batch_rows
     if rest or rows_per_step % (groups * at_once):
-        raise RecipeError(
-            f"{devices} devices, {ranks_per_row} per row, cannot share the {rows_per_step} rows of a step evenly ({at_once} at "
-            "once); change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
-        )
+        rows = f"the {rows_per_step} rows of a step evenly ({at_once} at once)"
+        keys = "hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
+        raise RecipeError(f"{devices} devices, {ranks_per_row} per row, cannot share {rows}; change {keys}")
     return rows_per_step // (groups * at_once)
 
 

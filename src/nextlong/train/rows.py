@@ -83,10 +83,9 @@ class _RunRows:
         self.fingerprint, self.sequence_tokens = dataset.rows.fingerprint, dataset.rows.longest
         lengths = np.unique(dataset.rows.index["length"]).tolist()
         if data.pack is None and len(lengths) > 1:
-            raise RecipeError(
-                f"data.runs mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length; set "
-                f"data.pack={lengths[-1]}, which puts several short ones into a row"
-            )
+            mixed = f"sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length"
+            cure = f"set data.pack={lengths[-1]}, which puts several short ones into a row"
+            raise RecipeError(f"data.runs mixes {mixed}; {cure}")
         self.row_tokens = max(int(dataset.rows.lengths(row).sum()) for row in range(len(dataset)))
 
     def __len__(self) -> int:
@@ -247,10 +246,9 @@ def _render(
             text = tokenizer.apply_chat_template(messages[:turns], tokenize=False, add_generation_prompt=prompt)
             longer = tokenizer(text, add_special_tokens=False)["input_ids"]
             if longer[: len(ids)] != ids:
-                raise TokenizerError(
-                    "the chat template renders earlier turns differently once there are later ones, so answers cannot be located; "
-                    "use a template that only appends"
-                )
+                problem = "the chat template renders earlier turns differently once there are later ones"
+                cure = "use a template that only appends"
+                raise TokenizerError(f"{problem}, so answers cannot be located; {cure}")
             is_answer += [is_target and not prompt] * (len(longer) - len(ids))
             ids = longer
     return np.array(ids), np.array(is_answer)
@@ -264,9 +262,8 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
                     messages = json.loads(line)["messages"]
                     roles = {message["role"] for message in messages if isinstance(message["content"], str)}
                 except (ValueError, KeyError, TypeError):
-                    raise CorpusError(
-                        f'{path}:{number}: not a conversation; write {{"messages": [{{"role": …, "content": …}}, …]}}'
-                    ) from None
+                    cure = 'write {"messages": [{"role": …, "content": …}, …]}'
+                    raise CorpusError(f"{path}:{number}: not a conversation; {cure}") from None
                 if "assistant" not in roles:
                     raise CorpusError(f"{path}:{number}: a conversation without an answer of the assistant; remove it")
                 yield list(messages)
@@ -287,18 +284,12 @@ class TrainingRows:
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
-    def longest_document(self) -> int:
-        """The tokens of the longest document, at most; positions count to it."""
-        return self.source.row_tokens if self._attention == "row" else self.source.sequence_tokens
-
     def __getitem__(self, row: int) -> TrainingRow:
         ids, lengths, spans, is_target = self.source.read(row)
         if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
-            raise TokenizerError(
-                f"row {row} of data holds the id {highest:,}, and the model knows {self._vocabulary:,}; train a model with the "
-                "tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
-            )
+            problem = f"row {row} of data holds the id {highest:,}, and the model knows {self._vocabulary:,}"
+            cure = "train a model with the tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
+            raise TokenizerError(f"{problem}; {cure}")
         if self._attention == "row":
             lengths = lengths.sum(keepdims=True)
         elif self._attention == "document":
@@ -348,15 +339,11 @@ def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
     tokens_per_step, at_once = recipe.training.tokens_per_step, recipe.training.micro_batch_rows
     rows_per_step, rest = divmod(tokens_per_step, row_tokens)
     if rest or not rows_per_step:
-        near = nearest_multiple(tokens_per_step, row_tokens=row_tokens)
-        raise RecipeError(
-            f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens; use {near}"
-        )
+        problem = f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens"
+        raise RecipeError(f"{problem}; use {nearest_multiple(tokens_per_step, row_tokens=row_tokens)}")
     if rows_per_step % at_once:
-        raise RecipeError(
-            f"a step has {rows_per_step} rows, which is not a multiple of training.micro_batch_rows={at_once}; "
-            "change training.tokens_per_step or training.micro_batch_rows"
-        )
+        problem = f"a step has {rows_per_step} rows, which is not a multiple of training.micro_batch_rows={at_once}"
+        raise RecipeError(f"{problem}; change training.tokens_per_step or training.micro_batch_rows")
     if rows < rows_per_step:
         cure = "make more sequences, or lower training.tokens_per_step"
         raise CorpusError(f"{counted(rows, 'row')} to train on and a step needs {rows_per_step}; {cure}")

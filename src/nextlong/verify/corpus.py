@@ -178,25 +178,21 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
             ids.breach(f"{chunk_name(row, shard)} is used in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
-            rows = chunks[0]
-            judged = np.flatnonzero(by_reference[rows]).tolist()
+            judged = np.flatnonzero(by_reference[chunks[0]]).tolist()
             judged_by_reference += len(judged)
-            problems_of = ((ids, _id_problems(run, chunks, judged)), (texts, _text_problems(run, chunks)))
-            for outcome, problems in problems_of[: 1 if texts.skipped else 2]:
-                outcome.checked += len(rows)
-                outcome.breach_each(f"{chunk_name(rows[place], shard)}{problem}" for place, problem in problems)
+            ids.breach_each(_id_problems(run, shard, chunks, judged), checked=len(chunks[0]))
+            if not texts.skipped:
+                texts.breach_each(_text_problems(run, shard, chunks), checked=len(chunks[0]))
     ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
 
 def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
     """Yield the chunks with tokens among some rows of a shard, a few hundred at a time."""
-    named, offsets, stored = run.token_shard(shard)
-    for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
+    for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, run.token_shard(shard)[0])]):
         for start in range(0, len(texts), _BATCH_CHUNKS):
             rows = part[start : start + _BATCH_CHUNKS]
-            ids = [stored[offsets[at] : offsets[at + 1]] for at in np.searchsorted(named, rows).tolist()]
-            yield rows, texts[start : start + _BATCH_CHUNKS], ids
+            yield rows, texts[start : start + _BATCH_CHUNKS], run.token_ids(shard, rows)
 
 
 def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
@@ -228,23 +224,24 @@ def _differs(fast: Any, texts: list[str], ids: list[NDArray[np.uint32]]) -> list
     return [not np.array_equal(true, of) or any(char in text for char in _DOUBTFUL) for text, true, of in compared]
 
 
-def _id_problems(run: StoredRun, chunks: _Tokenized, places: list[int]) -> Iterator[tuple[int, str]]:
-    _, texts, ids = chunks
+def _id_problems(run: StoredRun, shard: int, chunks: _Tokenized, places: list[int]) -> Iterator[str]:
+    rows, texts, ids = chunks
     encodings = run.tokenizer.encode_batch_fast([texts[place] for place in places], add_special_tokens=False)
     for place, encoding in zip(places, encodings, strict=True):
-        stored, true = ids[place], np.array(encoding.ids, np.int64)
+        name, stored, true = chunk_name(rows[place], shard), ids[place], np.array(encoding.ids, np.int64)
         if len(stored) != len(true):
-            yield place, f": {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
-        for token in np.flatnonzero(stored != true)[:1].tolist() if len(stored) == len(true) else ():
-            yield place, f": token {token} is {stored[token]}, the reference tokenizer gives {true[token]}"
+            yield f"{name}: {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
+        elif len(differing := np.flatnonzero(stored != true)):
+            token = differing[0]
+            yield f"{name}: token {token} is {stored[token]}, the reference tokenizer gives {true[token]}"
 
 
-def _text_problems(run: StoredRun, chunks: _Tokenized) -> Iterator[tuple[int, str]]:
-    normalizer, (_, texts, ids) = run.tokenizer.normalizer, chunks
+def _text_problems(run: StoredRun, shard: int, chunks: _Tokenized) -> Iterator[str]:
+    normalizer, (rows, texts, ids) = run.tokenizer.normalizer, chunks
     decoded = run.tokenizer.decode_batch([stored.tolist() for stored in ids], skip_special_tokens=False)
-    for place, (text, decoded_text) in enumerate(zip(texts, decoded, strict=True)):
+    for row, text, decoded_text in zip(rows, texts, decoded, strict=True):
         true = text if normalizer is None else normalizer.normalize_str(text)
         if decoded_text != true:
             position, from_tokens, from_document = first_difference(decoded_text, true)
             parts = f"the tokens decode to {from_tokens!r}, the document has {from_document!r}"
-            yield place, f" at character {position}: {parts}"
+            yield f"{chunk_name(row, shard)} at character {position}: {parts}"

@@ -107,8 +107,8 @@ class Comparison:
 
     def _compare(self, true: _Row) -> None:
         if (row := self._next()) is not None:
-            self.outcome.checked += 1
-            self.outcome.breach_each(f"{self.step.name} row {self.number}: {of}" for of in _problems(row, true))
+            problems = (f"{self.step.name} row {self.number}: {problem}" for problem in _problems(row, true))
+            self.outcome.breach_each(problems, checked=1)
         elif self._rows is not None:
             self.outcome.breach(f"{self.step.name} row {self.number} is missing")
         self.number += 1
@@ -169,12 +169,9 @@ class _Expected:
         self._texts = run.texts_of(chunks if "text" in parts else truncated if "spans" in parts else truncated[:0])
         decode = partial(run.tokenizer.decode, skip_special_tokens=False)
         self._special_texts = {role: decode(ids) for role, ids in run.special_ids.items()}
-        self._stored_ids: dict[int, NDArray[np.uint32]] = {}  # of each shard
-        self._first: dict[int, int] = {}  # of each chunk, the start of its ids in those of its shard
+        self._ids: dict[int, NDArray[np.uint32]] = {}  # of each chunk
         for shard, rows in run.by_shard(chunks):
-            named, offsets, self._stored_ids[shard] = run.token_shard(shard)
-            firsts = offsets[np.searchsorted(named, rows)]
-            self._first.update(zip(pack_ids(shard, rows).tolist(), firsts.tolist(), strict=True))
+            self._ids.update(zip(pack_ids(shard, rows).tolist(), run.token_ids(shard, rows), strict=True))
 
     def row(self, sequences: Sequence[ResolvedSequence], boundaries: str, multiple: int) -> dict[str, Any]:
         """Return the row of these sequences with the columns of all formats; documents are padded to a `multiple`."""
@@ -222,14 +219,12 @@ class _Expected:
         return self._sources.get(int(sequence.doc[first]), "")
 
     def _input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
-        pieces: list[Any] = []
         columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.lengths))
-        for chunk, role, length in zip(*columns, strict=True):
-            if chunk == NO_CHUNK:
-                pieces.append(self._run.special_ids[role][:length])
-            else:
-                start = self._first[chunk]
-                pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
+        special = self._run.special_ids
+        pieces: list[Any] = [
+            (special[role] if chunk == NO_CHUNK else self._ids[chunk])[:length]
+            for chunk, role, length in zip(*columns, strict=True)
+        ]
         return np.concatenate(pieces).astype(np.int32)
 
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:

@@ -78,9 +78,9 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
 
 
 def _check_step(step: StepFiles, outcome: CheckOutcome) -> None:
-    outcome.checked += len(step.entries)
     problems = ((name, _problem_of(step.folder / name, entry)) for name, entry in step.entries.items())
-    outcome.breach_each(f"{step.folder.name}/{name} {problem}" for name, problem in problems if problem)
+    found = (f"{step.folder.name}/{name} {problem}" for name, problem in problems if problem)
+    outcome.breach_each(found, checked=len(step.entries))
 
 
 def _inode(path: Path) -> tuple[int, int]:
@@ -180,27 +180,25 @@ def _verify_one(
 ) -> Iterator[CheckOutcome]:
     starting("record")
     outcome = CheckOutcome("record", "files", checked=1)
-    record: Json | None = None
     try:
-        read = json.loads(fs.cat_file(place + _RECORD))
-        if "parts" in read:
+        record: Json = json.loads(fs.cat_file(place + _RECORD))
+        if "parts" in record:
             step_of = posixpath.dirname(place.rstrip("/"))
             raise RunError(f"{place} is a step of a run; verify the run: nextlong verify {step_of}")
-        hashed = {key: value for key, value in read.items() if key != "xxh3"}
+        hashed = {key: value for key, value in record.items() if key != "xxh3"}
         plain = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
-        if read["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
-            outcome.breach(f"{_RECORD} has been altered: it records the hash {read['xxh3']}, its content has {true}")
-        files = all({"bytes", "xxh3"} <= entry.keys() for entry in read["files"].values())
+        if record["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
+            outcome.breach(f"{_RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
+        files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
         split_keys = {"step", "config", "rows", "sequences", "tokens"}
-        splits = all(split_keys <= split.keys() for split in read["splits"].values())
-        if not files or not splits or not read.keys() >= {"format", "rows", "runs", "splits", "files", "xxh3"}:
+        splits = all(split_keys <= split.keys() for split in record["splits"].values())
+        if not files or not splits or not record.keys() >= {"format", "rows", "runs", "splits", "files", "xxh3"}:
             raise ValueError("keys are missing")
-        record = read
     except _UNPARSED as error:
         outcome.breach(f"{_RECORD} is not the record of an export ({in_words(error)}); deliver it again")
-    yield outcome
-    if record is None:
+        yield outcome
         return
+    yield outcome
     run = None if run_dir is None else _run_of(record, run_dir)
     starting("hashes")
     yield _check_hashes(fs, place, sizes, record)
@@ -224,10 +222,11 @@ def _run_of(record: Json, run_dir: Path) -> StoredRun:
     run, (of,) = StoredRun(run_dir), record["runs"]
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
-        raise RunError(
-            f"this export has the sequences compose-{exported} of a run called {of['name']}, but {run_dir} has compose-{composed}; "
+        made_of = f"the sequences compose-{exported} of a run called {of['name']}, but {run_dir} has compose-{composed}"
+        cure = (
             "use that run, or the exported variant of it; if it was deleted, omit --run to check files and counts only"
         )
+        raise RunError(f"this export has {made_of}; {cure}")
     return run
 
 

@@ -39,13 +39,11 @@ _BATCH_CHARS: Final = 1 << 16
 
 def check_near_duplicates(run: StoredRun, found: list[CheckOutcome] | None = None) -> list[CheckOutcome]:
     """Compare every negative, or merge outcomes `found` in parts; without mine.near_duplicates they are only counted."""
-    outcome = _outcome(run)
-    if outcome.not_needed:
-        return [outcome]
-    parts = [find_copies(run, range(sum(run.takes)))] if found is None else list(found)
-    outcome.breach_each(example for part in parts for example in part.examples)
-    outcome.checked, outcome.breaches = (sum(getattr(part, of) for part in parts) for of in ("checked", "breaches"))
-    if run.setting("mine", "near_duplicates") is None:
+    outcome, *others = found or [find_copies(run, range(sum(run.takes)))]
+    for part in others:
+        outcome.breach_each(part.examples, checked=part.checked)
+        outcome.breaches += part.breaches - len(part.examples)
+    if run.setting("mine", "near_duplicates") is None and not outcome.not_needed:
         count = f"{outcome.breaches:,} found, stock passages included"
         outcome.note = f"{count}; only counted, because mine.near_duplicates is null"
         outcome.breaches, outcome.examples = 0, []
@@ -54,7 +52,11 @@ def check_near_duplicates(run: StoredRun, found: list[CheckOutcome] | None = Non
 
 def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
     """Compare every negative of the sequences with some numbers; those that repeat something are breaches."""
-    outcome = _outcome(run)
+    outcome = CheckOutcome("near-duplicates among negatives", "negatives")
+    if run.layout != Layout.EXTENDED:
+        outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
+    elif run.negatives.origin == "meta-chunk":
+        outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
     for block in () if outcome.not_needed else run.blocks(numbers):
         of_chunk, of_document = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
@@ -98,16 +100,6 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             repeating = {max(a, b) for a, b in pairs if (a >= first) != (b >= first)}
             unexplained[sequence.number] = candidates[[text not in repeating for text in range(first, len(texts))]]
     return unexplained
-
-
-def _outcome(run: StoredRun) -> CheckOutcome:
-    """Return an empty outcome; `not_needed` if sequences may contain near-duplicates."""
-    outcome = CheckOutcome("near-duplicates among negatives", "negatives")
-    if run.layout != Layout.EXTENDED:
-        outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
-    elif run.negatives.origin == "meta-chunk":
-        outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
-    return outcome
 
 
 def _rule_of(run: StoredRun) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class CheckOutcome:
         if len(self.examples) < 5:
             self.examples.append(example)
 
-    def breach_each(self, examples: Iterable[str]) -> None:
+    def breach_each(self, examples: Iterable[str], *, checked: int = 0) -> None:
+        self.checked += checked
         for example in examples:
             self.breach(example)
 

@@ -300,6 +300,11 @@ class StoredRun:
         rows, offsets, ids = map(lookup.opened, self._token_files[shard])
         return rows, offsets, ids
 
+    def token_ids(self, shard: int, rows: Ids) -> list[NDArray[np.uint32]]:
+        """Return the stored ids of each of these chunk rows, which must have tokens."""
+        named, offsets, ids = self.token_shard(shard)
+        return [ids[offsets[at] : offsets[at + 1]] for at in np.searchsorted(named, rows).tolist()]
+
     @cached_property
     def _token_files(self) -> list[tuple[Path, Path, Path]]:
         rows = next((found for name in self.steps if (found := self.files(name, ".rows.npy"))), [])

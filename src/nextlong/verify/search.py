@@ -156,10 +156,8 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return [scores, candidates, nearest]
     recall = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
     mean, error = float(np.mean(recalls)), float(np.std(recalls)) / len(recalls) ** 0.5
-    low, worst = np.percentile(recalls, 5), min(recalls)
-    recall.note = (
-        f"{mean:.3f} on average, 5th percentile {low:.3f}, worst {worst:.3f}; promised {promised:g} on average"
-    )
+    reached = f"{mean:.3f} on average, 5th percentile {np.percentile(recalls, 5):.3f}, worst {min(recalls):.3f}"
+    recall.note = f"{reached}; promised {promised:g} on average"
     if mean + 3 * error < promised:
         recall.breach(f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}")
     return [scores, candidates, recall, nearest]
@@ -284,8 +282,7 @@ def _check_document_scores(run: StoredRun) -> CheckOutcome:
         outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
     for sequence in run.sequences():
-        outcome.checked += len(_documents(sequence)[1])
-        outcome.breach_each(_score_problems(run, sequence, scored_to))
+        outcome.breach_each(_score_problems(run, sequence, scored_to), checked=len(_documents(sequence)[1]))
     return outcome
 
 

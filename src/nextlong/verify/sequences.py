@@ -29,11 +29,9 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     between = CheckOutcome("negatives between meta-chunks", "gaps")
     wants_own = run.negatives.origin == "meta-chunk"  # whether negatives belong to the meta-document
     for sequence in run.sequences():
-        spans.checked += len(sequence.chunk)
-        spans.breach_each(_span_problems(run, sequence))
+        spans.breach_each(_span_problems(run, sequence), checked=len(sequence.chunk))
         for outcome, problems in per_sequence:
-            outcome.checked += 1
-            outcome.breach_each(problems(run, sequence))
+            outcome.breach_each(problems(run, sequence), checked=1)
         is_negative, metas = sequence.role == NEGATIVE, np.flatnonzero(sequence.role == META)
         negatives.checked += int(is_negative.sum())
         is_own = np.isin(sequence.doc, sequence.doc[metas])
@@ -271,8 +269,7 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
     for block in run.blocks():
         texts = texts_of_cuts(run, block)
         for sequence in block:
-            outcome.checked += int(sequence.is_truncated.sum())
-            outcome.breach_each(_cut_problems(run, sequence, texts))
+            outcome.breach_each(_cut_problems(run, sequence, texts), checked=int(sequence.is_truncated.sum()))
     return [outcome]
 
 

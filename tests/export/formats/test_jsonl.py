@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,10 @@ def texts_of(ids):
     found = np.empty(len(ids), object)
     found[:] = [TEXTS[chunk] for chunk in ids.tolist()]
     return found
+
+
+def files(text_of):
+    return SimpleNamespace(corpus=SimpleNamespace(texts=text_of), special_texts=SPECIAL)
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    texts = np.array(span_texts(block, text_of=texts_of, special_text=SPECIAL), object)
+    texts = np.array(span_texts(block, files(texts_of)), object)
     count = jsonl.FORMAT.write(tmp_path / "x", [replace(block, texts=texts)] * 2, options()).rows
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
@@ -76,9 +81,9 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
         asked.extend(ids.tolist())
         return texts_of(ids)
 
-    assert span_texts(block, slice(4, 5), text_of=text_of, special_text=SPECIAL) == ["third"]
+    assert span_texts(block, files(text_of), slice(4, 5)) == ["third"]
     assert asked == [8]
-    assert span_texts(block, text_of=texts_of, special_text=SPECIAL) == ["<s>", "meta\n", "né🎉", "\n", "third"]
+    assert span_texts(block, files(texts_of)) == ["<s>", "meta\n", "né🎉", "\n", "third"]
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):

@@ -28,6 +28,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts import lookup
 from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
@@ -166,7 +167,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         # (D,) where each document starts among all tokens of the block, before and after padding.
         starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
         ids = np.full(padded.sum(), options.eos_id or 0, np.int32)
-        ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
+        ids[lookup.ranges(new_starts, lengths)] = block.input_ids
         token_offsets = np.append(0, np.cumsum(padded))[block.document_offsets]
         # Spans move with their documents; `places` count the tokens of all rows.
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
@@ -205,10 +206,7 @@ def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
     labels = block.input_ids.copy()
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED
-    gaps = room - block.document_lengths
-    if gaps.any():
-        within = np.arange(gaps.sum()) - np.repeat(np.cumsum(gaps) - gaps, gaps)
-        labels[np.repeat(starts + block.document_lengths, gaps) + within] = _IGNORED
+    labels[lookup.ranges(starts + block.document_lengths, room - block.document_lengths)] = _IGNORED
     return labels
 
 

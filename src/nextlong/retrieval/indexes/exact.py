@@ -313,8 +313,7 @@ def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2:
     A guess that is too high excludes neighbours, so callers must check the k-th best against it and search again.
     """
     total = sum(vectors.rows)
-    rank = sampled_rank(k, total, sample=sample)
-    if rank is None:
+    if (rank := sampled_rank(k, total, sample=sample)) is None:
         return None
     ids = vectors.ids_at(np.arange(sample) * total // sample)
     sample_SD = vectors.take(ids).astype(np.float32)

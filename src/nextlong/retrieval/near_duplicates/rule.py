@@ -135,7 +135,7 @@ def covered(words: NDArray[np.integer], places: _Ints, firsts: _Ints) -> _Ints:
     before = places[:-1] + 1
     before[firsts[1:] - 1] = 0  # belongs to the previous group
     np.maximum(since[1:], before, out=since[1:])
-    weights: _Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts) if len(firsts) else firsts
+    weights: _Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts)
     return weights
 
 
@@ -143,8 +143,7 @@ def _sums(words: NDArray[np.uint16], offsets: _Ints) -> _Ints:
     """Return the total weight of each text's words, (n,)."""
     sums = np.zeros(len(offsets) - 1, np.int64)
     filled = np.flatnonzero(np.diff(offsets))
-    if len(filled):
-        sums[filled] = np.add.reduceat(words, offsets[filled], dtype=np.int64)
+    sums[filled] = np.add.reduceat(words, offsets[filled], dtype=np.int64)
     return sums
 
 
@@ -291,8 +290,7 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
     # The windows of a long passage are many kinds with the same holders: keep one kind for each set of holders.
     mixed = shingles.mix(shared.holders[places].astype(np.uint64) + np.uint64(1))
-    sets = np.add.reduceat(mixed, firsts) if len(firsts) else firsts
-    several = several[np.unique(sets, return_index=True)[1]]
+    several = several[np.unique(np.add.reduceat(mixed, firsts), return_index=True)[1]]
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]
     shape = (len(several), len(texts.whole))

@@ -56,8 +56,8 @@ class Words(NamedTuple):
 
 def hash_words(text: str) -> Words:
     """Return the words of a text; equal words have equal hashes on any machine."""
-    pieces, start = [], 0
-    while start < len(text):
+    pieces, start = list[tuple[U64, _Offsets, _Offsets]](), 0
+    while start < len(text) or not pieces:  # an empty text is one piece
         end = start + _PIECE_CHARS
         if end < len(text):  # do not end a piece within a word, however long the word is
             if blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1:
@@ -66,8 +66,6 @@ def hash_words(text: str) -> Words:
                 end += 1
         pieces.append(_hash_piece(text[start:end], start))
         start = end
-    if not pieces:
-        return Words(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     return Words(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
@@ -92,7 +90,7 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
         starts, ends = edges[::2], edges[1::2]
     up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
-    sums = np.add.reduceat(letters, starts) if len(starts) else letters[:0]  # separators count 0
+    sums = np.add.reduceat(letters, starts)  # separators count 0
     return mix(sums * down[starts]), starts + offset, ends + offset
 
 

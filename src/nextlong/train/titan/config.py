@@ -80,11 +80,8 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     batch = {"seq_len": row_tokens, "local_batch_size": at_once, "global_batch_size": rows_per_step}
     if _IS_MAIN:
-        batch = {
-            "max_context_length": row_tokens,
-            "num_tokens_per_microbatch_per_dp_rank": at_once * row_tokens,
-            "num_tokens_per_train_step": rows_per_step * row_tokens,
-        }
+        batch = {"max_context_length": row_tokens, "num_tokens_per_train_step": rows_per_step * row_tokens}
+        batch["num_tokens_per_microbatch_per_dp_rank"] = at_once * row_tokens
     # AdamW's options of norms, which do not decay, and of everything else.
     options = {"lr": training.lr, "betas": (training.beta1, training.beta2), "eps": training.eps}
     param_groups = [
@@ -162,10 +159,8 @@ def _llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> l
         rope_options |= {"scaling": "llama", "scaling_factor": parameters["factor"]}
         rope_options |= {name: parameters[name] for name in kept}
     elif parameters["rope_type"] != "default":
-        raise RecipeError(
-            f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support; set "
-            "model.rope_scaling=replace"
-        )
+        problem = f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support"
+        raise RecipeError(f"{problem}; set model.rope_scaling=replace")
     sizes = {"n_layers": config.num_hidden_layers, "dim": width, "hidden_dim": config.intermediate_size}
     sizes |= {"n_heads": heads, "n_kv_heads": config.num_key_value_heads}
     rope = ComplexRoPE.Config(dim=width // heads, **rope_options)

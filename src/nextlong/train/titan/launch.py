@@ -29,13 +29,10 @@ from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.model import RECORD, Prepared
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
+from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
 
-_SUPPORTED = (
-    "data seed attention model.rope_base model.rope_scaling training watch checkpoints held_out memory.loss_block_tokens "
-    "torchtitan compile"
-)
-_KEYS: Final[SupportedKeys] = {**dict.fromkeys(_SUPPORTED.split()), "memory.checkpointing": ("layers", "none")}
+_FURTHER_KEYS = ("watch", "held_out", "memory.loss_block_tokens", "torchtitan")
+_KEYS: Final = {**ENGINE_KEYS, **dict.fromkeys(_FURTHER_KEYS)}
 _TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
@@ -50,10 +47,9 @@ def installed_version() -> Literal["0.3", "main"]:
         cure = "pip install torchtitan==0.3.0 beside a torch newer than 2.13"
         raise RecipeError(f"--engine torchtitan needs torchtitan; {cure}")
     if not hasattr(torch.distributed, "set_timeout"):
-        raise RecipeError(
-            f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout, which torchtitan calls "
-            "after the first step; install a torch newer than 2.13 (torchtitan is developed against torch's nightly builds)"
-        )
+        lacks = "it lacks torch.distributed.set_timeout, which torchtitan calls after the first step"
+        cure = "install a torch newer than 2.13 (torchtitan is developed against torch's nightly builds)"
+        raise RecipeError(f"torch {torch.__version__} is too old for torchtitan: {lacks}; {cure}")
     from torchtitan.config import TrainingConfig
 
     fields = set(TrainingConfig.__dataclass_fields__)
@@ -192,10 +188,8 @@ def _finish(ready: Prepared) -> None:
     if saved is None:
         if _is_finished(ready):  # rank 0 has finished it
             return
-        raise RunError(
-            f"torchtitan has left no weights of step {recipe.training.steps} in {recipe.out}/checkpoints; remove "
-            "--checkpoint options from torchtitan.options, then run again"
-        )
+        problem = f"torchtitan has left no weights of step {recipe.training.steps} in {recipe.out}/checkpoints"
+        raise RunError(f"{problem}; remove --checkpoint options from torchtitan.options, then run again")
     for name in sorted(set(store.read_json(saved / _INDEX)["weight_map"].values())):
         try:
             with safe_open(saved / name, framework="pt"):  # reads the header, and compares it with the size of the file
