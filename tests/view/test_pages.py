@@ -215,19 +215,19 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
         pages.document(View(variants, "base"), 9999)
 
 
-def test_what_was_marked_is_said_where_it_is(variants, run):
+def test_what_was_marked_is_said_where_it_is(own_run):
+    run = nextlong.open(own_run)
+    variants = pages.Variants(run)
     lead = pieces.lead_document(run.sequence(0).spans)
     found = documents.read(run.corpus, lead)
     marks.change(run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True)
-    try:
-        page = Page(pages.document(View(variants, "base"), lead))
-        assert "This document is marked as bad. spam <b>" in page.text
-        assert "This source is marked as bad." not in page.text
-        assert "This sequence is marked as bad." not in one(variants, 0).text
-        table = Page(pages.marked(View(variants, "base")))
-        assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
-    finally:
-        (run.path / marks.FILE).unlink()
+    page = Page(pages.document(View(variants, "base"), lead))
+    assert "This document is marked as bad. spam <b>" in page.text
+    assert "This source is marked as bad." not in page.text
+    assert "This sequence is marked as bad." not in one(variants, 0).text
+    table = Page(pages.marked(View(variants, "base")))
+    assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
+    (run.path / marks.FILE).unlink()
     assert "Nothing is marked yet." in Page(pages.marked(View(variants, "base"))).text
 
 
