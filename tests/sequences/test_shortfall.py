@@ -197,7 +197,7 @@ def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, ord
     assert is_refused(asking(1.3 * tokens))
 
 
-def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):
+def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus, tmp_path):
     """In a process that cannot import them; the sources and the tokenizer, which are far away, are replaced by near ones."""
     script = (
         "import sys\n"
@@ -208,7 +208,9 @@ def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):
         "assert not any(sys.modules[name] for name in HEAVY)\n"
         "sys.exit(code)\n"
     )
-    sets = [f"ingest.sources={json.dumps([{'path': str(small_corpus / '0.jsonl')}])}", "compose.target_tokens=2048"]
+    some = (small_corpus / "0.jsonl").read_text().splitlines(keepends=True)[:20]
+    (tmp_path / "c.jsonl").write_text("".join(some))
+    sets = [f"ingest.sources={json.dumps([{'path': str(tmp_path / 'c.jsonl')}])}", "compose.target_tokens=2048"]
     sets += [
         "tokenizer.source=null",
         "tokenizer.train=512",

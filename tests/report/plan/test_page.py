@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -24,11 +25,25 @@ from planned import STEPS, TEXTS, recipe_in, shown, written
 CHEAP = "compose.method=standard"  # for what is told before any step: nothing is embedded, mined or drafted on trial
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """What one cheap trial measured."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return page.plan(recipe_in(folder, CHEAP)).measured
+
+
+@pytest.fixture
+def tried(monkeypatch, measured):
+    """That trial stands for those of all cheap recipes: what is read is told of the corpus or the recipe."""
+    monkeypatch.setattr(page, "measure", lambda recipe, sample: replace(measured, sample=sample))
+
+
 def state_of(row):
     return " ".join(row[1:3]) if row[1] in ("to", "begun,") else row[1]
 
 
-def test_the_destination_is_named_and_left_alone(recipe, tmp_path):
+def test_the_destination_is_named_and_left_alone(recipe, tried, tmp_path):
     recipe, there = recipe_in(tmp_path, CHEAP), tmp_path / "there"
     asked = recipe.model_copy(update={"export": recipe.export.model_copy(update={"push": str(there)})})
     assert f"the exported files are also copied to {there} (export.push)" in written(asked)
@@ -50,9 +65,9 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
     assert float(whole[3]) > 0
 
 
-def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_path):
+def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tried, tmp_path):
     warning = "the corpus is too small: compose.target_tokens=1,000,000, but all documents together have"
-    too_long = recipe_in(tmp_path, "compose.target_tokens=1000000")
+    too_long = recipe_in(tmp_path, CHEAP, "compose.target_tokens=1000000")
     with pytest.raises(CorpusError, match=warning):  # as a run does
         shown(too_long)
     file = io.StringIO()
@@ -78,7 +93,7 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(rec
 
 
 @pytest.mark.parametrize("kind", ["whole", "sampled", "compressed"])
-def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind):
+def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, tried, monkeypatch, kind):
     lines = [json.dumps({"text": text}) + "\n" for text in TEXTS * 20]
     lines[::20] = ["{broken\n"] * len(lines[::20])
     if kind != "whole":
@@ -95,7 +110,7 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind)
     assert "would stop" not in written(recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}", cure))
 
 
-def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tmp_path):
+def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tried, tmp_path):
     (tmp_path / "d.jsonl").write_text('{"text": " "}\n' * 20)
     sources = json.dumps([{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")])
     said = written(recipe_in(tmp_path, CHEAP, f"ingest.sources={sources}"))
@@ -200,7 +215,7 @@ FILTERS = ("minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "decont
 )
 def test_steps_that_only_some_recipes_have_are_estimated(recipe, tmp_path, monkeypatch, settings, steps):
     (tmp_path / "eval.txt").write_text("What is the airspeed of an unladen swallow?\n")
-    monkeypatch.setattr(trial, "_CHARS", 2_000)  # a task for each partition of few documents
+    monkeypatch.setattr(trial, "_CHARS", 600)  # a task for each partition of few documents
     _, rows = shown(recipe_in(tmp_path, *(one.format(eval=tmp_path / "eval.txt") for one in settings)))
     told = {row[0]: row[3:] for row in rows}
     for step in steps:
@@ -212,7 +227,7 @@ def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):
     assert [row[0] for row in rows if row[3:5] == ["not", "known"]] == ["keywords", "all"]
 
 
-def test_a_cap_is_told(recipe, tmp_path):
+def test_a_cap_is_told(recipe, tried, tmp_path):
     (summary,), _ = shown(recipe_in(tmp_path, CHEAP, "ingest.sources.0.max_documents=10"))
     assert summary.startswith("80 documents, 0.0 MB of text, of which 10 are kept, ")
 
@@ -229,7 +244,7 @@ def test_what_a_plan_says_of_sizes_is_what_the_run_writes(few_recipe, tmp_path):
         assert costs[name].disk_bytes == pytest.approx(done[name].manifest["bytes"], rel=0.5), name
 
 
-def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tmp_path, monkeypatch):
+def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tried, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_look, "_READ_BYTES", 1000)
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 2000)
     (summary,), _ = shown(recipe_in(tmp_path, CHEAP))
@@ -237,7 +252,9 @@ def test_a_source_that_is_only_sampled_is_told_as_about(recipe, tmp_path, monkey
     assert 40 < int(summary.split()[1]) < 160
 
 
-def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(recipe, tmp_path, monkeypatch):
+def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_counted(
+    recipe, tried, tmp_path, monkeypatch
+):
     recipe = recipe_in(tmp_path, CHEAP)
     monkeypatch.setattr(plan_look, "_KEPT_BYTES", 1000)
     monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
