@@ -12,6 +12,7 @@ from statistics import fmean
 import pytest
 import yaml
 
+from larger_cases import thorough
 from nextlong.cli import main
 from nextlong.cli.demo import write_demo_corpus
 
@@ -23,10 +24,20 @@ def test_readme_has_examples():
     assert len(BLOCKS) == 3
 
 
+WHOLE = 'write_demo_corpus(Path("corpus.jsonl"))\n'
+PART = WHOLE + '    lines = Path("corpus.jsonl").read_text().splitlines(keepends=True)\n'
+PART += '    Path("corpus.jsonl").write_text("".join(lines[:150]))\n'
+
+
 @pytest.mark.parametrize(
     "block",
-    [pytest.param(BLOCKS[0], marks=pytest.mark.heavy), *BLOCKS[1:]],  # the first needs datasets and torch
-    ids=["synthesize", "pipeline", "algorithms"],
+    [
+        pytest.param(BLOCKS[0], marks=pytest.mark.heavy),  # needs datasets and torch
+        *thorough(BLOCKS[1]),
+        BLOCKS[1].replace(WHOLE, PART),
+        BLOCKS[2],
+    ],
+    ids=["synthesize", "pipeline", "pipeline of a part of the corpus", "algorithms"],
 )
 def test_example_runs(block, tmp_path):
     (tmp_path / "example.py").write_text(block, encoding="utf-8")
