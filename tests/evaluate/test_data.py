@@ -250,7 +250,7 @@ def places(value, path=()):
         yield from places(value[0], (*path, 0))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_factory):
     """No value in any field of any file ends in anything but samples or an error for the user."""

@@ -159,7 +159,7 @@ def encoded(encoder, texts):
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(texts=st.lists(ADVERSARIAL, min_size=1, max_size=4))
 def test_ids_are_the_reference_ids(name, texts):
     assert encoded(known(name), texts) == reference_ids(TOKENIZERS[name], texts)
