@@ -9,7 +9,7 @@ import pytest
 import nextlong
 from nextlong.cli.main import main
 from nextlong.errors import PluginError, RecipeError
-from nextlong.plugins import METHODS
+from nextlong.plugins import METHODS, Registry
 from nextlong.recipe import Recipe
 from nextlong.recipe.template import commented
 from nextlong.report.plan.trial import recipe_for, try_route
@@ -170,3 +170,15 @@ def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(brin
         METHODS.load("knn", object)
     with pytest.raises(PluginError, match="method 'knn' is built in"):
         METHODS.names()
+
+
+def test_a_name_that_two_modules_of_the_folder_declare_is_an_error(tmp_path, monkeypatch):
+    package = tmp_path / "twice"
+    package.mkdir()
+    for name, text in {"__init__": "", "a": "FORMAT_B = 1\n", "b": "FORMAT = 2\n"}.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        PluginError, match=r"format 'b' is declared twice, by twice\.a\.FORMAT_B and twice\.b\.FORMAT; rename"
+    ):
+        Registry("format", "twice", "FORMAT", "twice").names()

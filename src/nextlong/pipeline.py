@@ -10,13 +10,13 @@ ingest → select → chunk → encoder → embed → index → mine → draft �
 `line_counts` comes before `ingest` if tasks read a large file in parts.
 
 Array jobs divide the tasks of one step among processes that a scheduler starts on many machines: `run_before` runs once, then
-`run_array_job` in every job, and an ordinary run confirms their results and completes the rest.
+`run_share` in every job, and an ordinary run confirms their results and completes the rest.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Artifact, Step
+from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
@@ -52,7 +52,6 @@ from nextlong.sequences.compose import compose_step
 from nextlong.sequences.shortfall import another_attempt, check_enough, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
 from nextlong.sequences.tokenizer import check_source, tokenizer_step
-from nextlong.text import Json
 
 # What each step does, as progress shows it.
 STEP_TITLES: Final = {
@@ -145,9 +144,14 @@ class _Session:
 
     recipe: Recipe
     files: list[list[InputFile]]
-    tell: Callable[[str], object]
-    run_steps: Callable[..., dict[str, Artifact]]  # `runner.run_steps` with the run directory, executor and reporter
-    run_array_job: Callable[..., tuple[int, int]]  # `runner.run_array_job`, likewise
+    executor: Executor
+    reporter: Reporter
+
+    def run_steps(
+        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
+    ) -> dict[str, Artifact]:
+        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+        return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
 
     def run_before(self, step: str) -> list[str]:
         """Run the steps that `step` depends on, before array jobs share it; return their names."""
@@ -155,6 +159,11 @@ class _Session:
         needed = steps_before(steps, step)
         self.run_steps(steps, only=needed)
         return [one.name for one in steps if one.name in needed]
+
+    def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
+        """Run the tasks of one step that belong to array job (k, n); see `runner.run_array_job`."""
+        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+        return run_array_job(self.route(), step, job=job, run_dir=run_dir, executor=executor, reporter=reporter)
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps of `route`; a successful ingest records the input files in the run directory."""
@@ -177,7 +186,7 @@ class _Session:
             done = {step.name: done[step.name] for step in steps}
             if (too_few := another_attempt(recipe.compose, done, attempt=attempt)) is None:
                 break
-            self.tell(too_few)
+            self.reporter.tell(too_few)
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
@@ -213,8 +222,7 @@ def session(
             for note in check_corpus(recipe, files):
                 tell(note)
         with executor_for(recipe, tell=tell) as executor:
-            place: Json = {"run_dir": run_dir, "executor": executor, "reporter": reporter}
-            yield _Session(recipe, files, tell, partial(run_steps, **place), partial(run_array_job, **place))
+            yield _Session(recipe, files, executor, reporter)
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:

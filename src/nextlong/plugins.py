@@ -36,17 +36,20 @@ class Registry:
 
     @cached_property
     def built_in(self) -> Mapping[str, tuple[str, str]]:
-        """The module and attribute of each built-in extension, by name in alphabetical order."""
+        """The module and attribute of each built-in extension, by name in order. Raises PluginError for a duplicate name."""
         # The source text shows whether a module is an extension; importing all of them would load every optional library.
         declares = re.compile(rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE)
         package = util.find_spec(self.package)
         assert package is not None
-        found = {}
+        found: dict[str, tuple[str, str]] = {}
         for folder in map(Path, package.submodule_search_locations or ()):
             for module in pkgutil.iter_modules([str(folder)]):
                 source = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
                 for attribute, variant in declares.findall(source.read_text(encoding="utf-8")):
-                    found[variant.lower() or module.name] = (f"{self.package}.{module.name}", attribute)
+                    name, declared = variant.lower() or module.name, (f"{self.package}.{module.name}", attribute)
+                    if (other := found.setdefault(name, declared)) != declared:
+                        twice = f"{other[0]}.{other[1]} and {declared[0]}.{declared[1]}"
+                        raise PluginError(f"{self.kind} {name!r} is declared twice, by {twice}; rename one of them")
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
@@ -94,6 +97,8 @@ class Registry:
 
     def broken(self, name: str, reason: str) -> PluginError:
         """Return the error for a broken extension, which names its distribution and the fix."""
+        if name in self.built_in:
+            return PluginError(f"{self.kind} {name!r} of {self.built_in[name][0]} {reason}; correct that module")
         cure = "install a version that is compatible with this nextlong, or uninstall it"
         return PluginError(f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}")
 

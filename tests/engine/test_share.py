@@ -45,6 +45,6 @@ def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_pat
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pipeline.session(recipe, mode="together") as session:
         with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
-            session.run_array_job(session.route(), "embed", job=(1, 2))
+            session.run_share("embed", job=(1, 2))
         with pytest.raises(RunError, match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed"):
-            session.run_array_job(session.route(), "embedd", job=(1, 2))
+            session.run_share("embedd", job=(1, 2))

@@ -190,7 +190,8 @@ def record_batches(path: Path, *, options: pa.ipc.IpcReadOptions | None = None) 
     first = 0
     with pa.ipc.open_file(pa.memory_map(str(path)), options=options) as reader:
         for number in range(reader.num_record_batches):
-            yield first, (batch := reader.get_batch(number))
+            batch = reader.get_batch(number)
+            yield first, batch
             first += batch.num_rows
 
 
@@ -264,6 +265,12 @@ def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
+class _TokenShard(NamedTuple):
+    rows: Ints
+    offsets: Ints
+    ids: NDArray[np.uint32]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenStore:
     """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
@@ -289,18 +296,18 @@ class TokenStore:
         for number, selected in shards:
             if number >= len(self.tokens[0]):
                 raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
-            rows, offsets, _ = self._shard(number)
-            places = np.searchsorted(rows, selected)
-            if places[-1] == len(rows) or (rows[places] != selected).any():
-                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, rows)][0])
-            starts.append(offsets[places])
-            stops.append(offsets[places + 1])
+            shard = self._shard(number)
+            places = np.searchsorted(shard.rows, selected)
+            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
+                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][0])
+            starts.append(shard.offsets[places])
+            stops.append(shard.offsets[places + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
     def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        held: dict[int, Any] = {n: self._shard(n)[2].view(np.int32) for n in np.unique(shards).tolist()}
+        held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
         into: Any = target
         if target.dtype == np.int32:  # slices of memoryviews cost half as much as slices of arrays, but do not convert
             held, into = {number: ids.data for number, ids in held.items()}, target.data
@@ -316,7 +323,7 @@ class TokenStore:
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
 
-    def _shard(self, number: int) -> tuple[NDArray[Any], ...]:
+    def _shard(self, number: int) -> _TokenShard:
         return _open(*(file_version(files[number]) for files in self.tokens))
 
     def _not_tokenized(self, chunk_id: int) -> RunError:
@@ -330,6 +337,6 @@ class TokenStore:
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
-def _open(*files: FileVersion) -> tuple[NDArray[Any], ...]:
+def _open(*files: FileVersion) -> _TokenShard:
     """Memory-map the rows, offsets and ids of a shard."""
-    return tuple(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)
+    return _TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))

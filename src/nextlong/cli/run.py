@@ -80,7 +80,7 @@ def _run_array_job(recipe: Recipe, args: Namespace) -> None:
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise NextlongError(f"--tasks {given} is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64")
         with pipeline.session(recipe, reporter=progress, mode="together") as opened:
-            ran, total = opened.run_array_job(opened.route(), step, job=(int(match[1]), int(match[2])))
+            ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
         outcome, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
         if total:
             message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"

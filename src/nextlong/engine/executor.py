@@ -49,8 +49,12 @@ class Executor(ABC):
     """Run tasks. Use it as a context manager: leaving it with an error stops the running tasks."""
 
     cpus: int  # the number of processors
-    gpus = 0  # read only for steps that use them, because counting may import a framework
     grows = False  # whether GPUs may be added later, as in a cluster that nodes join
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs; read only for steps that use them, because counting may import a framework."""
+        return 0
 
     @abstractmethod
     def has_room(self, resources: Resources) -> bool:

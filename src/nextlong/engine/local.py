@@ -47,7 +47,7 @@ class LocalExecutor(Executor):
         self._kills_before = _kills_for_memory()
 
     @cached_property
-    def gpus(self) -> int:  # type: ignore[override] # counted when a step first needs it
+    def gpus(self) -> int:
         return self._count_gpus()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

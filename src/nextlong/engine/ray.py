@@ -125,7 +125,7 @@ class RayExecutor(Executor):
         return max(1, self._count("CPU"))
 
     @property
-    def gpus(self) -> int:  # type: ignore[override] # likewise
+    def gpus(self) -> int:
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:

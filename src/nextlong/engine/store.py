@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 
@@ -31,6 +31,7 @@ from nextlong.text import Json
 MANIFEST = "manifest.json"
 _MARKER = ".part-{:05d}.json"
 Trust = Literal["size", "time", "hash"]
+_Item = TypeVar("_Item")
 _T = TypeVar("_T")
 _AT_ONCE = 32  # files that are checked, or brought to the disk, together
 _OTHER_FOLDER = "set run_dir to a folder that you can write to"
@@ -154,8 +155,11 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
     def confirmed(path: Path) -> TaskPart | None:
         with suppress(ValueError, KeyError, OSError):  # a marker damaged by a power failure: the task runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
-            if all(_is_intact((folder / name, record), trust="time") for name, record in marker["files"].items()):
-                return marker
+            for name, record in marker["files"].items():
+                is_intact = _seems_intact(path := folder / name, record, trust="time")
+                if is_intact is False or (is_intact is None and hash_file(path) != record["xxh3"]):
+                    return None
+            return marker
         return None
 
     names = {_MARKER.format(index) for index in among}
@@ -180,32 +184,34 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    for (path, record), is_intact in zip(files, _together(partial(_is_intact, trust=trust), files), strict=True):
-        if not is_intact:
+    intact = _together(lambda file: _seems_intact(*file, trust=trust), files)
+    doubtful = [path for (path, _), verdict in zip(files, intact, strict=True) if verdict is None]
+    hashes = dict(zip(doubtful, _together(hash_file, doubtful, few=1), strict=True))
+    for (path, record), is_intact in zip(files, intact, strict=True):
+        if is_intact is False or hashes.get(path, record["xxh3"]) != record["xxh3"]:
             state = "was altered or truncated" if path.exists() else "is missing"
             written = f"since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']})"
             cure = f"delete the folder {folder.resolve()} and run again to rebuild it"
             raise RunError(f"{path} {state} {written}; {cure}")
 
 
-def _together(function: Callable[[Any], _T], items: Sequence[Any]) -> list[_T]:
-    """Map a function that waits for the file system. Threads take longer to start than a few files to answer."""
-    if len(items) <= _AT_ONCE:
+def _together(function: Callable[[_Item], _T], items: Sequence[_Item], *, few: int = _AT_ONCE) -> list[_T]:
+    """Map a function that waits for the file system. Threads take longer to start than `few` files to be looked at."""
+    if len(items) <= few:
         return list(map(function, items))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(function, items))
 
 
-def _is_intact(file: tuple[Path, _RecordedFile], *, trust: Trust) -> bool:
-    path, record = file
+def _seems_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool | None:
+    """Return whether a file is as recorded, None if only its hash can tell."""
     try:
         stat = path.stat()
     except FileNotFoundError:
         return False
     if stat.st_size != record["bytes"]:
         return False
-    is_trusted = trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"])
-    return is_trusted or hash_file(path) == record["xxh3"]
+    return True if trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"]) else None
 
 
 def remove_leftovers(folder: Path) -> None:

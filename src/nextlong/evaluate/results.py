@@ -274,8 +274,12 @@ def write_index(folder: Path, model: Json) -> None:
 
 
 def read_finished(path: Path) -> Result:
-    """Read a finished file. Raises RunError if it is damaged, EvaluateError if it is of another version."""
-    return Result(path, _checked(store.read_json(path), path, task=str, length=(int, NoneType), score=(int, float)))
+    """Read a finished file. Raises EvaluateError if it is damaged or of another version."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
+    return Result(path, _checked(values, path, task=str, length=(int, NoneType), score=(int, float)))
 
 
 def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json:

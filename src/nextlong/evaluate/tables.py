@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from typing import Final, Literal
 
 from nextlong.evaluate.results import ModelResults, Result, Score, differences, is_better, of_answers
@@ -247,7 +246,11 @@ def as_latex(tables: Sequence[ScoreTable]) -> str:
     # Characters that LaTeX reads as commands, and signs that its text fonts lack.
     special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"±": r"$\pm$", "−": "$-$", **{one: f"\\{one}" for one in "&%$#_{}"}}
-    plain = methodcaller("translate", str.maketrans(special))
+    escapes = str.maketrans(special)
+
+    def plain(text: str) -> str:
+        return text.translate(escapes)
+
     parts = []
     for table in tables:
         head = " & ".join(f"\\textbf{{{plain(column)}}}" for column in ("Model", *table.columns))

@@ -215,9 +215,9 @@ class Destination:
         known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
         if strangers := sorted(sizes.keys() - known.keys() - _ALLOWED):
             clash = " and would be overwritten" if strangers[0] in names else ""
-            problem = f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export, such as"
-            risk = f"{strangers[0]!r}, which readers would take for part of the data set{clash}"
-            raise ExportError(f"{problem} {risk}; choose an empty destination or remove them")
+            problem = f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export"
+            example = f"such as {strangers[0]!r}, which readers would take for part of the data set{clash}"
+            raise ExportError(f"{problem}, {example}; choose an empty destination or remove them")
         return sizes, known
 
     def read_record(self) -> _Record:

@@ -31,6 +31,7 @@ from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.methods.documents import describe_partition
+from nextlong.plugins import FORMATS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.recipe.text import as_yaml
@@ -433,6 +434,8 @@ def _laid_in(folder: Path) -> list[Laid]:
     """Return the formats in `folder`, as their records describe them."""
     laid = []
     for below, plain in data_folder.delivered_in(folder):
+        if plain["format"] not in FORMATS:  # of a package that is no longer installed
+            continue
         made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
         splits = []
         for name, recorded in plain["splits"].items():

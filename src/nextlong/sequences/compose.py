@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,6 +28,7 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
+from nextlong.errors import RunError
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
@@ -133,7 +134,10 @@ def _drafts_and_pieces(
     """
     block: list[pa.RecordBatch] = []  # drafts whose chunks are looked up together
     ends = [0]  # of the drafts of the block, in pieces
-    for number, (_, draft) in enumerate(islice(lookup.record_batches(drafts), take)):
+    read = lookup.record_batches(drafts)
+    for number in range(take):
+        if (draft := next((draft for _, draft in read), None)) is None:
+            raise RunError(f"{drafts} holds {number} of {take} drafts; delete its folder and run again to rebuild it")
         block.append(draft)
         ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
         if ends[-1] < _PIECES_HELD and number < take - 1:

@@ -51,6 +51,7 @@ class CheckOutcome:
             self.examples.append(example)
 
     def breach_each(self, examples: Iterable[str], *, checked: int = 0) -> None:
+        """Count `checked` units as checked, and each example as a breach."""
         self.checked += checked
         for example in examples:
             self.breach(example)

@@ -340,8 +340,13 @@ _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
 
 
-# A question, its answers, and the numbers of the documents that hold them and of others of the same article.
-_Question = tuple[str, tuple[str, ...], list[int], list[int]]
+class _Question(NamedTuple):
+    text: str
+    answers: tuple[str, ...]
+    gold: list[int]  # the numbers of the documents that hold the answer
+    related: Sequence[int] = ()  # others of the same article
+
+
 _Questions = tuple[list[_Question], list[str]]  # and the documents
 
 
@@ -364,14 +369,14 @@ def _read_squad(data: DataFiles) -> _Questions:
     articles = [article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]]
     documents = sorted({paragraph["context"] for article in articles for paragraph in article})
     numbers = {text: number for number, text in enumerate(documents)}
-    questions: list[_Question] = []
+    questions = []
     for article in articles:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
             for one in (one for one in paragraph["qas"] if not one.get("is_impossible")):
                 answers = tuple(answer["text"] for answer in one["answers"])
-                questions.append((one["question"], answers, [gold], related))
+                questions.append(_Question(one["question"], answers, [gold], related))
     return questions, documents
 
 
@@ -382,7 +387,7 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     return [
-        (item["question"], (item["answer"],), [numbers[text] for text in context], [])
+        _Question(item["question"], (item["answer"],), [numbers[text] for text in context])
         for item, context in zip(items, contexts, strict=True)
     ], documents
 

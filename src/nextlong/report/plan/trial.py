@@ -77,7 +77,7 @@ class CorpusSample:
     def drawn(self, chars: int) -> list[str]:
         """Return random documents of about this many characters, each source with its share after caps and weights.
 
-        They are two at least, if the sample has two.
+        They are two at least, if so many are drawn.
         """
         random = np.random.default_rng(0)
         likely = random.random(len(self.chars)) < self.stands_for / self.stands_for.max()

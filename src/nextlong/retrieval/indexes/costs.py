@@ -125,6 +125,12 @@ def _parts(amounts: Amounts) -> int:
     return parts(amounts.vectors, round(amounts.shards))
 
 
+def _tuning_products(amounts: Amounts) -> float:
+    # One exact search for the sample of queries, and for lossy codes a second one by codes.
+    searches = 1 if amounts.index.endswith("Flat") else 2
+    return searches * min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+
+
 TRAIN = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
@@ -141,10 +147,7 @@ FILL = of_products(
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
 TUNE = of_products(
-    # One exact search for the sample of queries, and for lossy codes a second one by codes.
-    work=_if_built(
-        lambda of: (1 if of.index.endswith("Flat") else 2) * min(ivf.SAMPLE, of.queries) * of.vectors * of.dimensions
-    ),
+    work=_if_built(_tuning_products),
     tasks=lambda amounts: tune_tasks(amounts.vectors, _parts(amounts)),
     memory=_if_built(lambda amounts: 250e6 + 32 * amounts.vectors / tune_tasks(amounts.vectors, _parts(amounts))),
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),

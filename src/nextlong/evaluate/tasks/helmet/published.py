@@ -58,9 +58,11 @@ def sampled_examples(rows: Sequence[Json], key: str, question: str, excluded: se
     kept = [row for row in rows if str(row[key]) not in excluded]
     seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31
     first: dict[str | int, Json] = {}
-    for row in shuffled(kept, seed=seed):
-        first.setdefault(row[key], row)
-    return list(first.values())[:SHOTS]
+    for number in np.random.default_rng(seed).permutation(len(kept)).tolist():
+        first.setdefault(kept[number][key], kept[number])
+        if len(first) == SHOTS:
+            break
+    return list(first.values())
 
 
 def shuffled(rows: Sequence[_T], *, seed: int) -> list[_T]:
