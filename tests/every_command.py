@@ -48,6 +48,7 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
     """Return the arguments of each command, and of some of its forms, by name; `folder` is theirs to write in."""
     run = Path(shutil.copytree(few_run, folder / "run"))
     (folder / "r.yaml").write_text(few_recipe(run).dump())
+    few_rows = ["--set", "data.validation=0.5", "--set", "training.tokens_per_step=1024"]
     write_long_documents(folder / "own.jsonl")
     write_results(folder / "results")
     monkeypatch.setattr(demo, "write_demo_corpus", write_long_documents)
@@ -75,7 +76,7 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
         "view": ["view", "run"],
         "sweep": ["sweep", "r.yaml", "--over", "compose.position=head,tail"],
         "export": ["export", "run", "--to", "jsonl"],
-        "train": ["train", "init", "t.yaml", "--data", "run@base", "--preset", "tiny", "--force"],
+        "train": ["train", "init", "t.yaml", "--data", "run@base", "--preset", "tiny", "--force", *few_rows],
         "train --dry-run": ["train", "t.yaml", "--dry-run"],
         "evaluate": ["evaluate", "report", "results"],
         "evaluate --dry-run": [

@@ -43,7 +43,7 @@ from nextlong.artifacts.rows import epoch_order
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run
-from nextlong.text import first_sentence, why_no_model
+from nextlong.text import counted, first_sentence, why_no_model
 from nextlong.train import exact
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import TrainingRows, on_device, packed_batch, source_of, step_rows
@@ -85,9 +85,9 @@ class Prepared:
 
     def notes(self) -> list[str]:
         """Describe the changes to the model's config, and the data."""
-        rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
+        rows, held_out = f"{counted(len(self.rows), 'row')} of up to {self.row_tokens:,} tokens", self.held_out_rows
         notes = [*self.changes, f"data: {rows}, {self.rows_per_step} a step, read {self.epochs:g} times"]
-        notes += [f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)"]
+        notes += [f"held out: {counted(len(held_out), 'row')}" if held_out else "held out: nothing (data.validation=0)"]
         if dropped := getattr(self.rows.source, "dropped", 0):
             notes.append(f"{dropped:,} conversations were filtered out: longer than data.pack")
         return notes
