@@ -204,8 +204,3 @@ def test_a_meta_chunk_repeats_itself_often_enough(corpus):
     assert [set(ids.tolist()) for ids in found.ids] == [{0}, {1}]
     assert [int(chars.sum()) >= 60 for chars in found.chars] == [True, True]  # half of 120 each
     assert all((scores == 1).all() for scores in found.scores)
-
-
-def test_what_will_not_serve_has_no_characters(corpus):
-    found = RETRIEVED.emptied([np.array([False, True, False, False]), np.array([True, True])])
-    assert [chars.tolist() for chars in found.chars] == [[30, 0, 10, 20], [0, 0]]

@@ -186,7 +186,7 @@ def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iter
     """Yield the parts of each task with the number of lines before them; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:
-        if not _is_counted(parts[0]):
+        if parts[0].stop is None or parts[0].skips:  # not counted
             yield parts
             continue
         (part,) = parts
@@ -199,13 +199,15 @@ def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iter
         begins_line = count.ends_line if count.bytes else begins_line
 
 
-def _is_counted(part: FilePart) -> bool:
-    return part.stop is not None and not part.skips
-
-
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Return the step that counts the lines in parts of large files; none if no file is divided by bytes."""
-    parts = [part for of_source in splits for split in of_source for part in split if _is_counted(part)]
+    parts = [
+        part
+        for of_source in splits
+        for split in of_source
+        for part in split
+        if part.stop is not None and not part.skips
+    ]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 
@@ -156,7 +156,7 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
         with suppress(ValueError, KeyError, OSError):  # a marker damaged by a power failure: the task runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             for name, record in marker["files"].items():
-                is_intact = _seems_intact(path := folder / name, record, trust="time")
+                is_intact = _seems_intact((path := folder / name, record), trust="time")
                 if is_intact is False or (is_intact is None and hash_file(path) != record["xxh3"]):
                     return None
             return marker
@@ -184,7 +184,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     hashes every file.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    intact = _together(lambda file: _seems_intact(*file, trust=trust), files)
+    intact = _together(partial(_seems_intact, trust=trust), files)
     doubtful = [path for (path, _), verdict in zip(files, intact, strict=True) if verdict is None]
     hashes = dict(zip(doubtful, _together(hash_file, doubtful, few=1), strict=True))
     for (path, record), is_intact in zip(files, intact, strict=True):
@@ -203,8 +203,9 @@ def _together(function: Callable[[_Item], _T], items: Sequence[_Item], *, few: i
         return list(pool.map(function, items))
 
 
-def _seems_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool | None:
+def _seems_intact(file: tuple[Path, _RecordedFile], *, trust: Trust) -> bool | None:
     """Return whether a file is as recorded, None if only its hash can tell."""
+    path, record = file
     try:
         stat = path.stat()
     except FileNotFoundError:

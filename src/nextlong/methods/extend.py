@@ -161,10 +161,6 @@ class _Candidates(NamedTuple):
     scores: list[NDArray[np.float32]]
     chars: list[NDArray[np.int64]]
 
-    def emptied(self, masks: Sequence[NDArray[np.bool_]]) -> _Candidates:
-        """Return the candidates with 0 characters where `masks`, one for each meta-chunk, mark those that will not be used."""
-        return self._replace(chars=[np.where(mask, 0, chars) for mask, chars in zip(masks, self.chars, strict=True)])
-
     def picked(self, picks: Sequence[NDArray[Any]]) -> _Candidates:
         """Return the candidates that `picks`, places or a mask for each meta-chunk, select."""
         columns: list[list[NDArray[Any]]] = [self.ids, self.scores, self.chars]
@@ -376,7 +372,9 @@ def _filter_near_duplicates(
         keep = [~repeats_document[own] for own in numbers]
         kept, kept_numbers = candidates.picked(keep), [own[mask] for own, mask in zip(numbers, keep, strict=True)]
         is_repeat = np.bincount(walked[_repeats(copies.pairs)], minlength=len(chunks)) > 0
-        prefixes = draft(kept.emptied([is_repeat[own] for own in kept_numbers]))
+        # Repeats will not be used, so they count as no characters.
+        chars = [np.where(is_repeat[own], 0, of_own) for own, of_own in zip(kept_numbers, kept.chars, strict=True)]
+        prefixes = draft(kept._replace(chars=chars))
         known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
         runs_short = [length > count for length, count in zip(prefixes, known, strict=True)]
         if not any(runs_short):
