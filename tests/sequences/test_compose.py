@@ -11,9 +11,10 @@ from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
+from nextlong.errors import RunError
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
-from nextlong.sequences.compose import _compose_drafts, _ComposeInputs, _TextCutter
+from nextlong.sequences.compose import _compose_drafts, _ComposeInputs, _drafts_and_pieces, _TextCutter
 from nextlong.sequences.fit import (
     Composed,
     Cut,
@@ -324,3 +325,11 @@ def test_separators_fill_what_a_cut_between_characters_leaves(store):
     assert [(span.chunk, span.role, span.start, span.end) for span in spans] == [
         (1, schemas.DOCUMENT, 0, 3), (-1, schemas.SEPARATOR, 3, 4), (-1, schemas.SEPARATOR, 4, 5),
     ]  # fmt: skip
+
+
+def test_a_file_with_fewer_drafts_than_it_should_hold_is_refused(tmp_path):
+    path = tmp_path / "part-00000.drafts.arrow"
+    with pa.ipc.new_file(str(path), schemas.DRAFTS):
+        pass
+    with pytest.raises(RunError, match="holds 0 of 3 drafts; delete its folder and run again"):
+        list(_drafts_and_pieces(path, 3, None, []))
