@@ -1,4 +1,7 @@
-"""A training goes on where it was killed, gives the same with micro batches, and stops when it goes wrong."""
+"""A training goes on where it was killed, gives the same with micro batches, and stops when it goes wrong.
+
+A checkpoint gives back what was put into it, and is never missing while it is written again.
+"""
 
 import json
 import os
@@ -136,12 +139,12 @@ def test_packed_rows_cost_what_their_sequences_cost(train_recipe, quiet):
     ],
 )
 def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_recipe, quiet, changes, told):
-    from nextlong.train import checkpoint
+    from nextlong.train.loop import checkpoints_in
 
     recipe = train_recipe({"training.steps": 30, "training.warmup_steps": 0, **changes})
     with pytest.raises(RunError, match=told):
         train(recipe, quiet)
-    last = checkpoint.finished(Path(recipe.out))[0]
+    last = checkpoints_in(Path(recipe.out))[0]
     record = json.loads((last / "trainer.json").read_text())
     assert record["stopped_because"]
     assert record["step"] == logged(Path(recipe.out))[-1]["step"]
@@ -189,3 +192,90 @@ def test_a_bare_on_or_off_of_yaml_is_a_word(train_recipe):
     assert (made.torchtitan.float8, made.compile) == ("on", "off")
     with pytest.raises(RecipeError, match="compile must be 'off' or 'on'"):
         TrainRecipe.from_dict(plain, overrides=["compile=offline"])
+
+
+def training_of(model, optimizer, out, keep_last=2):
+    """What the loop trains: a model and its optimizer, and a recipe of which only the number of checkpoints is read."""
+    from types import SimpleNamespace
+
+    from nextlong.train.loop import _Training
+
+    recipe = SimpleNamespace(checkpoints=SimpleNamespace(keep_last=keep_last))
+    return _Training(SimpleNamespace(out=out, recipe=recipe, tokenizer=None), None, model, optimizer)
+
+
+def counting_optimizer(parameters):
+    """An optimizer that counts its steps in an int and shares a table among parameters."""
+    import torch
+
+    class Counting(torch.optim.Optimizer):
+        table = torch.linspace(-1, 1, 256)
+
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.95)})
+
+        def step(self, closure=None):
+            for parameter in (one for group in self.param_groups for one in group["params"]):
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                state["qmap1"] = self.table
+
+    return Counting(parameters)
+
+
+def small_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes))
+
+
+def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_path, quiet):
+    import torch
+
+    def stepped(times):
+        model = torch.nn.Linear(3, 2)
+        optimizer = counting_optimizer(model.parameters())
+        for _ in range(times):
+            model(torch.ones(3)).sum().backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        return model, optimizer
+
+    _, optimizer = stepped(3)
+    training_of(small_llama(), optimizer, tmp_path).save(3)
+    other, restored = stepped(0)
+    assert training_of(small_llama(), restored, tmp_path).resume(quiet) == 3
+    for one in other.parameters():
+        assert restored.state[one]["step"] == 3
+        assert type(restored.state[one]["step"]) is int
+        assert torch.equal(restored.state[one]["qmap1"], optimizer.table)
+
+
+def test_the_same_step_again_replaces_only_the_record(train_recipe, quiet, monkeypatch):
+    """A training that goes on and stops at once: the checkpoint is whole at every moment, and tells the new reason."""
+    from nextlong.train.metrics import Metrics
+
+    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "first" if number == 3 else None)
+    recipe = train_recipe()
+    with pytest.raises(RunError, match="first; stopped .*choose another `out` with a lower training.lr"):
+        train(recipe, quiet)
+    kept = Path(recipe.out) / "checkpoints" / "step-000002"
+    before = {path.name: path.stat().st_ino for path in kept.iterdir()}
+    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "second" if number == 3 else None)
+    with pytest.raises(RunError, match="second"):
+        train(recipe, quiet)
+    after = {path.name: path.stat().st_ino for path in kept.iterdir()}
+    assert {name for name in before if after.get(name) != before[name]} == {"trainer.json"}
+    assert '"second"' in (kept / "trainer.json").read_text()
+    monkeypatch.undo()
+    assert (train(recipe, quiet) / "model.safetensors").exists()
+
+
+def test_more_than_a_million_steps_are_pruned_in_order(tmp_path):
+    model = small_llama()
+    training = training_of(model, counting_optimizer(model.parameters()), tmp_path)
+    for step in (999_999, 1_000_000, 1_000_001):
+        training.save(step)
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"step-1000000", "step-1000001"}

@@ -68,9 +68,9 @@ def test_a_checkpoint_of_another_recipe(train_recipe, quiet):
 
 
 def test_a_kill_while_the_final_model_is_written(train_recipe, quiet, monkeypatch):
-    from nextlong.train import checkpoint
+    from nextlong.train import loop
 
-    recipe, write = train_recipe(), checkpoint.write_model
+    recipe, write = train_recipe(), loop._write_model
 
     def killed(folder, **parts):
         write(folder, **parts)
@@ -78,7 +78,7 @@ def test_a_kill_while_the_final_model_is_written(train_recipe, quiet, monkeypatc
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "write_model", killed)
+        patched.setattr(loop, "_write_model", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, quiet)
     assert (train(recipe, quiet) / "config.json").exists()

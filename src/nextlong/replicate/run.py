@@ -39,7 +39,7 @@ from nextlong.replicate.corpora import Negatives
 from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train import checkpoint, forecast, loop, metrics
+from nextlong.train import forecast, loop, metrics
 from nextlong.train.model import accelerator
 from nextlong.train.recipe import TrainRecipe
 
@@ -234,7 +234,7 @@ class _Experiment:
         recipe |= {"checkpoints": {"every_steps": trained["steps"], "keep_last": 1}, "watch": {"spike": None}}
         loop.train(TrainRecipe.from_dict(recipe, origin=training.name), Console(quiet=True))
         steps = metrics.read(training.folder / metrics.STEPS)
-        shutil.rmtree(training.folder / checkpoint.FOLDER, ignore_errors=True)
+        shutil.rmtree(training.folder / loop.CHECKPOINTS, ignore_errors=True)
         made: Json = {
             "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
             "tokens": sum(step["tokens"] for step in steps),

@@ -6,7 +6,7 @@ Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
     recipe.py                     settings, presets (the paper's), and which keys a trainer supports
     rows.py                       runs, exports or conversations → rows with the boundaries of their documents
     model.py, exact.py            data checked, model with exact attention and loss per document, without T × T masks; leak check
-    loop.py, checkpoint.py        steps on one device, resumable; fine-tuning by TRL
+    loop.py                       steps on one device, their checkpoints; fine-tuning by TRL
     metrics.py                    logs and figures; held-out loss by role and distance
     forecast.py                   memory, operations, hours
     titan/, emit.py               several devices by torchtitan; configs for other trainers

@@ -5,6 +5,9 @@ Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, l
 
 Only one process at a time trains in a folder, and training resumes from its last checkpoint. Rows, learning rate and random numbers
 of a step depend on its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
+A checkpoint, such as `checkpoints/step-000050`, is a folder that `from_pretrained` loads, float32, with two more files:
+`optimizer.pt`, and `trainer.json`, written last, with the step and every file's hash. It gets its name when all of it is on the
+disk, so a kill leaves the checkpoints before it untouched.
 
 TRL trains on the rows of our own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
 chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.
@@ -14,11 +17,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +30,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 from rich.console import Console
-from transformers import PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import checkpoint, forecast, metrics
+from nextlong.train import forecast, metrics
 from nextlong.train import model as models
 from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
@@ -39,6 +44,8 @@ from nextlong.train.model import RECORD, Prepared, prepare
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat, on_device
 
+CHECKPOINTS: Final = "checkpoints"
+_OPTIMIZER: Final = "optimizer.pt"
 _SEARCHED_ROWS: Final = 16  # for one of several documents
 _Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
@@ -56,7 +63,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()
-        ready.begin(resumes=bool(checkpoint.finished(out)))
+        ready.begin(resumes=bool(checkpoints_in(out)))
         model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
         is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
@@ -93,10 +100,10 @@ class _Training:
 
     def resume(self, console: Console) -> int:
         """Load the latest whole checkpoint, renaming damaged ones; return the steps done. Raises RunError if none is whole."""
-        folders = checkpoint.finished(self.ready.out)
+        folders = checkpoints_in(self.ready.out)
         for folder in folders:
-            if (damage := checkpoint.damage(folder)) is None:
-                checkpoint.load(folder, model=self.model, optimizer=self.optimizer)
+            if (damage := _damage_of(folder)) is None:
+                self._load(folder)
                 step: int = store.read_json(folder / RECORD)["step"]
                 return step
             if folder == folders[-1]:
@@ -121,7 +128,7 @@ class _Training:
                 self._measure(logs, number)
             if is_last or number % recipe.checkpoints.every_steps == 0:
                 logs.flush()
-                self._save(number)
+                self.save(number)
 
     def _measure(self, logs: metrics.Metrics, step: int) -> None:
         if (rows := self.ready.held_out_rows) is not None:
@@ -169,28 +176,129 @@ class _Training:
             if broken := models.not_finite(self.model):
                 reason += f", and the weight {broken} is not finite"
             self.optimizer.zero_grad(set_to_none=True)
-            self._save(number - 1, reason=reason)
-            saved = f"checkpoint of step {number - 1} saved in {self.ready.out / checkpoint.FOLDER}"
+            self.save(number - 1, stopped_because=reason)
+            saved = f"checkpoint of step {number - 1} saved in {self.ready.out / CHECKPOINTS}"
             raise RunError(f"{reason}; stopped before the weights were updated, {saved}; {metrics.STOPPED_ADVICE}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
-    def _save(self, step: int, *, reason: str | None = None) -> None:
-        """Write a checkpoint of `step` steps done, and remove old ones."""
-        parts = {"model": self.model, "optimizer": self.optimizer, "tokenizer": self.ready.tokenizer}
-        checkpoint.save(self.ready.out, step, **parts, stopped_because=reason)
-        checkpoint.remove_old(self.ready.out, keep_last=self.ready.recipe.checkpoints.keep_last)
+    def save(self, step: int, *, stopped_because: str | None = None) -> None:
+        """Write the checkpoint of `step` steps done, then remove old ones and what a kill left half written or half removed.
+
+        Raises RunError if the disk fails; earlier checkpoints are kept.
+        """
+        folder = self.ready.out / CHECKPOINTS / f"step-{step:06d}"
+        if (record := folder / RECORD).exists():
+            with explained(folder):  # training resumed from it and stopped before the next step: only the reason is new
+                store.write_json(record, store.read_json(record) | {"stopped_because": stopped_because})
+        else:
+            with _new_folder(folder) as work:
+                _write_model(work, model=self.model, weights=self.model.state_dict(), tokenizer=self.ready.tokenizer)
+                with (work / _OPTIMIZER).open("wb") as file:
+                    torch.save(self.optimizer.state_dict(), file)
+                files = store.hash_folder(work)
+                store.write_json(work / RECORD, {"step": step, "stopped_because": stopped_because, "files": files})
+        for path in checkpoints_in(self.ready.out)[self.ready.recipe.checkpoints.keep_last :]:
+            path.replace(path.with_name(f".{path.name}.old.tmp"))  # a kill while deleting leaves no half checkpoint
+        for path in folder.parent.glob(".step-*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _load(self, checkpoint: Path) -> None:
+        """Restore weights and optimizer states."""
+        from safetensors.torch import load_file
+
+        weights: dict[str, Tensor] = {}
+        for path in sorted(checkpoint.glob("*model*.safetensors")):
+            weights |= load_file(path)
+        if hasattr(self.model, "peft_config"):  # PEFT saves adapters without the name that they have in the model
+            rename = re.compile(r"(lora_[AB])\.weight$")
+            weights = {rename.sub(r"\1.default.weight", name): tensor for name, tensor in weights.items()}
+        self.model.load_state_dict(weights, strict=False)
+        self.optimizer.load_state_dict(torch.load(checkpoint / _OPTIMIZER, weights_only=True, mmap=True))
 
     def write_final(self) -> None:
         """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
         model = self.model.merge_and_unload() if hasattr(self.model, "peft_config") else self.model
         name = "bfloat16" if self.ready.recipe.training.precision == "bf16" else "float32"
-        with checkpoint.new_folder(self.ready.out / "final") as work:
+        with _new_folder(self.ready.out / "final") as work:
             rounded = {key: tensor.to(getattr(torch, name)) for key, tensor in model.state_dict().items()}
-            checkpoint.write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
+            _write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
             path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
+
+
+def checkpoints_in(out: Path) -> list[Path]:
+    """Return the checkpoints, that of the highest step first."""
+    checkpoints = (path for path in (out / CHECKPOINTS).glob("step-[0-9]*") if (path / RECORD).exists())
+    return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
+
+
+def _damage_of(checkpoint: Path) -> str | None:
+    """Describe a file that is missing from a checkpoint or was altered since it was saved; None if there is none."""
+    try:
+        files = store.read_json(checkpoint / RECORD)["files"]
+    except RunError as error:
+        return str(error)
+    hashes = store.hash_folder(checkpoint)
+    altered = (checkpoint / name for name, xxh3 in files.items() if hashes.get(name) != xxh3)
+    return next((f"{path} is missing or was altered since it was saved" for path in altered), None)
+
+
+@contextmanager
+def _new_folder(final: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `final` at the end, whole or not at all. Raises RunError if the disk fails."""
+    work = final.with_name(f".{final.name}.tmp")
+    with explained(final):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
+            yield work
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        publish(work, final)
+
+
+def _write_model(
+    folder: Path, *, model: PreTrainedModel, weights: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Write weights, config and tokenizer as transformers does."""
+    # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+def publish(work: Path, final: Path) -> None:
+    """Sync a folder to the disk, rename it to `final`, and only then delete what had that name before."""
+    for path in (*work.rglob("*"), work):
+        store.sync(path)
+    replaced = final.with_name(".work-replaced")
+    if final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.replace(replaced)
+    work.replace(final)
+    store.sync(final.parent)
+    store.sync(work.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextmanager
+def explained(where: Path) -> Iterator[None]:
+    """Turn errors of the disk, also those that safetensors reports as text, into a RunError with the fix."""
+    from safetensors import SafetensorError
+
+    with store.explained(where):
+        try:
+            yield
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)|code: (\d+)", str(error))
+            if code is None:
+                raise
+            number = int(code[1] or code[2])
+            raise OSError(number, os.strerror(number), str(where)) from None
 
 
 def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
@@ -254,6 +362,6 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
         work = out / ".work-final"
         trainer.save_model(str(work))
         if is_first:
-            with checkpoint.explained(out):
-                checkpoint.publish(work, out / "final")
+            with explained(out):
+                publish(work, out / "final")
     return out / "final"

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import checkpoint
+from nextlong.train.loop import explained, publish
 from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.model import RECORD, Prepared
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
@@ -198,10 +198,10 @@ def _finish(ready: Prepared) -> None:
             cure = f"delete {saved} and run again: training resumes from the checkpoint before"
             raise RunError(f"{saved / name} is missing or torn; {cure}") from None
     ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
-    with checkpoint.explained(saved):
+    with explained(saved):
         ready.config.save_pretrained(saved)
         if ready.tokenizer is not None:
             ready.tokenizer.save_pretrained(saved)
         ready.write_record(saved)
         shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
-        checkpoint.publish(saved, Path(recipe.out) / "final")
+        publish(saved, Path(recipe.out) / "final")
