@@ -64,7 +64,8 @@ def test_a_short_row_is_padded_by_a_document_of_its_own():
 def test_rows_are_whole_blocks(row_tokens, ranks_per_row, read):
     from nextlong.train.titan.config import _input_tokens
 
-    assert _input_tokens(row_tokens, ranks_per_row=ranks_per_row) == read
+    recipe = SimpleNamespace(hardware=SimpleNamespace(ranks_per_row=ranks_per_row))
+    assert _input_tokens(SimpleNamespace(recipe=recipe, row_tokens=row_tokens)) == read
 
 
 def llama_config(**changes):
@@ -198,7 +199,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
 
     from nextlong import pipeline
     from nextlong.train.recipe import TrainRecipe
-    from nextlong.train.titan.config import RowsLoader, _input_tokens
+    from nextlong.train.titan.config import RowsLoader
 
     pipeline.run(recipe_for(tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"))
     (rows,) = (tmp_path / "run").glob("*-torchtitan-*")
@@ -209,15 +210,14 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
         "model": {"path": str(tmp_path / "llama")},
     }
     recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
-    row_tokens = _input_tokens(513, ranks_per_row=2)
-    assert row_tokens == 512
-    config = RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
+    config = RowsLoader.Config(recipe=recipe.model_dump_json())
     first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
     alone = config.build(dp_world_size=1, dp_rank=0)
     expected = iter(alone)
     for _ in range(2):
         for one in (first, second):
             (inputs, labels), (inputs_alone, labels_alone) = next(one), next(expected)
+            assert inputs["input"].shape == (1, 512)
             assert torch.equal(inputs["input"], inputs_alone["input"])
             assert torch.equal(labels, labels_alone)
             assert torch.equal(labels[0, :-1], inputs["input"][0, 1:])

@@ -74,10 +74,9 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     as_json, path, training = recipe.model_dump_json(), str(recipe.model.path), recipe.training
     ready = prepared(as_json)
     rows_per_step, at_once = ready.rows_per_step, training.micro_batch_rows
-    row_tokens = _input_tokens(ready.row_tokens, ranks_per_row=ranks)
+    row_tokens = _input_tokens(ready)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=recipe.hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
-    rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     batch = {"seq_len": row_tokens, "local_batch_size": at_once, "global_batch_size": rows_per_step}
     if _IS_MAIN:
         batch = {"max_context_length": row_tokens, "num_tokens_per_train_step": rows_per_step * row_tokens}
@@ -99,12 +98,12 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         hf_assets_path=path,
         dump_folder=str(Path(recipe.out)),
         tokenizer=NoTokenizer.Config(),
-        dataloader=RowsLoader.Config(**rows),
+        dataloader=RowsLoader.Config(recipe=as_json),
         loss=ChunkedLossWrapper.Config(num_chunks=chunks, loss_fn=cross_entropy),
         optimizer=OptimizersContainer.Config(
             param_groups=param_groups, implementation="fused" if has_gpu else "for-loop"
         ),
-        lr_scheduler=Schedule.Config(recipe=as_json, warmup_steps=training.warmup_steps),
+        lr_scheduler=Schedule(recipe=as_json, warmup_steps=training.warmup_steps),
         metrics=Log.Config(recipe=as_json, log_freq=1),
         training=TrainingConfig(
             **batch,
@@ -133,15 +132,16 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         compile=CompileConfig(enable=recipe.compile == "on"),
         comm=CommConfig(init_timeout_seconds=_TIMEOUT_SECONDS, train_timeout_seconds=_TIMEOUT_SECONDS),
         debug=DebugConfig(seed=recipe.seed),
-        validator=HeldOutValidator.Config(**rows, enable=ready.held_out_rows is not None, steps=1),
+        validator=HeldOutValidator.Config(recipe=as_json, enable=ready.held_out_rows is not None, steps=1),
     )
 
 
-def _input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
+def _input_tokens(ready: Prepared) -> int:
     """Return the length that a row is padded to: whole blocks for each of 2 · `ranks_per_row` slices.
 
     A row of one token more, as composed for trainers that need the label of the last input, is not padded for it.
     """
+    row_tokens, ranks_per_row = ready.row_tokens, ready.recipe.hardware.ranks_per_row
     unit = 2 * ranks_per_row * _BLOCK_TOKENS if ranks_per_row > 1 else _BLOCK_TOKENS
     if row_tokens % unit == 1 and row_tokens > unit:
         return row_tokens - 1
@@ -221,11 +221,10 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):  # type: ignore[misc]
         recipe: _RecipeJson
-        row_tokens: Annotated[int, tyro.conf.Suppress]
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
-        self._row_tokens, self._ranks, self._rank = config.row_tokens, dp_world_size, dp_rank
         self._ready = ready = prepared(config.recipe)
+        self._row_tokens, self._ranks, self._rank = _input_tokens(ready), dp_world_size, dp_rank
         self._calls_a_step = ready.rows_per_step // ready.recipe.training.micro_batch_rows // dp_world_size
         self._read = 0  # calls of the model of this rank since the first step
 
@@ -248,30 +247,30 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
         self._read = state_dict["steps"] * self._calls_a_step
 
 
-class Schedule(LRSchedulersContainer):  # type: ignore[misc]
+@dataclass(kw_only=True, slots=True)
+class Schedule(LRSchedulersContainer.Config):  # type: ignore[misc]
     """Our learning rates: torchtitan's own reach their maximum one step later and stay there one step longer."""
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(LRSchedulersContainer.Config):  # type: ignore[misc]
-        recipe: _RecipeJson
+    recipe: _RecipeJson
 
-        def build(self, *, optimizers: Any, training_steps: int) -> Any:  # noqa: ARG002
-            """Return the schedule for the optimizers, whose own learning rate is the highest."""
-            return LRSchedulersContainer(optimizers, TrainRecipe.model_validate_json(self.recipe).training.lr_share)
+    def build(self, *, optimizers: Any, training_steps: int) -> Any:  # noqa: ARG002
+        """Return the schedule for the optimizers, whose own learning rate is the highest."""
+        return LRSchedulersContainer(optimizers, TrainRecipe.model_validate_json(self.recipe).training.lr_share)
 
 
 class HeldOutValidator(Validator):  # type: ignore[misc]
-    """The loss of held-out rows by role, position and distance, as the one-device engine measures it."""
+    """The loss of held-out rows by role, position and distance, as the one-device engine measures it.
+
+    They are read by number; torchtitan's own loader of validation data, which is in the config, is never built.
+    """
 
     @dataclass(kw_only=True, slots=True)
     class Config(Validator.Config):  # type: ignore[misc]
         recipe: _RecipeJson
-        row_tokens: Annotated[int, tyro.conf.Suppress]
 
     def __init__(self, config: Config, **parts: Any) -> None:
-        config.dataloader = _Repeating()
         super().__init__(config, **parts)
-        self._prepared, self._row_tokens = prepared(config.recipe), config.row_tokens
+        self._prepared = prepared(config.recipe)
 
     def should_validate(self, step: int) -> bool:
         recipe = self._prepared.recipe
@@ -299,7 +298,7 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         device = next(model_parts[0].parameters()).device
         # In place of labels, each token's place in the row, so that places come back in the order of context parallelism.
         places = torch.arange(len(row.labels))
-        batch, following = _batch_of([row], row_tokens=self._row_tokens, targets=[places])
+        batch, following = _batch_of([row], row_tokens=_input_tokens(self._prepared), targets=[places])
         inputs = {name: column.to(device) for name, column in batch.items()}
         inputs_here, places_here, options = self.post_dataloading_process(inputs, following.to(device), model_parts)
         with self.validation_context():
@@ -319,14 +318,6 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         of_row[targets.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
         masked[targets] = row.labels[targets]
         return tally(replace(row, labels=masked), of_row, longest=longest)
-
-
-@dataclass
-class _Repeating:
-    """A loader for torchtitan to copy with other options; held-out rows are read by number."""
-
-    infinite: bool = False
-    repeat: bool = False
 
 
 class Log(MetricsProcessor):  # type: ignore[misc]
