@@ -3,7 +3,8 @@
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.train.recipe import Training, TrainRecipe, commented_yaml, preset, recipe_from
+from nextlong.recipe.template import commented_sections
+from nextlong.train.recipe import Training, TrainRecipe, preset, recipe_from
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 
@@ -153,7 +154,7 @@ def test_a_preset_that_is_none():
 
 def test_the_written_recipe_says_sources_and_reads_back(tmp_path):
     recipe = made("paper-128k")
-    text = commented_yaml(recipe, sources=preset("paper-128k"), heading="A recipe.\nTwo lines.")
+    text = commented_sections(recipe, sources=preset("paper-128k"), heading="A recipe.\nTwo lines.")
     assert text.startswith("# A recipe.\n# Two lines.\n")
     (line,) = [line for line in text.splitlines() if line.strip().startswith("lr:")]
     assert line.split("#")[0].strip() == "lr: 4.0e-05"

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from nextlong.cli.common import absolute, check_installed, console, present, write
 from nextlong.errors import EvaluateError, NextlongError
+from nextlong.recipe.template import commented_sections
 from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
-from nextlong.train.recipe import TrainRecipe, commented_yaml, nearest_multiple, preset, recipe_from
+from nextlong.train.recipe import TrainRecipe, nearest_multiple, preset, recipe_from
 
 if TYPE_CHECKING:
     from nextlong.evaluate.prompts import ModelOptions
@@ -102,7 +103,7 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         notes.append(f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub")
     heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
     heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
-    _write(args, path, commented_yaml(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
+    _write(args, path, commented_sections(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
 
 
 def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: Sequence[str] = ()) -> None:
@@ -140,7 +141,7 @@ def replicate(args: argparse.Namespace) -> None:
         command = f"nextlong replicate {Path(words[1])}"
         heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
         heading += f"`{command} --dry-run` shows its size, `{command}` runs it."
-        _write(args, Path(words[1]), commented_yaml(recipe, sources={}, heading=heading), out=recipe.out)
+        _write(args, Path(words[1]), commented_sections(recipe, sources={}, heading=heading), out=recipe.out)
         return
     if args.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")

@@ -6,6 +6,7 @@ In:  a recipe. Out: YAML with the description of each key, generated from the mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -45,9 +46,11 @@ def short(recipe: Recipe, *, heading: str) -> str:
     return _headed(heading, _lines(recipe, dict(recipe), keys="important"))
 
 
-def commented_sections(recipe: BaseModel, *, heading: str, sources: Mapping[str, str]) -> str:
-    """Return another kind of recipe in the same form; `sources` maps dotted keys to the origin of their values."""
-    return _headed(heading, _lines(recipe, dict(recipe), keys="all", sources=sources))
+def commented_sections(recipe: BaseModel, *, heading: str, sources: Mapping[str, tuple[Any, str]]) -> str:
+    """Return another kind of recipe in the same form; `sources` has the values of a preset, each with its source, by dotted key."""
+    unchanged = [key for key, (value, _) in sources.items() if reduce(getattr, key.split("."), recipe) == value]
+    origins = {key: f"[{sources[key][1]}]" for key in unchanged}
+    return _headed(heading, _lines(recipe, dict(recipe), keys="all", sources=origins))
 
 
 def _headed(heading: str, lines: Sequence[str]) -> str:

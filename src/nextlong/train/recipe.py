@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -18,8 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.keys import Positive, PositiveLength, Section
-from nextlong.recipe.template import commented_sections
+from nextlong.recipe.keys import Positive, PositiveLength, Section, keyed
 from nextlong.recipe.text import explain, merge, read_file
 from nextlong.text import Json
 
@@ -34,19 +33,19 @@ _Switch = Annotated[
 class Data(Section):
     """Rows to train on."""
 
-    runs: tuple[str, ...] = Field((), description="run directories; no export is needed")
-    parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
-    chat: str | None = Field(None, description="instead of runs: JSON Lines with `messages`, to fine-tune on answers")
-    mix: tuple[PositiveFloat, ...] | None = Field(None, description="proportions of several runs; null: use everything")
-    by: Literal["sequences", "tokens"] = Field("sequences", description="unit of the mix")
-    pack: PositiveLength | None = Field(
-        None, description="sequence packing: tokens of a row that holds several whole sequences; for chat: of each row"
+    runs: tuple[str, ...] = keyed((), "run directories; no export is needed")
+    parquet: tuple[str, ...] = keyed((), "instead of runs: exported Parquet files or folders")
+    chat: str | None = keyed(None, "instead of runs: JSON Lines with `messages`, to fine-tune on answers")
+    mix: tuple[PositiveFloat, ...] | None = keyed(None, "proportions of several runs; null: use everything")
+    by: Literal["sequences", "tokens"] = keyed("sequences", "unit of the mix")
+    pack: PositiveLength | None = keyed(
+        None, "sequence packing: tokens of a row that holds several whole sequences; for chat: of each row"
     )
-    validation: _Share = Field(0.01, description="share of the sequences held out, by meta-document")
-    shared_chunks: Literal["keep", "leave-out"] = Field(
-        "keep", description="leave-out: do not train on sequences that share a chunk with the held-out ones"
+    validation: _Share = keyed(0.01, "share of the sequences held out, by meta-document")
+    shared_chunks: Literal["keep", "leave-out"] = keyed(
+        "keep", "leave-out: do not train on sequences that share a chunk with the held-out ones"
     )
-    split_seed: int = Field(0, description="seed of the train-validation split; use the same for the same documents")
+    split_seed: int = keyed(0, "seed of the train-validation split; use the same for the same documents")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -71,7 +70,7 @@ class _Scratch(Section):
     layers: Positive = 4
     heads: Positive = 4
     key_value_heads: Positive = 2
-    vocabulary: Positive | None = Field(None, description="number of token ids; null: those of the run's tokenizer")
+    vocabulary: Positive | None = keyed(None, "number of token ids; null: those of the run's tokenizer")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -86,15 +85,13 @@ class _Scratch(Section):
 class _Model(Section):
     """The model, and its context extension."""
 
-    path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
-    scratch: _Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
-    rope_base: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="RoPE base to train with; null: the model's"
+    path: str | None = keyed(None, "a folder (or Hub name) that from_pretrained loads")
+    scratch: _Scratch | None = keyed(None, "instead of path: a small Llama with random weights")
+    rope_base: Annotated[float, Field(gt=1)] | None = keyed(None, "RoPE base to train with; null: the model's")
+    rope_scaling: Literal["keep", "replace"] = keyed(
+        "keep", "keep or drop the YaRN, linear or llama3 scaling of the source model"
     )
-    rope_scaling: Literal["keep", "replace"] = Field(
-        "keep", description="keep or drop the YaRN, linear or llama3 scaling of the source model"
-    )
-    lora_rank: Positive | None = Field(None, description="train LoRA adapters of this rank instead (needs peft)")
+    lora_rank: Positive | None = keyed(None, "train LoRA adapters of this rank instead (needs peft)")
     lora_alpha: Positive = 32
 
     @model_validator(mode="after")
@@ -108,21 +105,19 @@ class Training(Section):
     """Steps, learning rate, optimizer."""
 
     steps: Positive = 100
-    tokens_per_step: PositiveLength = Field(131_072, description="batch size in tokens, over all devices")
-    micro_batch_rows: Positive = Field(1, description="rows computed at once; the result is the same")
+    tokens_per_step: PositiveLength = keyed(131_072, "batch size in tokens, over all devices")
+    micro_batch_rows: Positive = keyed(1, "rows computed at once; the result is the same")
     lr: PositiveFloat = 1e-5
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of lr at the end of the schedule")
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = keyed(0.0, "share of lr at the end of the schedule")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     beta1: _Share = 0.9
     beta2: _Share = 0.95
     eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = Field(
-        0.1, description="weight decay of matrices; norms and biases never decay"
-    )
-    clip: PositiveFloat | None = Field(1.0, description="maximum norm of the gradient; null: no clipping")
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="type of the computation; weights and optimizer states are float32"
+    weight_decay: Annotated[float, Field(ge=0)] = keyed(0.1, "weight decay of matrices; norms and biases never decay")
+    clip: PositiveFloat | None = keyed(1.0, "maximum norm of the gradient; null: no clipping")
+    precision: Literal["bf16", "fp32"] = keyed(
+        "bf16", "type of the computation; weights and optimizer states are float32"
     )
 
     @model_validator(mode="after")
@@ -153,44 +148,44 @@ class Training(Section):
 class _Memory(Section):
     """Settings that reduce peak memory."""
 
-    checkpointing: Literal["none", "layers", "offload"] = Field(
-        "layers", description="activation checkpointing: keep only each layer's input; offload: in main memory"
+    checkpointing: Literal["none", "layers", "offload"] = keyed(
+        "layers", "activation checkpointing: keep only each layer's input; offload: in main memory"
     )
-    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
+    loss_block_tokens: PositiveLength = keyed(2048, "tokens whose logits are in memory at a time")
 
 
 class _Checkpoints(Section):
     every_steps: Positive = 50
-    keep_last: Positive = Field(2, description="number of checkpoints to keep")
+    keep_last: Positive = keyed(2, "number of checkpoints to keep")
 
 
 class _HeldOut(Section):
     every_steps: Positive = 50
-    rows: Positive = Field(16, description="number of held-out rows to measure, at most")
+    rows: Positive = keyed(16, "number of held-out rows to measure, at most")
 
 
 class Watch(Section):
-    spike: Annotated[float, Field(gt=1)] | None = Field(
-        2.0, description="stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
+    spike: Annotated[float, Field(gt=1)] | None = keyed(
+        2.0, "stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
     )
 
 
 class _Devices(Section):
     """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
 
-    device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="for --dry-run; this: time is measured here"
+    device: Literal["this", "H100", "H200", "A100", "B200"] = keyed(
+        "this", "for --dry-run; this: time is measured here"
     )
-    count: Positive = Field(1, description="number of devices; more than one: --engine torchtitan")
-    ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
+    count: Positive = keyed(1, "number of devices; more than one: --engine torchtitan")
+    ranks_per_row: Positive = keyed(1, "devices that share a row (context or sequence parallelism)")
 
 
 class _Torchtitan(Section):
     """Further options of the engine torchtitan."""
 
-    float8: _Switch = Field("off", description="on: products in float8 (needs torchao, an H100)")
-    options: tuple[str, ...] = Field(
-        (), description='options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
+    float8: _Switch = keyed("off", "on: products in float8 (needs torchao, an H100)")
+    options: tuple[str, ...] = keyed(
+        (), 'options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
     )
 
 
@@ -223,18 +218,18 @@ class TrainRecipe(RecipeFile):
     INIT: ClassVar[str] = "nextlong train init {} --data RUN --model PATH"
 
     out: Annotated[str, Field(min_length=1)] = Field(description="folder of checkpoints, logs and figures")
-    seed: int = Field(0, description="seed of initial weights and row order")
+    seed: int = keyed(0, "seed of initial weights and row order")
     data: Data
     model: _Model
-    attention: Attention = Field(
+    attention: Attention = keyed(
         "sequence",
-        description="document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
+        "document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
         "is one), or the whole row",
     )
-    attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
-        "auto", description="auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
+    attention_kernel: Literal["auto", "sdpa", "varlen"] = keyed(
+        "auto", "auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
     )
-    compile: _Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
+    compile: _Switch = keyed("off", "on: torch.compile of the layers, for a GPU")
     training: Training = Training()
     memory: _Memory = _Memory()
     checkpoints: _Checkpoints = _Checkpoints()
@@ -315,9 +310,3 @@ def recipe_from(
     of_preset = [f"{key}={json.dumps(value)}" for key, (value, _) in keys.items() if key not in unused]
     plain = {"out": out, "data": data, **({} if model is None else {"model": {"path": model}})}
     return TrainRecipe.from_dict(plain, overrides=[*of_preset, *overrides])
-
-
-def commented_yaml(recipe: RecipeFile, *, sources: Mapping[str, tuple[Any, str]], heading: str) -> str:
-    """Return a recipe as YAML with a comment at every key: what it means, and the source of values that a preset set."""
-    unchanged = (key for key, (value, _) in sources.items() if reduce(getattr, key.split("."), recipe) == value)
-    return commented_sections(recipe, heading=heading, sources={key: f"[{sources[key][1]}]" for key in unchanged})
