@@ -68,17 +68,17 @@ def test_a_checkpoint_of_another_recipe(train_recipe, quiet):
 
 
 def test_a_kill_while_the_final_model_is_written(train_recipe, quiet, monkeypatch):
-    from nextlong.train import loop
+    from nextlong.train.loop import _Training
 
-    recipe, write = train_recipe(), loop._write_model
+    recipe, write = train_recipe(), _Training._write_model
 
-    def killed(folder, **parts):
-        write(folder, **parts)
+    def killed(training, folder, *parts):
+        write(training, folder, *parts)
         if folder.parent == Path(recipe.out):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "_write_model", killed)
+        patched.setattr(_Training, "_write_model", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, quiet)
     assert (train(recipe, quiet) / "config.json").exists()

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -283,6 +283,20 @@ class _Experiment:
             made["attention"][kind] = {name: round(100 * share, 3) for name, share in thirds.items()}
         stage.finish(made)
 
+    def finish(self, seed: int) -> None:
+        """Train the models of a seed whose base model is trained, and measure all of them."""
+        *_, base = self.base(self.base_seed(seed))
+        if seed == self.base_seed(seed):
+            self.measure(base)
+        for name in self.recipe.arms:
+            model = self.extended(seed, name, base)
+            self.train(model)
+            self.measure(model)
+
+    def in_another_process(self) -> _Experiment:
+        """Return what a process that trains is given: the runs that are known now, while this one makes others."""
+        return replace(self, report=partial(print, flush=True), composed=dict(self.composed))
+
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
     usual = {"min_lr_ratio": 0.1, "schedule": "cosine", "warmup_steps": steps // 20, "precision": "fp32"}
@@ -327,7 +341,7 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
             of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
-            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
+            bases = [processes.submit(experiment.in_another_process().base, seed) for seed in of_bases]
             # The runs of every arm are made beside the training of the base models.
             for name in recipe.arms:
                 began = time.monotonic()
@@ -337,29 +351,12 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
             usable = [seed for seed in recipe.seeds if experiment.base_seed(seed) in formed]
             if not usable:
                 raise RunError("retrieval formed in no base model; raise pretrain.most_legs, or choose other seeds")
-            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in usable]
+            seeds = [processes.submit(experiment.in_another_process().finish, seed) for seed in usable]
             for done in as_completed(seeds):
                 done.result()
                 results = _collect(experiment)
                 store.write_json(experiment.out / RESULTS, results)
     return results
-
-
-def _base(recipe: Replication, composed: dict[str, str], seed: int) -> bool:
-    """Train the base model of a seed, in a process of its own; return whether retrieval formed."""
-    return bool(_Experiment(recipe, partial(print, flush=True), composed).base(seed))
-
-
-def _seed(recipe: Replication, composed: dict[str, str], seed: int) -> None:
-    """Train and measure the other models of a seed, in a process of its own."""
-    experiment = _Experiment(recipe, partial(print, flush=True), composed)
-    *_, base = experiment.base(experiment.base_seed(seed))  # only seeds with a base model get here
-    if seed == experiment.base_seed(seed):
-        experiment.measure(base)
-    for name in recipe.arms:
-        model = experiment.extended(seed, name, base)
-        experiment.train(model)
-        experiment.measure(model)
 
 
 def _collect(experiment: _Experiment) -> Json:

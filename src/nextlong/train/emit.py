@@ -13,7 +13,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -204,27 +204,24 @@ def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, 
     if count > _GPUS_PER_NODE:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
     known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
-    environment = _environment()
-    names = environment.list_templates(filter_func=lambda name: name.startswith(f"{trainer}/"))
-    return {Path(name).stem: environment.get_template(name).render(known) for name in names}
-
-
-@cache  # of templates, which take longer to compile than to fill in
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("nextlong.train", "emitted"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
-    return environment
+    names = _TEMPLATES.list_templates(filter_func=lambda name: name.startswith(f"{trainer}/"))
+    return {Path(name).stem: _TEMPLATES.get_template(name).render(known) for name in names}
 
 
 def _yaml(value: object) -> str:
     plain = str(value) if isinstance(value, Path) else value
     return yaml.safe_dump(plain, sort_keys=False, width=10_000).removesuffix("\n").removesuffix("\n...")
+
+
+# One for all, because it keeps its templates, which take longer to compile than to fill in.
+_TEMPLATES: Final = jinja2.Environment(
+    loader=jinja2.PackageLoader("nextlong.train", "emitted"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+)
+_TEMPLATES.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
 
 
 def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:

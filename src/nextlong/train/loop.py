@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
@@ -194,7 +194,7 @@ class _Training:
                 store.write_json(record, store.read_json(record) | {"stopped_because": stopped_because})
         else:
             with _new_folder(folder) as work:
-                _write_model(work, model=self.model, weights=self.model.state_dict(), tokenizer=self.ready.tokenizer)
+                self._write_model(work, self.model, self.model.state_dict())
                 with (work / _OPTIMIZER).open("wb") as file:
                     torch.save(self.optimizer.state_dict(), file)
                 files = store.hash_folder(work)
@@ -203,6 +203,14 @@ class _Training:
             path.replace(path.with_name(f".{path.name}.old.tmp"))  # a kill while deleting leaves no half checkpoint
         for path in folder.parent.glob(".step-*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
+
+    def _write_model(self, folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+        """Write weights, config and tokenizer as transformers does."""
+        # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
+        tied = getattr(model, "all_tied_weights_keys", None) or {}
+        model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
+        if self.ready.tokenizer is not None:
+            self.ready.tokenizer.save_pretrained(folder)
 
     def _load(self, checkpoint: Path) -> None:
         """Restore weights and optimizer states."""
@@ -223,7 +231,7 @@ class _Training:
         name = "bfloat16" if self.ready.recipe.training.precision == "bf16" else "float32"
         with _new_folder(self.ready.out / "final") as work:
             rounded = {key: tensor.to(getattr(torch, name)) for key, tensor in model.state_dict().items()}
-            _write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
+            self._write_model(work, model, rounded)
             path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
 
@@ -258,17 +266,6 @@ def _new_folder(final: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
             raise
         publish(work, final)
-
-
-def _write_model(
-    folder: Path, *, model: PreTrainedModel, weights: Mapping[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
-) -> None:
-    """Write weights, config and tokenizer as transformers does."""
-    # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
-    model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
 
 
 def publish(work: Path, final: Path) -> None:
