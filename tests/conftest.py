@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Before NumPy and FAISS are loaded: on small arrays, threads of two test processes wait for each other more than they compute.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before NumPy and FAISS are loaded: on small arrays and texts, threads of two test processes wait for each other more than
+# they compute. A twelfth of the time of tests that tokenize.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 import nextlong
 from executing import carry_out

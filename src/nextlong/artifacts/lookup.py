@@ -31,6 +31,7 @@ _TEXTS = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_inde
 _HASHES = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")])
 _CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
+_cached_bytes = 0
 
 
 def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
@@ -101,6 +102,7 @@ def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[s
     `metadata` is JSON, or None for a document whose source has no metadata columns. The columns of the first shards stay in
     memory, for callers that look up block after block.
     """
+    global _cached_bytes
     shards, back = by_shard(doc_ids)
     pieces: list[list[_Column]] = []
     for shard, rows in shards:
@@ -112,8 +114,9 @@ def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[s
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0], use_threads=False)
             with pa.ipc.open_file(source, options=options) as reader:
                 table = reader.read_all().combine_chunks()
-            if table.nbytes + sum(held.nbytes for held in _cached_tables.values()) <= _CACHED_BYTES:
+            if _cached_bytes + table.nbytes <= _CACHED_BYTES:
                 _cached_tables[key] = table
+                _cached_bytes += table.nbytes
         taken, present = table.take(pa.array(rows)), table.column_names
         absent = np.full(len(rows), None)
         pieces.append([taken.column(name).to_numpy() if name in present else absent for name in names])

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 import jinja2
 import xxhash
-import yaml
 
 from nextlong.artifacts import record
 from nextlong.artifacts.results import ShardResult, TokenizerResult
@@ -306,7 +305,7 @@ def public_recipe(recipe: Recipe) -> str:
     for section, key, public in made_public:
         if plain[section][key] is not None:
             plain[section][key] = public(plain[section][key])
-    return yaml.safe_dump(plain, sort_keys=False, width=120)
+    return as_yaml(plain)
 
 
 def _hide_places(plain: Json, section: Section) -> None:
@@ -421,7 +420,7 @@ def write_index(run_dir: Path) -> None:
     rows = [f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()]
     load = f'; `datasets.load_dataset("{record.DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
     text = (
-        f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
+        f"---\n{as_yaml({'configs': configs} if configs else {'viewer': False})}---\n\n"
         f"# Variants of {run_dir.resolve().name}\n\n"
         f"Each variant has its rows and its data card in a folder of its own{load}.\n\n"
         "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, Validatio
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Positive, PositiveLength, Section, keyed
-from nextlong.recipe.text import explain, merge, read_file
+from nextlong.recipe.text import as_yaml, explain, merge, read_file
 from nextlong.text import Json
 
 _Share = Annotated[float, Field(ge=0, lt=1)]
@@ -209,7 +209,7 @@ class RecipeFile(Section):
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+        return as_yaml(self.model_dump(mode="json"))
 
 
 class TrainRecipe(RecipeFile):
