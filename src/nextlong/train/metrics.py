@@ -20,12 +20,13 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from transformers import PreTrainedModel
 
 from nextlong.engine import store
 from nextlong.report import tables
@@ -34,9 +35,6 @@ from nextlong.text import Json
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Watch
 from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 STEPS, _HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal

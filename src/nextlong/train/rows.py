@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
 from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
@@ -28,9 +29,6 @@ from nextlong.text import counted
 from nextlong.torch import SequenceDataset
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)

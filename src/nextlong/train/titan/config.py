@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.models import llama3
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.trainer import Trainer
+from transformers import PretrainedConfig
 
 from nextlong.errors import RecipeError, RunError
 from nextlong.text import Json
@@ -39,9 +40,6 @@ from nextlong.train.model import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import TrainingRow
 from nextlong.train.titan.launch import installed_version
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _IS_MAIN = installed_version() == "main"
 if _IS_MAIN:
