@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -81,8 +81,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         logs, bounds = metrics.Metrics(out, recipe.watch, first_step=done), rows[0].bounds
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
-        with metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as progress:
-            training.run_steps(logs, first_step=done, progress=progress)
+        with metrics.shown_progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as show:
+            training.run_steps(logs, first_step=done, show=show)
         training.write_final()
         figure = metrics.draw(out)
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
@@ -122,7 +122,7 @@ class _Training:
             tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
         return 0
 
-    def run_steps(self, logs: metrics.Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+    def run_steps(self, logs: metrics.Metrics, *, first_step: int, show: Callable[[metrics.TrainedStep], None]) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
         recipe = self.ready.recipe
         if first_step == 0:
@@ -130,7 +130,7 @@ class _Training:
         for number, batches in self._prefetched(first_step):
             done = self._step(logs, number, batches)
             logs.step(done)
-            progress.show(done)
+            show(done)
             is_last = number == recipe.training.steps
             if is_last or number % recipe.held_out.every_steps == 0:
                 self._measure(logs, number)

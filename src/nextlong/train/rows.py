@@ -294,16 +294,11 @@ class TrainingRows:
             if spans is None:
                 raise RecipeError("attention: document needs the documents of each row; use runs or Parquet with spans")
             lengths = original_lengths(lengths, spans)
-        # Document d is ids[bounds[d]:bounds[d + 1]]; bounds is int64 (documents + 1,), ascending from 0 to T.
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        labels = ids.astype(np.int64)
-        labels[bounds[:-1]] = IGNORED  # the previous document must not predict the first token of the next
+        batch = packed_batch(torch.from_numpy(ids.astype(np.int64))[None], [0, *np.cumsum(lengths).tolist()])
+        input_ids, labels, position_ids = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
         if is_target is not None:
-            labels[~is_target] = IGNORED
-        positions = np.arange(len(ids)) - np.repeat(bounds[:-1], np.diff(bounds))
-        columns = (torch.from_numpy(column.astype(np.int64)) for column in (ids, labels, positions))
-        input_ids, label_ids, position_ids = columns
-        return TrainingRow(input_ids, label_ids, position_ids, torch.from_numpy(bounds.astype(np.int32)), spans)
+            labels[~torch.from_numpy(is_target)] = IGNORED
+        return TrainingRow(input_ids, labels, position_ids, batch["cu_seq_lens_q"], spans)
 
 
 def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
@@ -320,7 +315,7 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
     for the device to read them.
     """
     labels = input_ids.clone()
-    labels[0, list(bounds[:-1])] = IGNORED
+    labels[0, list(bounds[:-1])] = IGNORED  # the previous document must not predict the first token of the next
     positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
     columns = {"input_ids": input_ids, "labels": labels, "position_ids": positions}
     return {**columns, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32), "document_bounds": tuple(bounds)}
