@@ -214,9 +214,9 @@ def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: to
         for number in range(min(most, len(rows))):
             row = rows[number]
             losses = model(**on_device(flat([row]), device), per_token=True).loss[0].double().cpu().numpy()
-            totals += tally(row, losses, longest=rows.source.row_tokens)
+            totals += tally(row, losses, longest=rows.row_tokens)
     model.train()
-    return means(totals, longest=rows.source.row_tokens)
+    return means(totals, longest=rows.row_tokens)
 
 
 def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:

@@ -280,7 +280,7 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         rows, model = self._prepared.held_out_rows, model_parts[0]
         assert rows is not None, "only built where rows are held out"
         count, totals = min(self._prepared.recipe.held_out.rows, len(rows)), 0
-        longest, ranks = rows.source.row_tokens, self.dp_world_size
+        longest, ranks = rows.row_tokens, self.dp_world_size
         model.eval()
         for number in range(self.dp_rank, -(-count // ranks) * ranks, ranks):
             # Ranks compute together, so one without a row computes the last again and does not count it.
