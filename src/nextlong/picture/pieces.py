@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -54,6 +55,15 @@ def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
     """Return the pieces of a document in its own order, each chunk once: its last occurrence."""
     of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
     return [piece for _, piece in sorted(of_document.items())]
+
+
+def document_before(pieces: Pieces, doc_id: int) -> list[Span]:
+    """Return the chunks of a document as they were before, side by side from token 0 on."""
+    chunks = chunks_of(pieces, doc_id)
+    ends = accumulate(chunk.length for chunk in chunks)
+    return [
+        replace(chunk, token_start=end - chunk.length, token_end=end) for chunk, end in zip(chunks, ends, strict=True)
+    ]
 
 
 def scored(pieces: Pieces) -> list[float]:

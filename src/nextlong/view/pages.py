@@ -27,7 +27,7 @@ from nextlong.picture import html, pieces, strip
 from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
-from nextlong.runs.stats import STATISTICS, read
+from nextlong.runs.stats import read
 from nextlong.schemas import Layout, Span
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, marks, sequences
@@ -317,7 +317,7 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         for number in found.numbers:
             side |= {"number": number, "url": view.url(label, "sequence", number)}
             side |= _explorer(view, of, number, lead=doc_id, beside=label)
-    numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
+    numbers = [card_numbers(known) if (known := read(of.run.steps)) else {} for _, of in pair]
     return view.page(
         "compare",
         f"{name} and {other}",

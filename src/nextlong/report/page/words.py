@@ -28,9 +28,7 @@ _FATAL: Final = ("own-document-negatives", "repeated-chunks", "lossy-tokenizer",
 _NEEDS: Final = {  # the field of the statistics that is None where a check has nothing to look at
     "own-document-negatives": "own_document_negatives",
     **dict.fromkeys(("low-meta-share", "high-meta-share", "short-distances"), "meta_share"),
-    "one-source": "negatives_by_source",
     "near-identical-negatives": "near_identical",
-    "unrelated-negatives": "random_similarity",
     "much-cut-off": "cut_off",
     "many-near-duplicates": "near_duplicate_documents",
     "no-keywords": "keywords",
@@ -157,16 +155,14 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     warning_names = {warned["name"] for warned in stats["warnings"]}
     # A check that does not apply to the run is not listed as passed.
-    special = {
+    applies = {name: stats[field] is not None for name, field in _NEEDS.items()} | {
         "fewer-sequences": stats["yields"]["asked"] != "all",
-        "unrelated-negatives": stats["negatives"] == "top",
-        "one-source": len(stats["tokens_by_source"]) > 1,
+        "unrelated-negatives": stats["negatives"] == "top" and stats["random_similarity"] is not None,
+        "one-source": len(stats["tokens_by_source"]) > 1 and stats["negatives_by_source"] is not None,
         "stand-in-tokenizer": stats["target_tokens"] >= THRESHOLDS.stand_in_tokens,
         "unmet-exclusions": any(one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]),
     }
-    applying = {name for name in _PASSED if special.get(name, True)}
-    applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
-    passed = tuple(text for name, text in _PASSED.items() if name in applying - warning_names)
+    passed = tuple(text for name, text in _PASSED.items() if applies.get(name, True) and name not in warning_names)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
     cautions = [stats["control"]] if stats["control"] else []
     if is_stand_in and "stand-in-tokenizer" not in warning_names:

@@ -25,6 +25,7 @@ from nextlong.picture import html, palette
 from nextlong.report import summary
 from nextlong.report.page import cards, numbers, sequences, words
 from nextlong.runs import stats
+from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
 from nextlong.text import counted
@@ -93,7 +94,7 @@ def page(runs: Sequence[Run]) -> str:
             "facts": words.facts(of_run, run),
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
-            "summary": summary.lines(run.recipe, run.steps, folder=run.data),
+            "summary": summary.lines(Exported(run.recipe, [run], run.steps)),
             "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }
         shown_runs.append(shown)
