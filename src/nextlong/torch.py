@@ -35,7 +35,6 @@ except ImportError as error:
     raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]
-_RunLike = str | Path | Run
 _Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
 _PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}  # cross entropy passes over −100
 COLUMNS: Final = (*_PADDING, "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
@@ -62,7 +61,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        run: _RunLike | Sequence[_RunLike],
+        run: str | Path | Run | Sequence[str | Path | Run],
         *,
         mix: Sequence[float] | None = None,
         by: Literal["sequences", "tokens"] = "sequences",
