@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture import pieces
-from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import Pieces
+from nextlong.picture.pieces import LIGHT, SHADES, Pieces, colour
 from nextlong.text import counted
 
 WIDTH, MARGIN = 1000, 24
