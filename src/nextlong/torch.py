@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
+from nextlong.artifacts.resolve import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html

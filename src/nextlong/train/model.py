@@ -39,7 +39,7 @@ from transformers import (
 )
 
 from nextlong.artifacts.record import flattened
-from nextlong.artifacts.rows import epoch_order
+from nextlong.artifacts.resolve import epoch_order
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run
