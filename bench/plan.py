@@ -23,7 +23,7 @@ from typing import Any
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.results import ChunkResult, ComposeResult
+from nextlong.artifacts.finished import ChunkResult, ComposeResult
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 
-from nextlong.artifacts.finished import sequences_per_part
-from nextlong.artifacts.results import ChunkResult, DraftResult, IngestResult
+from nextlong.artifacts.finished import ChunkResult, DraftResult, IngestResult, sequences_per_part
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.select import SelectResult

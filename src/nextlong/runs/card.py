@@ -22,7 +22,7 @@ import xxhash
 import yaml
 
 from nextlong.artifacts import record
-from nextlong.artifacts.results import ShardResult, TokenizerResult
+from nextlong.artifacts.finished import ShardResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.results import ChunkResult, DraftResult
+from nextlong.artifacts.finished import ChunkResult, DraftResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.engine import store

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from nextlong.artifacts.finished import read_tokenizer
-from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
+from nextlong.artifacts.finished import ChunkResult, IngestResult, TokenizerResult, read_tokenizer
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
 from nextlong.export.arrange import SplitResult, fill, percent

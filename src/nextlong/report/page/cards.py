@@ -16,8 +16,7 @@ from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.report.page.numbers import Cell, Numbers, TableRow, cell, filled, spoken_bin
-from nextlong.report.page.words import LABELS, is_extended, reading
+from nextlong.report.page.words import LABELS, Cell, Numbers, TableRow, cell, filled, is_extended, reading, spoken_bin
 
 _MAX_SOURCES: Final = 12  # of a chart
 _SHOWN_SOURCES: Final = 40  # of a table

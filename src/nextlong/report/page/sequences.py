@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import DraftResult
+from nextlong.artifacts.finished import DraftResult
 from nextlong.picture import charts, pieces, strip
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES, Frequencies

@@ -24,7 +24,7 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.picture.pieces import RUNS
 from nextlong.report import summary
-from nextlong.report.page import cards, numbers, sequences, words
+from nextlong.report.page import cards, sequences, words
 from nextlong.runs import stats
 from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
@@ -77,7 +77,7 @@ def page(runs: Sequence[Run]) -> str:
         raise NextlongError(f"a report shows at most {RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare")
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
-    of = numbers.Numbers(plain, names)
+    of = words.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
         f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in (style, script)

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import TokenizerResult, chunks_of
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
 from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
