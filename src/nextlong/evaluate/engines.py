@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,7 +72,7 @@ class HuggingFaceModel:
                 f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
             ) from None
         self.device, self.chunk_tokens = self.model.device, options.chunk_tokens
-        self._cache: Any = None
+        self._cache: Any = required("transformers").DynamicCache(config=self.config)
         self._cached: list[int] = []
         # The generation config may name several ids that end an answer, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
@@ -80,7 +81,10 @@ class HuggingFaceModel:
         greedy = {"eos_token_id": sorted(self._end_ids) or None, "pad_token_id": 0}
         self.model.generation_config = required("transformers").GenerationConfig(do_sample=False, **greedy)
         kinds = {*(getattr(self.config, "layer_types", None) or ["full_attention"])}
-        self._keeps_everything = kinds == {"full_attention"} and getattr(self.config, "sliding_window", None) is None
+        # A cache of fewer tokens can be cut back; with as many, layers with a sliding window have dropped the oldest ones. Layers
+        # of another kind (linear, chunked) never can.
+        window = getattr(self.config, "sliding_window", None) or math.inf
+        self._window_tokens = window if kinds <= {"full_attention", "sliding_attention"} else 0
 
     def identity(self) -> Json:
         parameters = int(sum(weight.numel() for weight in self.model.parameters()))
@@ -124,11 +128,8 @@ class HuggingFaceModel:
         ends = {"max_new_tokens": max(most for most, _ in limits), "stopping_criteria": [is_finished]}
         with torch.inference_mode():
             output = self.model.generate(padded, attention_mask=mask, **read, **ends)
-        # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
-        if is_single and self._keeps_everything:
+        if is_single:
             self.forget(longest - 1)
-        elif is_single:
-            self._cache = None
         # A finished row stays in the batch, which keeps its shape; its further tokens are cut off.
         answers = (row[:most] for row, (most, _) in zip(output[:, longest:].tolist(), limits, strict=True))
         return [list(takewhile(lambda token: token not in self._end_ids, answer)) for answer in answers]
@@ -136,24 +137,24 @@ class HuggingFaceModel:
     def prefilled(self, ids: list[int]) -> DynamicCache:
         """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
         torch = required("torch")
-        if self._cache is None:
-            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
-        kept = _common_prefix([self._cached, ids])
-        self.forget(kept)
+        self.forget(_common_prefix([self._cached, ids]))
         try:
-            for first in range(kept, len(ids), self.chunk_tokens):
+            for first in range(len(self._cached), len(ids), self.chunk_tokens):
                 self.forward(torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device), self._cache)
         except BaseException:
-            self._cache = None  # some layers may hold a chunk more than others
+            self.forget(0)  # some layers may hold a chunk more than others
             raise
         self._cached = list(ids)
         return self._cache
 
     def forget(self, kept: int) -> None:
-        """Keep only the first `kept` tokens of the cache."""
-        if (held := self._cache.get_seq_length()) > kept:
+        """Keep only the first `kept` tokens of the cache, or none where some layers have dropped the oldest ones."""
+        held = self._cache.get_seq_length()
+        if 0 < kept < held < self._window_tokens:
             self._cache.crop(kept - held)
-        self._cached = self._cached[:kept]
+            self._cached = self._cached[:kept]
+        elif kept < held or not self._window_tokens:
+            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
 
     def forward(self, ids: Tensor, cache: DynamicCache) -> None:
         """Read ids, shape (1, n), after a cache, to which they are added; no logits are computed."""
