@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
+from nextlong.artifacts.resolve import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html
@@ -35,7 +35,6 @@ except ImportError as error:
     raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]
-_RunLike = str | Path | Run
 _Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
 _PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}  # cross entropy passes over −100
 COLUMNS: Final = (*_PADDING, "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
@@ -62,7 +61,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        run: _RunLike | Sequence[_RunLike],
+        run: str | Path | Run | Sequence[str | Path | Run],
         *,
         mix: Sequence[float] | None = None,
         by: Literal["sequences", "tokens"] = "sequences",

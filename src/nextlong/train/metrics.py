@@ -89,9 +89,8 @@ class Metrics:
         spike, recent = self._spike, self._recent_losses
         if spike is None or len(recent) < _SPIKE_WINDOW or loss <= spike * median(recent):
             return None
-        return (
-            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
-        )
+        usual = f"{spike:g} times the median of the last {_SPIKE_WINDOW}"
+        return f"the loss of step {number} is {loss:.3f}, more than {usual}"
 
     def held_out(self, step: int, measured: Json) -> None:
         """Log a validation, as returned by `means`."""

@@ -39,7 +39,7 @@ from transformers import (
 )
 
 from nextlong.artifacts.record import flattened
-from nextlong.artifacts.rows import epoch_order
+from nextlong.artifacts.resolve import epoch_order
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run
@@ -160,10 +160,8 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
             problem = f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)})"
             raise RecipeError(f"{problem}; use a folder with config.json and weights") from None
         if config.get_text_config() is not config:
-            problem = (
-                f"model.path={path!r} is a multimodal model ({config.model_type}), and this loop trains text models"
-            )
-            raise RecipeError(f"{problem}; save its language model in a folder of its own")
+            kind = f"a multimodal model ({config.model_type}), and this loop trains text models"
+            raise RecipeError(f"model.path={path!r} is {kind}; save its language model in a folder of its own")
         return config
     if scratch.vocabulary is None and vocabulary is None:
         problem = "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run"
@@ -256,9 +254,8 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
         cure = "name another folder"
         raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
     if missing := sorted(info["missing_keys"]):
-        lacking = (
-            f"{len(missing):,} weights of {type(model).__name__}, which would stay random: {', '.join(missing[:3])}"
-        )
+        weights = f"{len(missing):,} weights of {type(model).__name__}"
+        lacking = f"{weights}, which would stay random: {', '.join(missing[:3])}"
         cure = "name a folder with all weights of the model that config.json describes"
         raise RecipeError(f"model.path={path!r} lacks {lacking}; {cure}")
     if broken := not_finite(model):
