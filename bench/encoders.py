@@ -51,7 +51,7 @@ import json, os, sys, tempfile, time
 from pathlib import Path
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks
-from nextlong.artifacts.results import ExecutionResult
+from nextlong.artifacts.finished import ExecutionResult
 from nextlong.retrieval import embed
 given = json.load(sys.stdin)
 execution = ExecutionResult.model_validate(given["execution"])

@@ -23,7 +23,7 @@ from typing import Any
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.results import ChunkResult, ComposeResult
+from nextlong.artifacts.finished import ChunkResult, ComposeResult
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
@@ -93,7 +93,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
     chunks = sum(part.chunks for part in done["chunk"].results(ChunkResult))
     composed = sum(part.sequences for part in done["compose"].results(ComposeResult))
     sequences = composed if options.sequences == "all" else min(composed, int(options.sequences))
-    sequence_chars = recipe.sequence_tokens * plan.measured.chars_per_token
+    sequence_chars = recipe.sequence_tokens * plan.measured.tokenizing.chars_per_token
     documents = plan.measured.sample.documents_of(sequence_chars / plan.amounts.chunk_chars)
     documents *= plan.measured.trial.documents_share
     spread = stats.documents_per_sequence

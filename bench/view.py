@@ -37,7 +37,7 @@ import nextlong
 from measure import measure
 from nextlong import schemas
 from nextlong.artifacts import record
-from nextlong.artifacts.results import ComposeResult
+from nextlong.artifacts.finished import ComposeResult
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Step

@@ -11,7 +11,7 @@ from nextlong.cli.main import main
 from nextlong.errors import PluginError, RecipeError
 from nextlong.plugins import METHODS, Registry
 from nextlong.recipe import Recipe
-from nextlong.recipe.template import commented
+from nextlong.recipe.recipe import commented
 from nextlong.report.plan.trial import recipe_for, try_route
 
 # The example of the documentation, as it stands there.

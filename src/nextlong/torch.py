@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
+from nextlong.artifacts.resolve import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html
@@ -35,8 +35,6 @@ except ImportError as error:
     raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]
-_Split = Literal["train", "validation"]
-_RunLike = str | Path | Run
 _Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
 _PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}  # cross entropy passes over −100
 COLUMNS: Final = (*_PADDING, "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
@@ -63,11 +61,11 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        run: _RunLike | Sequence[_RunLike],
+        run: str | Path | Run | Sequence[str | Path | Run],
         *,
         mix: Sequence[float] | None = None,
         by: Literal["sequences", "tokens"] = "sequences",
-        split: _Split | None = None,
+        split: Literal["train", "validation"] | None = None,
         validation: float | None = None,
         shared_chunks: SharedChunks = "keep",
         split_seed: int = 0,
@@ -242,7 +240,16 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         _check_word("remainder", self.remainder, get_args(Remainder))
         if self.batch_size < 1:
             raise RecipeError(f"batch_size={self.batch_size} rows; give 1 or more")
-        self.rank, self.world_size = self._place = _place_among_ranks(self.rank, self.world_size)
+        if (self.rank is None) != (self.world_size is None):
+            raise RecipeError(f"rank={self.rank} and world_size={self.world_size}: give both, or neither")
+        if self.rank is None or self.world_size is None:
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            else:
+                self.rank, self.world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        if not 0 <= self.rank < self.world_size:
+            raise RecipeError(f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1")
+        self._place = self.rank, self.world_size
         # Epoch and rows read by all ranks before it begins; shared, so that workers that live on hear of a new epoch.
         self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._read: int | None = None  # by this process, since it began to iterate
@@ -318,15 +325,3 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 def _worker() -> tuple[int, int]:
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-def _place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    if (rank is None) != (world_size is None):
-        raise RecipeError(f"rank={rank} and world_size={world_size}: give both, or neither")
-    if rank is None or world_size is None:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if not 0 <= rank < world_size:
-        raise RecipeError(f"rank={rank} of world_size={world_size}; ranks go from 0 to world_size - 1")
-    return rank, world_size

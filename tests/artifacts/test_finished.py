@@ -1,15 +1,22 @@
-"""What a finished run holds, from hand-made results and from the files of a small run."""
+"""What a finished run holds, from hand-made results and from the files of a small run; results come back from manifests as JSON,
+also of versions that told less.
+"""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 import nextlong
 from nextlong import pipeline, schemas
 from nextlong.artifacts import finished
-from nextlong.artifacts.finished import SequenceFiles, SpecialIds
-from nextlong.artifacts.results import ComposeResult, TokenizerResult
+from nextlong.artifacts.finished import ComposeResult, DraftResult, SequenceFiles, SpecialIds, TokenizerResult
+from nextlong.engine.step import TaskResult
+from nextlong.export.arrange import RowsResult, SplitResult
 
 
 def composed(*parts):
@@ -98,3 +105,29 @@ def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for,
     firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
     index = run.files.read_index()
     assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]
+
+
+KINDS = [kind for kind in vars(finished).values() if isinstance(kind, type) and issubclass(kind, TaskResult)]
+KINDS += [SplitResult, RowsResult]
+NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
+
+
+def of_field(annotation):
+    return NUMBERS.get(annotation, st.from_type(annotation))
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_every_result_comes_back_from_a_manifest_as_it_was(data, kind):
+    fields = {name: of_field(field.annotation) for name, field in kind.model_fields.items()}
+    told = data.draw(st.builds(kind, **fields))
+    assert kind.model_validate(json.loads(json.dumps(told.model_dump(mode="json")))) == told
+
+
+def test_results_cannot_be_changed():
+    told = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
+    with pytest.raises(ValidationError, match="frozen"):
+        told.rows = 2
+
+
+def test_what_a_later_version_adds_is_passed_over():
+    assert DraftResult.model_validate({"drafts": 3, "dropped": {}, "moods": [1]}) == DraftResult(drafts=3, dropped={})

@@ -22,6 +22,7 @@ from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
+from nextlong.runs.card import Exported
 from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
 
@@ -267,7 +268,7 @@ def test_chunks_with_evaluation_text_are_nowhere(contaminated):
     run = nextlong.run(contaminated)
     assert not any("brass telescope" in sequence.text for sequence in run.sequences())
     assert measure(run).contaminated == {evaluation: 4}
-    told = dict(summary.lines(run.recipe, run.steps, folder=run.data))["contaminated"]
+    told = dict(summary.lines(Exported(run.recipe, [run], run.steps)))["contaminated"]
     assert told == f"4 chunks filtered out (4 of them with {evaluation})"
     assert breaches(Path(contaminated.run_dir)) == {}
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from nextlong.corpus import look as plan_look
 from nextlong.corpus.select import Exclusion
+from nextlong.reading.files import FilePart, open_file
 from nextlong.reading.formats import format_of
 from nextlong.reading.listing import input_files, list_files
+from nextlong.reading.records import ReadRequest
 from nextlong.recipe import Source
 from planned import sources_in
 
@@ -102,13 +104,12 @@ def files(tmp_path_factory):
 @given(position=st.floats(0, 1, exclude_max=True), read_bytes=st.integers(500, 4000))
 def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
     file, source = files[name]
-    reading = plan_look._Reading(source, [file], MOST, Exclusion())
-    reader = format_of(file.name, source)
-    texts, share = reading.sample_at(file, reader, position=position, read_bytes=read_bytes)
-    numbers = [TEXTS.index(text.decode()) for text in texts]
+    with open_file(file) as stream:
+        request = ReadRequest(FilePart(file), source, (), MOST)
+        items, share = format_of(file.name, source).read_at(stream, request, position=position, read_bytes=read_bytes)
+        numbers = [TEXTS.index(item.text) for item in items]  # a reject has no text
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert 0 < share <= 1
-    assert not reading.rejects
     assert len(numbers) / len(TEXTS) == pytest.approx(share, abs=0.01)
     assert numbers[0] / len(TEXTS) == pytest.approx(min(position, 1 - share), abs=0.11)
 

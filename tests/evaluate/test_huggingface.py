@@ -1,6 +1,7 @@
-"""A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
+"""A Hugging Face model: its answers hold the likeliest tokens, however its prompts are chunked, batched or cached."""
 
 import io
+import json
 import shutil
 from dataclasses import replace
 
@@ -32,16 +33,23 @@ def sample(text, *, tokens=12, stop=None):
     return Sample(text, ("x",), tokens, stop=stop)
 
 
-def by_generate(model, text, tokens=12):
+def greedily(model, text, tokens=12):
+    """Return the likeliest token after the prompt, and so on: plain forward passes over everything before it."""
     import torch
 
-    ids = torch.tensor([model.prompts.ids(sample(text))])
-    out = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
-    return model.hub_tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+    ids = model.prompts.ids(sample(text))
+    start = len(ids)
+    while len(ids) < start + tokens:
+        with torch.no_grad():
+            likeliest = int(model.model(torch.tensor([ids])).logits[0, -1].argmax())
+        if likeliest == model.hub_tokenizer.eos_token_id:
+            break
+        ids.append(likeliest)
+    return model.hub_tokenizer.decode(ids[start:], skip_special_tokens=True)
 
 
-def test_answers_are_those_of_generate(model):
-    expected = [by_generate(model, text) for text in TEXTS]
+def test_answers_hold_the_likeliest_tokens(model):
+    expected = [greedily(model, text) for text in TEXTS]
     assert len(set(expected)) > 1
     one_by_one = [answer for text in TEXTS for answer in model.answers([sample(text)])]
     assert one_by_one == expected
@@ -49,10 +57,25 @@ def test_answers_are_those_of_generate(model):
     assert list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]  # a shared prefix
 
 
+def test_a_models_own_settings_of_sampling_change_nothing(tiny_model, model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "m")
+    sampling = {
+        "do_sample": True,
+        "temperature": 9.0,
+        "repetition_penalty": 9.0,
+        "eos_token_id": [1],
+        "pad_token_id": 2,
+    }
+    (folder / "generation_config.json").write_text(json.dumps(sampling))
+    other = HuggingFaceModel(ModelOptions(str(folder), chunk_tokens=64))
+    assert other.model.generation_config.repetition_penalty is None
+    assert list(other.answers([sample(text) for text in TEXTS])) == [greedily(model, text) for text in TEXTS]
+
+
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
 def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
     other = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=chunk_tokens))
-    assert [*other.answers([sample(TEXTS[2])])] == [by_generate(model, TEXTS[2])]
+    assert [*other.answers([sample(TEXTS[2])])] == [greedily(model, TEXTS[2])]
 
 
 def test_what_prompts_share_is_read_once(model, monkeypatch):
@@ -70,15 +93,14 @@ def test_what_prompts_share_is_read_once(model, monkeypatch):
     assert sum(read) < first / 10
 
 
-def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, model, monkeypatch):
+def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, model):
     small = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=64))
     read = []
-    forward = small.forward
-    monkeypatch.setattr(
-        small, "forward", lambda ids, cache, **inputs: read.append(ids.numel()) or forward(ids, cache, **inputs)
+    small.model.register_forward_pre_hook(
+        lambda _, __, inputs: read.append(inputs["input_ids"].numel()), with_kwargs=True
     )
     asked = [sample(text) for text in (TEXTS[0], TEXTS[2], TEXTS[3])]
-    assert list(small.answers(asked)) == [by_generate(model, one.prompt) for one in asked]
+    assert list(small.answers(asked)) == [greedily(model, one.prompt) for one in asked]
     assert max(read) <= 64
     assert sum(read) > 2 * 64
 
@@ -102,7 +124,7 @@ def test_bos_stands_once(model):
 
 def test_answers_end_at_their_limit_and_at_a_stop(model):
     (answer,) = model.answers([sample(TEXTS[3], tokens=30)])
-    assert answer == by_generate(model, TEXTS[3], tokens=30)
+    assert answer == greedily(model, TEXTS[3], tokens=30)
     letter = answer[5]
     (stopped,) = model.answers([sample(TEXTS[3], tokens=30, stop=letter)])
     assert stopped == answer.split(letter)[0]
@@ -180,7 +202,7 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(model, "forward", full)
+    monkeypatch.setattr(model, "prefilled", full)
     task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
     asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), ModelOptions("model"), samples=1)
     cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import nextlong
 from larger_cases import thorough
-from nextlong.artifacts.results import ComposeResult
+from nextlong.artifacts.finished import ComposeResult
 from nextlong.engine.progress import Lines
 
 WORDS = "the river of stone and winter was in a candle market by the bridge with garden letter window and silver"

@@ -7,8 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.artifacts.finished import CorpusFiles
-from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
+from nextlong.artifacts.finished import CorpusFiles, DraftResult, ReferencedChunksResult
 from nextlong.methods.extend import _Candidates, _draft_block, _Drafting, _filter_near_duplicates
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, documents_of, shingles

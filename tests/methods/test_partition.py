@@ -21,6 +21,7 @@ from nextlong.methods.documents import (
     parts_of,
 )
 from nextlong.report import summary
+from nextlong.runs.card import Exported
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS
 
 # Six directions in the plane, by their angles: two groups of three.
@@ -150,7 +151,7 @@ def test_a_partitioned_run_verifies_and_says_so(partitioned):
     outcome = outcomes(Path(str(run)), "search")["partitions"]
     assert (outcome.result, outcome.checked) == ("pass", len(run))
     assert (
-        "partitions of similar documents" in dict(summary.lines(run.recipe, run.steps, folder=run.path))["partitions"]
+        "partitions of similar documents" in dict(summary.lines(Exported(run.recipe, [run], run.steps)))["partitions"]
     )
     assert "documents.partition_size" in next(run.path.rglob("README.md")).read_text(encoding="utf-8")
 

@@ -13,8 +13,8 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.replicate.recipe import ARMS, Replication
 from nextlong.replicate.run import _collect, _Experiment, _Stage, plan, replicate
 from nextlong.runs.run import Run
+from nextlong.train import rows
 from nextlong.train.recipe import Data
-from nextlong.train.rows import source_of
 
 pytestmark = pytest.mark.heavy
 
@@ -43,7 +43,7 @@ def experiment(tmp_path_factory):
 
 
 def rows_of(experiment, arm):
-    source = source_of(Data(**experiment.data_of(arm), validation=0.0), split="train", tokenizer=None)
+    source = rows.rows_of(Data(**experiment.data_of(arm), validation=0.0), split="train", tokenizer=None)
     return [source.read(row) for row in range(len(source))]
 
 

@@ -1,13 +1,13 @@
 """The summary tells what was left out as nearly equal, and the run is sound."""
 
-from pathlib import Path
-
 import pytest
 
 from altered_corpora import breaches, rows_of, write_source
 from counted import total
 from nextlong import pipeline
 from nextlong.report import summary
+from nextlong.runs.card import Exported
+from nextlong.runs.run import Run
 
 
 def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path):
@@ -17,7 +17,7 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     near = [row | {"id": f"{row['id']}-copy", "text": row["text"] + " other"} for row in rows]
     recipe = recipe_for(tmp_path / "run", write_source(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
     done = pipeline.run(recipe)
-    told = dict(summary.lines(recipe, done, folder=Path("data")))["documents"]
+    told = dict(summary.lines(Exported(recipe, [Run(recipe.run_path)], done)))["documents"]
     assert total(done["near_duplicates"], "near_duplicates") >= len(rows)
     assert "near-duplicates" in told
     kept = total(done["chunk"], "documents")

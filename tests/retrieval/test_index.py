@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,7 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.reading.listing import input_files
 from nextlong.report import summary
-from nextlong.runs.card import card_numbers
+from nextlong.runs.card import Exported, card_numbers
 from nextlong.runs.run import Run
 from nextlong.runs.stats import measure
 from nextlong.verify.checks import verify
@@ -45,7 +44,7 @@ def test_the_manifest_says_what_was_measured(approximate):
 
 def test_pages_say_which_index_and_what_it_finds(approximate):
     recipe, done = approximate
-    told = dict(summary.lines(recipe, done, folder=Path("data")))["search"]
+    told = dict(summary.lines(Exported(recipe, [Run(recipe.run_dir)], done)))["search"]
     assert "IVF16,SQ8" in told
     assert "set by search.index" in told
     stats = measure(Run(recipe.run_dir))
@@ -107,9 +106,9 @@ def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
 
 def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, shared_run):
     recipe = recipe_for(shared_run)
-    done = Run(shared_run).steps
-    assert counts_of(done["index"])[0]["index"] == "exact"
-    assert "core-seconds" in dict(summary.lines(recipe, done, folder=Path("data")))["search"]
+    run = Run(shared_run)
+    assert counts_of(run.steps["index"])[0]["index"] == "exact"
+    assert "core-seconds" in dict(summary.lines(Exported(recipe, [run], run.steps)))["search"]
     assert measure(Run(shared_run)).search is None
 
 

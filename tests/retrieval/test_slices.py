@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from counted import counts_of, total
 from nextlong import pipeline, recipe
-from nextlong.artifacts.results import ExecutionResult
+from nextlong.artifacts.finished import ExecutionResult
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe

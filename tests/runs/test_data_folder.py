@@ -29,7 +29,7 @@ from nextlong.verify.run_files import StoredRun
 PLUGIN = """
 import json
 from nextlong.export.formats.base import Format, LoadingCode
-from nextlong.artifacts.results import ShardResult
+from nextlong.artifacts.finished import ShardResult
 
 def write(out, blocks, options):
     with open(f"{out}.lines", "w") as file:

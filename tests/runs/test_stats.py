@@ -194,7 +194,7 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
 
 def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
     done = exported([own_run], formats=["parquet"])
-    told = card_numbers(stats.read(done["statistics"]))
+    told = card_numbers(stats.read(done))
     assert told["sequences"] == "12 of 2,048 tokens"
     again = exported([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder
@@ -228,7 +228,7 @@ def test_statistics_of_another_form_name_the_file(own_run):
     (path,) = done["statistics"].files(".statistics.json")
     path.write_text(json.dumps({"method": "nextlong"}))
     with pytest.raises(RunError, match=rf"{path} is not what the step statistics writes"):
-        stats.read(done["statistics"])
+        stats.read(done)
 
 
 def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):

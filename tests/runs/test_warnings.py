@@ -17,6 +17,7 @@ from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe
 from nextlong.report import summary
 from nextlong.runs import stats, warnings
+from nextlong.runs.card import Exported
 from nextlong.runs.spans import Spread
 from nextlong.runs.warnings import CHECKS, of_rows
 
@@ -129,7 +130,7 @@ def test_a_control_that_repeats_itself_is_not_told_that_it_does(sound):
     assert found.warnings == ()
     exported([found.run], formats=["jsonl"])
     run = nextlong.open(found.run)
-    ((name, told),) = summary.warned(run.recipe, run.steps, named="RUN")
+    ((name, told),) = summary.warned(Exported(run.recipe, [run], run.steps), named="RUN")
     assert (name, told) == ("only as a control", warnings.control(found))
 
 
@@ -392,7 +393,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
 
 def _summary(found):
     run = nextlong.open(found.run)
-    return summary.lines(run.recipe, run.steps, folder=run.data)
+    return summary.lines(Exported(run.recipe, [run], run.steps))
 
 
 def test_documents_of_one_chunk_that_cannot_be_cut(measured):
@@ -415,11 +416,11 @@ def test_every_warning_has_its_place_in_the_documentation():
 
 @pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
 def test_rows_with_room_to_spare(tokens, names):
-    told = of_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
+    told = of_rows({"train": SplitResult(rows=20, sequences=20, documents=9, tokens=tokens)}, room=100)
     assert tuple(warned.name for warned in told) == names
 
 
 @pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
 def test_validation_that_train_reads_too(in_train, names):
     split = SplitResult(rows=20, sequences=20, documents=9, tokens=2000, chunks=100, chunks_in_train=in_train)
-    assert tuple(warned.name for warned in of_rows("validation", split, room=100)) == names
+    assert tuple(warned.name for warned in of_rows({"validation": split}, room=100)) == names

@@ -8,9 +8,8 @@ import pytest
 
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.finished import ComposeResult, CorpusFiles
 from nextlong.artifacts.lookup import TokenStore
-from nextlong.artifacts.results import ComposeResult
 from nextlong.errors import RunError
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout

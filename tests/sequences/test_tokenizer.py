@@ -15,8 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nextlong import pipeline, recipe, schemas
-from nextlong.artifacts.finished import read_tokenizer
-from nextlong.artifacts.results import TokenizerResult
+from nextlong.artifacts.finished import TokenizerResult, read_tokenizer
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError

@@ -3,7 +3,7 @@
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.template import commented_sections
+from nextlong.recipe.recipe import commented_sections
 from nextlong.train.recipe import Training, TrainRecipe, preset, recipe_from
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,12 +17,12 @@ from nextlong.runs.export import export
 pytestmark = pytest.mark.heavy
 
 
-def rows_of(run, attention, **data):
+def rows_for(run, attention, **data):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import TrainingRows, source_of
+    from nextlong.train.rows import rows_of
 
     keys = {"validation": 0.0, "runs": (str(run),), **data}
-    return TrainingRows(source_of(Data(**keys), split="train", tokenizer=None), attention=attention)
+    return replace(rows_of(Data(**keys), split="train", tokenizer=None), attention=attention)
 
 
 def document_starts(sequence):
@@ -32,7 +33,7 @@ def document_starts(sequence):
 
 
 def test_documents_of_a_concatenation(standard_run):
-    rows = rows_of(standard_run, "document")
+    rows = rows_for(standard_run, "document")
     for number, sequence in enumerate(nextlong.open(standard_run).sequences()):
         row = rows[number]
         starts = document_starts(sequence)
@@ -44,12 +45,12 @@ def test_documents_of_a_concatenation(standard_run):
 
 @pytest.mark.parametrize("attention", ["sequence", "document"])
 def test_an_extended_sequence_is_one_document(shared_run, attention):
-    assert rows_of(shared_run, attention)[0].bounds.tolist() == [0, 2048]
+    assert rows_for(shared_run, attention)[0].bounds.tolist() == [0, 2048]
 
 
 def test_packed_rows_by_sequence_and_whole(shared_run):
-    assert rows_of(shared_run, "sequence", pack=3 * 2048)[0].bounds.tolist() == [0, 2048, 4096, 6144]
-    whole = rows_of(shared_run, "row", pack=3 * 2048)[0]
+    assert rows_for(shared_run, "sequence", pack=3 * 2048)[0].bounds.tolist() == [0, 2048, 4096, 6144]
+    whole = rows_for(shared_run, "row", pack=3 * 2048)[0]
     assert whole.bounds.tolist() == [0, 6144]
     assert whole.position_ids.tolist() == list(range(6144))
 
@@ -80,7 +81,7 @@ def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(ro
 def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
     for run in (shared_run, standard_run):
         files = tuple(str(path) for path in nextlong.open(run).exported("parquet"))
-        straight, exported = rows_of(run, "document"), rows_of(run, "document", runs=(), parquet=files)
+        straight, exported = rows_for(run, "document"), rows_for(run, "document", runs=(), parquet=files)
         assert len(straight) == len(exported)
         for number in range(len(straight)):
             one, other = straight[number], exported[number]
@@ -92,10 +93,10 @@ def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
 
 def test_train_and_validation_of_parquet_share_nothing(shared_run):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import source_of
+    from nextlong.train.rows import rows_of
 
     data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
-    train, validation = (source_of(data, split=split, tokenizer=None) for split in ("train", "validation"))
+    train, validation = (rows_of(data, split=split, tokenizer=None) for split in ("train", "validation"))
     first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
     assert not first & second
     assert len(first | second) == 12
@@ -114,10 +115,10 @@ def written(path, rows, *, role="document"):
 def test_parquet_that_cannot_be_trained_on(tmp_path):
     (tmp_path / "no.parquet").write_text("id,text")
     with pytest.raises(RecipeError, match=r"no\.parquet cannot be read as Parquet"):
-        rows_of("", "row", runs=(), parquet=(str(tmp_path / "no.parquet"),))
+        rows_for("", "row", runs=(), parquet=(str(tmp_path / "no.parquet"),))
     with pytest.raises(RecipeError, match="mixes rows of 4 and 6 tokens"):
-        rows_of("", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),))
-    other = rows_of("", "row", runs=(), parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),))
+        rows_for("", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),))
+    other = rows_for("", "row", runs=(), parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),))
     with pytest.raises(RecipeError, match=r"other\.parquet has spans of role 'title'; known are meta"):
         other[0]
 
@@ -137,7 +138,7 @@ def test_rows_of_parquet_without_tokens_are_named(columns, told, tmp_path):
 
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     with pytest.raises(RecipeError, match=rf"rows\.parquet.* {told}"):
-        rows_of("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))[0]
+        rows_for("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))[0]
 
 
 def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_path):
@@ -146,8 +147,8 @@ def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_pat
 
     def fingerprint(token):
         pq.write_table(pa.table({"input_ids": [[token] * 4] * 2}), tmp_path / "rows.parquet")
-        rows = rows_of("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))
-        return (tmp_path / "rows.parquet").stat().st_size, rows.source.fingerprint
+        rows = rows_for("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))
+        return (tmp_path / "rows.parquet").stat().st_size, rows.fingerprint
 
     (size, one), (same_size, other), (_, again) = fingerprint(7), fingerprint(8), fingerprint(7)
     assert size == same_size
@@ -157,12 +158,12 @@ def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_pat
 def test_too_few_rows_for_a_side(tmp_path):
     rows = (written(tmp_path / "rows.parquet", [4, 4]),)
     with pytest.raises(CorpusError, match=r"data\.parquet has no row for train; change data\.validation, or export"):
-        rows_of("", "row", runs=(), parquet=rows, validation=0.999999)
+        rows_for("", "row", runs=(), parquet=rows, validation=0.999999)
 
 
 def test_padded_documents_are_refused_with_the_cure(shared_run, tmp_path):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import source_of
+    from nextlong.train.rows import rows_of
 
     run_dir = shutil.copytree(shared_run, tmp_path / "run")
     export([run_dir], formats=["parquet"], overrides=["export.pad_documents_to=6", "workers=1"])
@@ -170,7 +171,7 @@ def test_padded_documents_are_refused_with_the_cure(shared_run, tmp_path):
     with pytest.raises(
         RecipeError, match=r"part-00000\.parquet has padded documents, .* without export\.pad_documents_to"
     ):
-        source_of(data, split="train", tokenizer=None)
+        rows_of(data, split="train", tokenizer=None)
 
 
 TEMPLATE = (
@@ -196,17 +197,15 @@ def conversation(*turns):
 
 def chat_rows(path, tokenizer, **keys):
     from nextlong.train.recipe import Data
-    from nextlong.train.rows import source_of
+    from nextlong.train.rows import rows_of
 
-    return source_of(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+    return rows_of(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
 
 
 def test_only_answers_are_predicted(tmp_path, chat_tokenizer):
-    from nextlong.train.rows import TrainingRows
-
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n")
-    row = TrainingRows(chat_rows(path, chat_tokenizer), attention="sequence")[0]
+    row = chat_rows(path, chat_tokenizer)[0]
     predicted = chat_tokenizer.decode(row.input_ids[row.labels != -100], clean_up_tokenization_spaces=False)
     assert predicted.replace(" ", "") == "aharbour</s>anoven</s>"
     assert chat_tokenizer.decode(row.input_ids).replace(" ", "").startswith("<user>thesea</s><assistant>aharbour</s>")

@@ -142,7 +142,7 @@ def test_how_many_match_is_said(variants):
     assert "0 sequences of 12 match." in nothing.text
 
 
-def one(variants, number, *, first=0, chosen=pages._EVERY):
+def one(variants, number, *, first=0, chosen=pages.EVERY):
     return Page(pages.sequence(View(variants, "base"), number, first=first, chosen=chosen))
 
 

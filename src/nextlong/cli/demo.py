@@ -23,7 +23,8 @@ from nextlong.cli.common import console
 from nextlong.cli.run import run_recipe
 from nextlong.engine import store
 from nextlong.errors import CorpusError
-from nextlong.recipe import Recipe, template
+from nextlong.recipe import Recipe
+from nextlong.recipe.recipe import commented
 from nextlong.report import tables
 from nextlong.text import counted
 
@@ -59,7 +60,7 @@ def run_demo(args: argparse.Namespace) -> None:
         }
     )
     heading = "The recipe of `nextlong demo`. Set the files and the tokenizer to yours, then `nextlong run` this file."
-    recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
+    recipe_path.write_text(commented(recipe, heading=heading), encoding="utf-8")
     run_recipe(recipe, args)
     if not args.json:
         places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}

@@ -25,8 +25,9 @@ from nextlong.errors import NextlongError, RecipeError
 from nextlong.reading.formats import UNREADABLE
 from nextlong.reading.listing import kind_of_name, list_files, reaches
 from nextlong.reading.records import Reject
-from nextlong.recipe import Recipe, Source, template
+from nextlong.recipe import Recipe, Source
 from nextlong.recipe.keys import read_length
+from nextlong.recipe.recipe import commented
 from nextlong.recipe.text import preset_path
 from nextlong.runs.warnings import THRESHOLDS
 from nextlong.sequences.shortfall import count_tokens
@@ -114,7 +115,7 @@ def init(args: argparse.Namespace) -> None:
         heading += "Relative paths start from the working directory of these commands."
         if not args.full:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
-        write(path, (template.commented if args.full else template.short)(recipe, heading=heading))
+        write(path, commented(recipe, heading=heading, include="all" if args.full else "important"))
         messages = list(notes(new))
     named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
     outcome: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}

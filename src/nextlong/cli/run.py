@@ -105,7 +105,7 @@ def run_recipe(recipe: Recipe, args: Namespace, *, changed_inputs: Literal["refu
         write_page.leave([made])
         present(args, summary.run_of(written))
         return
-    facts = [*summary.lines(recipe, written.done, folder=written.folder, named=str(made))]
+    facts = [*summary.lines(written, named=str(made))]
     facts.append(("inspect", f"nextlong peek {shlex.quote(str(made))}"))
     tables.show_facts(facts, shown)
     tables.show_facts([("report", write_page.leave([made]))], shown, beside=facts)
@@ -182,6 +182,4 @@ def export(args: Namespace) -> None:
         short_tokens=args.short_tokens,
         reporter=reporter(stderr=args.json),
     )
-    names, longest = [run.name for run in written.runs], written.longest
-    facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
-    present(args, partial(summary.export_of, written), partial(tables.show_facts, facts))
+    present(args, partial(summary.export_of, written), partial(tables.show_facts, summary.exported(written)))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from nextlong.cli.common import absolute, check_installed, console, present, write
 from nextlong.errors import EvaluateError, NextlongError
-from nextlong.recipe.template import commented_sections
+from nextlong.recipe.recipe import commented_sections
 from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
+from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import record_batches
-from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Estimate, Step, each_shard
 from nextlong.recipe.keys import Chunk
 

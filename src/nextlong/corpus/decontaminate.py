@@ -27,8 +27,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import read_chunks, record_batches
-from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary

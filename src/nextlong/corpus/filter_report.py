@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import IngestResult
+from nextlong.artifacts.finished import IngestResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.select import SelectResult

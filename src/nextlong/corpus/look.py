@@ -146,7 +146,10 @@ class _Reading:
             if not compression_of(file.name) and isinstance(reader, SplittableFormat):
                 place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-                sampled, file_share = self.sample_at(file, reader, position=place, read_bytes=stretch)
+                with explained(file), open_file(file) as stream:
+                    request = ReadRequest(FilePart(file), self._source, named_columns(self._source), self._max_chars)
+                    items, file_share = reader.read_at(stream, request, position=place, read_bytes=stretch)
+                    sampled = list(self.texts(apply_filter(items, self._source, file)))
             else:
                 through.add(index)
                 most = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
@@ -154,16 +157,6 @@ class _Reading:
             texts += sampled
             covered += file_share * file.bytes
         return texts, ends[-1] / covered if covered else 1.0
-
-    def sample_at(
-        self, file: InputFile, reader: SplittableFormat, *, position: float, read_bytes: int
-    ) -> tuple[list[bytes], float]:
-        """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their fraction of the file."""
-        source = self._source
-        with explained(file), open_file(file) as stream:
-            request = ReadRequest(FilePart(file), source, named_columns(source), self._max_chars)
-            items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
-            return list(self.texts(apply_filter(items, source, file))), share
 
     def sample_through(
         self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import IngestResult
+from nextlong.artifacts.finished import IngestResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError

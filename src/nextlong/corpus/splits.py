@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -201,13 +201,8 @@ def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iter
 
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Return the step that counts the lines in parts of large files; none if no file is divided by bytes."""
-    parts = [
-        part
-        for of_source in splits
-        for split in of_source
-        for part in split
-        if part.stop is not None and not part.skips
-    ]
+    every = chain.from_iterable(chain.from_iterable(splits))
+    parts = [part for part in every if part.stop is not None and not part.skips]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]

@@ -11,11 +11,12 @@ template is applied here (`prompts.py`), so that it reads what the same model on
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,6 @@ from nextlong.evaluate.task import Sample, TextTokenizer
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
     from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
@@ -72,15 +72,19 @@ class HuggingFaceModel:
                 f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
             ) from None
         self.device, self.chunk_tokens = self.model.device, options.chunk_tokens
-        parameters = inspect.signature(self.model.forward).parameters
-        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-        self._cache: Any = None
+        self._cache: Any = required("transformers").DynamicCache(config=self.config)
         self._cached: list[int] = []
         # The generation config may name several ids that end an answer, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
         self._end_ids = {one for value in named for one in (value if isinstance(value, list) else [value])} - {None}
+        # The rest of it (temperature, penalties) is replaced: answers are greedy.
+        greedy = {"eos_token_id": sorted(self._end_ids) or None, "pad_token_id": 0}
+        self.model.generation_config = required("transformers").GenerationConfig(do_sample=False, **greedy)
         kinds = {*(getattr(self.config, "layer_types", None) or ["full_attention"])}
-        self._keeps_everything = kinds == {"full_attention"} and getattr(self.config, "sliding_window", None) is None
+        # A cache of fewer tokens can be cut back; with as many, layers with a sliding window have dropped the oldest ones. Layers
+        # of another kind (linear, chunked) never can.
+        window = getattr(self.config, "sliding_window", None) or math.inf
+        self._window_tokens = window if kinds <= {"full_attention", "sliding_attention"} else 0
 
     def identity(self) -> Json:
         parameters = int(sum(weight.numel() for weight in self.model.parameters()))
@@ -92,95 +96,70 @@ class HuggingFaceModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         ids = [self.prompts.ids(sample) for sample in samples]
-        is_shared = len(ids) == 1 or _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids))
-        answers = map(self._answer_one, ids, samples) if is_shared else iter(self._answer_batch(ids, samples))
-        for answer, sample in zip(answers, samples, strict=True):
-            yield self.prompts.answer(self.hub_tokenizer.decode(answer, skip_special_tokens=True), sample)
+        is_shared = _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids))
+        size = 1 if is_shared else len(ids)
+        for first in range(0, len(ids), size):
+            part = samples[first : first + size]
+            for answer, sample in zip(self._generated(ids[first : first + size], part), part, strict=True):
+                yield self.prompts.answer(self.hub_tokenizer.decode(answer, skip_special_tokens=True), sample)
 
-    def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
-        # The last token is fed by the decoder, whose first logits are those of the answer.
-        last, cache = required("torch").tensor([ids[-1:]], device=self.device), self.prefilled(ids[:-1])
-        answer = self._decode(last, cache, [sample], mask=None)[0]
-        # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
-        if self._keeps_everything:
-            self.forget(len(ids) - 1)
+    def _generated(self, ids: Sequence[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
+        torch, longest = required("torch"), max(map(len, ids))
+        # Padded on the left, so that every answer begins in the next column. Shape (batch, longest) each; the mask is 1 on tokens.
+        rows = ([torch.tensor(one[::-1]) for one in ids], [torch.ones(len(one), dtype=torch.int64) for one in ids])
+        padded, mask = (torch.nn.utils.rnn.pad_sequence(one, batch_first=True).flip(1).to(self.device) for one in rows)
+        limits = [(self.prompts.budget(sample), self.prompts.stop(sample)) for sample in samples]
+
+        def is_finished(tokens: Tensor, *_: object, **__: object) -> Tensor:
+            written = tokens[:, longest:]
+            # A stop string may span several tokens; four hold every one that the tasks have.
+            ends = [
+                len(row) >= most or (stop is not None and stop in self.hub_tokenizer.decode(row[-4:]))
+                for row, (most, stop) in zip(written, limits, strict=True)
+            ]
+            return torch.tensor(ends, device=tokens.device)
+
+        if is_single := len(ids) == 1:
+            read: Json = {"past_key_values": self.prefilled(ids[0][:-1])}
         else:
-            self._cache = None
-        return answer
+            # A batch needs no more memory for activations than one prompt.
+            read = {"prefill_chunk_size": max(1, self.chunk_tokens // len(ids))}
+            read["past_key_values"] = required("transformers").DynamicCache(config=self.config)
+        ends = {"max_new_tokens": max(most for most, _ in limits), "stopping_criteria": [is_finished]}
+        with torch.inference_mode():
+            output = self.model.generate(padded, attention_mask=mask, **read, **ends)
+        if is_single:
+            self.forget(longest - 1)
+        # A finished row stays in the batch, which keeps its shape; its further tokens are cut off.
+        answers = (row[:most] for row, (most, _) in zip(output[:, longest:].tolist(), limits, strict=True))
+        return [list(takewhile(lambda token: token not in self._end_ids, answer)) for answer in answers]
 
     def prefilled(self, ids: list[int]) -> DynamicCache:
         """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
         torch = required("torch")
-        if self._cache is None:
-            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
-        kept = _common_prefix([self._cached, ids])
-        self.forget(kept)
+        self.forget(_common_prefix([self._cached, ids]))
         try:
-            for first in range(kept, len(ids), self.chunk_tokens):
+            for first in range(len(self._cached), len(ids), self.chunk_tokens):
                 self.forward(torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device), self._cache)
         except BaseException:
-            self._cache = None  # some layers may hold a chunk more than others
+            self.forget(0)  # some layers may hold a chunk more than others
             raise
         self._cached = list(ids)
         return self._cache
 
     def forget(self, kept: int) -> None:
-        """Keep only the first `kept` tokens of the cache."""
-        if (held := self._cache.get_seq_length()) > kept:
+        """Keep only the first `kept` tokens of the cache, or none where some layers have dropped the oldest ones."""
+        held = self._cache.get_seq_length()
+        if 0 < kept < held < self._window_tokens:
             self._cache.crop(kept - held)
-        self._cached = self._cached[:kept]
+            self._cached = self._cached[:kept]
+        elif kept < held or not self._window_tokens:
+            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
 
-    def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the last of ids, shape (batch, n), after a cache: shape (batch, vocabulary)."""
+    def forward(self, ids: Tensor, cache: DynamicCache) -> None:
+        """Read ids, shape (1, n), after a cache, to which they are added; no logits are computed."""
         with required("torch").inference_mode():
-            out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
-        return out.logits[:, -1]
-
-    def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
-        # Padded on the left, so that every prompt ends in the last column and its answer begins in the next.
-        torch, longest = required("torch"), max(map(len, ids))
-        # `padded` and `mask` have shape (batch, longest); the mask is 1 on tokens and 0 on padding.
-        padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
-        mask = torch.zeros_like(padded)
-        for row, one in enumerate(ids):
-            padded[row, longest - len(one) :] = torch.tensor(one)
-            mask[row, longest - len(one) :] = 1
-        cache = required("transformers").DynamicCache(config=self.config)
-        # Positions count from the first real token of each row, so padding does not shift RoPE.
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
-        # A batch needs no more memory for activations than one prompt.
-        step = max(1, self.chunk_tokens // len(ids))
-        for first in range(0, longest - 1, step):
-            part = slice(first, min(first + step, longest - 1))
-            self.forward(padded[:, part], cache, attention_mask=mask[:, : part.stop], position_ids=positions[:, part])
-        return self._decode(padded[:, -1:], cache, samples, mask=mask)
-
-    def _decode(
-        self, last: torch.Tensor, cache: DynamicCache, samples: Sequence[Sample], *, mask: torch.Tensor | None
-    ) -> list[list[int]]:
-        torch, answers, going = required("torch"), [list[int]() for _ in samples], set(range(len(samples)))
-        inputs: dict[str, Tensor] = {}
-        # A finished row stays in the batch, which keeps its shape; its further tokens are ignored.
-        while going:
-            if mask is not None:
-                inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
-            # Greedy: the likeliest token of each row, shape (batch,).
-            chosen = self.forward(last, cache, **inputs).argmax(-1)
-            for row, token in enumerate(chosen.tolist()):
-                if row not in going or token in self._end_ids:
-                    going.discard(row)
-                    continue
-                answer, stop = answers[row], self.prompts.stop(samples[row])
-                answer.append(token)
-                # A stop string may span several tokens; four hold every one that the tasks have.
-                is_stopped = stop is not None and stop in self.hub_tokenizer.decode(answer[-4:])
-                if is_stopped or len(answer) >= self.prompts.budget(samples[row]):
-                    going.discard(row)
-            last = chosen[:, None]
-            if mask is not None:
-                # The token just chosen is read next, so the mask grows by one column of ones.
-                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-        return answers
+            self.model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
 
 
 def local_config(options: ModelOptions) -> PreTrainedConfig | None:

@@ -20,8 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup, resolve
-from nextlong.artifacts.finished import SequenceFiles, chunks_of, sequences_per_part
-from nextlong.artifacts.results import ShardResult, TokenizerResult
+from nextlong.artifacts.finished import SequenceFiles, ShardResult, TokenizerResult, chunks_of, sequences_per_part
 from nextlong.engine import store
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError, RunError

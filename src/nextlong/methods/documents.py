@@ -27,9 +27,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import corpus, special_ids
+from nextlong.artifacts.finished import DraftResult, corpus, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks, record_batches
-from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, Neighbours

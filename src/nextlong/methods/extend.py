@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, corpus
-from nextlong.artifacts.results import DraftResult, TokenizerResult
+from nextlong.artifacts.finished import CorpusFiles, DraftResult, TokenizerResult, corpus
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of

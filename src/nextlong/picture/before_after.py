@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture import pieces
-from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import Pieces
+from nextlong.picture.pieces import LIGHT, SHADES, Pieces, colour
 from nextlong.text import counted
 
 WIDTH, MARGIN = 1000, 24
@@ -76,12 +75,12 @@ def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: i
     }
     # The captions begin behind the longest name: some 9 units a letter.
     captions_x = MARGIN + max(150, 9 * min(_LONGEST_NAME, max(map(len, sequences))) + 16)
-    chunks = max((pieces.chunks_of(spans, lead_of[name]) for name, spans in sequences.items()), key=len)
+    chunks = max((pieces.document_before(spans, lead_of[name]) for name, spans in sequences.items()), key=len)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = pieces.scale([cosine for spans in sequences.values() for cosine in pieces.scored(spans)])
     heading = f"One document: {pieces.short(source_id, _LONGEST_NAME)}"
     drawn: list[_Box | _Line | _Arc] = [_Line(MARGIN, 30, heading, size=17, is_heading=True)]
-    drawn += _strip(chunks, chunks[0].doc_id, 44, unit, shades, start=0)
+    drawn += _strip(chunks, chunks[0].doc_id, 44, unit, shades)
     for number, (name, spans) in enumerate(sequences.items()):
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
         drawn.append(_Line(MARGIN, y, pieces.short(name, _LONGEST_NAME), size=15, is_heading=True))
@@ -94,7 +93,7 @@ def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: i
 
 def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
     lead = pieces.lead_document(spans)
-    meta_chunks = pieces.chunks_of(spans, lead)
+    meta_chunks = pieces.document_before(spans, lead)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = pieces.scale(pieces.scored(spans))
     source = meta_chunks[0].source_id if meta_chunks else name
@@ -102,7 +101,7 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
     chunks = "1 chunk" if len(meta_chunks) == 1 else many
     yield _Line(MARGIN, 30, f"Before: {pieces.short(source, _LONGEST_NAME)}", size=17, is_heading=True)
     yield _Line(MARGIN, 54, f"one document of {sum(chunk.length for chunk in meta_chunks):,} tokens, {chunks}")
-    yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades, start=0)
+    yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades)
     yield _Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
     yield _Line(MARGIN, 172, _after(spans, lead))
     yield from _strip(spans, lead, _AFTER_Y, unit, shades)
@@ -122,20 +121,17 @@ def _after(spans: Pieces, lead: int) -> str:
     return f"the same chunks up to {apart:,} tokens apart, between {between}"
 
 
-def _strip(
-    spans: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
-) -> Iterator[_Box]:
-    """Yield spans side by side: from `start` on, or at their places in the sequence."""
+def _strip(spans: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float]) -> Iterator[_Box]:
+    """Yield spans at their places in the sequence, or in the document before."""
     order: dict[int, int] = {}
     for span in spans:
         fill = LIGHT[colour(span, order.setdefault(span.doc_id, len(order)), lead, shades)]
         cosine = f", cosine {span.score:.3f}" if pieces.scored([span]) else ""
         title = f"{span.role}: {span.source_id or span.role}, {span.length:,} tokens{cosine}"
-        x = MARGIN + (span.token_start if start is None else start) * unit
+        x = MARGIN + span.token_start * unit
         # A hairline separates the boxes, and the thinnest remain visible.
         width = span.length * unit
         yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
-        start = None if start is None else start + span.length
 
 
 def _legend(spans: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_Box | _Line]:

@@ -15,8 +15,7 @@ from typing import Any, cast
 import jinja2
 from markupsafe import Markup
 
-from nextlong.picture import palette
-from nextlong.picture.pieces import clean
+from nextlong.picture.pieces import clean, css_of_colours
 
 
 def _with_code(text: str) -> Markup:
@@ -67,7 +66,7 @@ def _cleaned(data: object) -> object:
 @cache
 def style() -> str:
     """Return the style sheet of reports and of the viewer."""
-    return palette.css() + asset(__package__, "page.css")
+    return css_of_colours() + asset(__package__, "page.css")
 
 
 @cache

@@ -1,7 +1,11 @@
-"""Pieces: the spans of a sequence as a picture shows them, the text that each is compared to, and their common words.
+"""Pieces: the spans of a sequence as a picture shows them, their colours, the text that each is compared to, and common words.
 
 In:  spans; texts, and how many texts of a sample of the corpus hold each word (their document frequency). Out: the document that
 a sequence is about, the range of its cosines, partners of chunks; rare words, which make one text a distractor for the other.
+
+One colour is for one thing, in strips, charts, the viewer and standalone SVG files; pages have a light and a dark palette. Hues
+are Okabe and Ito's; `tests/picture/test_pieces.py` simulates three kinds of colour blindness. `shade` colours order cosines from
+low to high: pale to deep blue on white, deep to pale on black, so that a high cosine always stands out.
 """
 
 from __future__ import annotations
@@ -9,12 +13,47 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Final, NamedTuple
 
 from nextlong.schemas import Span
 from nextlong.text import counted
+
+SHADES: Final = 8
+RUNS: Final = 6  # colours for data sets shown side by side
+
+
+def _named(own: str, plain: Sequence[str], between: str, shades: Sequence[str], runs: Sequence[str]) -> dict[str, str]:
+    """Name the colours of: the document that a sequence is about, documents without a cosine, separators, cosines, runs."""
+    numbered = {"plain": plain, "shade": shades, "run": runs}
+    listed = {f"{name}{n}": colour for name, colours in numbered.items() for n, colour in enumerate(colours)}
+    return {"own": own, "negative": shades[5], "between": between, **listed}
+
+
+LIGHT: Final = _named(
+    own="#d55e00",
+    plain=("#b9c0c9", "#8f99a5"),
+    between="#444c56",
+    shades=("#d6e6f5", "#b9d5ee", "#98c1e4", "#74abd8", "#5193c9", "#337ab6", "#1b609d", "#0b477f"),
+    runs=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+)
+DARK: Final = _named(
+    own="#f58a3a",
+    plain=("#5b6571", "#8a95a1"),
+    between="#c3ccd6",
+    shades=("#17324b", "#1d4468", "#245785", "#2f6ca3", "#4285c0", "#5f9fd6", "#86baea", "#b5d8fb"),
+    runs=("#3f9bdc", "#f07f35", "#1fb98c", "#e09ac3", "#e8d04a", "#8fd0f5"),
+)
+
+
+def css_of_colours() -> str:
+    """Return the palettes as custom properties, and a class for each colour that fills shapes and backgrounds."""
+    light, dark = (";".join(f"--{name}:{colour}" for name, colour in colours.items()) for colours in (LIGHT, DARK))
+    classes = "".join(f".{name}{{fill:var(--{name});background:var(--{name})}}" for name in LIGHT)
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}{classes}\n"
+
 
 # What XML 1.0 cannot hold, and what turns the direction of the text around it.
 _FORBIDDEN = re.compile(
@@ -56,6 +95,15 @@ def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
     return [piece for _, piece in sorted(of_document.items())]
 
 
+def document_before(pieces: Pieces, doc_id: int) -> list[Span]:
+    """Return the chunks of a document as they were before, side by side from token 0 on."""
+    chunks = chunks_of(pieces, doc_id)
+    ends = accumulate(chunk.length for chunk in chunks)
+    return [
+        replace(chunk, token_start=end - chunk.length, token_end=end) for chunk, end in zip(chunks, ends, strict=True)
+    ]
+
+
 def scored(pieces: Pieces) -> list[float]:
     """Return the cosines of negatives and documents that have one."""
     return [piece.score for piece in pieces if piece.role in ("negative", "document") and isfinite(piece.score)]
@@ -64,6 +112,19 @@ def scored(pieces: Pieces) -> list[float]:
 def scale(cosines: Sequence[float]) -> tuple[float, float]:
     """Return the least and the largest cosine, which take the lightest and the darkest shade."""
     return (min(cosines), max(cosines)) if cosines else (0.0, 1.0)
+
+
+def colour(piece: Span, order: int, lead: int, scale: tuple[float, float]) -> str:
+    """Return the name of a piece's colour; `order` counts documents, of which those without cosines alternate."""
+    if piece.role not in CHUNK_ROLES:
+        return "between"
+    if piece.doc_id == lead:
+        return "own"
+    if not isfinite(piece.score):
+        return f"plain{order % 2}"
+    least, most = scale  # the cosines of the first shade and of the last
+    share = (piece.score - least) / (most - least) if most > least else 1.0
+    return f"shade{min(SHADES - 1, max(0, int(share * SHADES)))}"
 
 
 def partners(pieces: Pieces) -> list[int]:

@@ -13,8 +13,7 @@ from typing import Literal
 from markupsafe import Markup
 
 from nextlong.picture import html
-from nextlong.picture.palette import SHADES, colour
-from nextlong.picture.pieces import Pieces, caption, example, neighbours_before, partners, scored
+from nextlong.picture.pieces import SHADES, Pieces, caption, colour, example, neighbours_before, partners, scored
 from nextlong.text import Json
 
 _FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one if there are no arcs

@@ -24,7 +24,7 @@ import orjson
 from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
-from nextlong.artifacts.results import IngestResult
+from nextlong.artifacts.finished import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError

@@ -1,19 +1,22 @@
 """Recipe: everything that a user configures for a run, as one frozen model.
 
 In:  YAML, a preset or a dictionary, and overrides (`--set`). Out: a validated `Recipe`, or one RecipeError that lists every
-mistake. `keys` declares its sections; methods and encoders declare the sections of their own options, so a model class is
-built for the extensions that a recipe names.
+mistake. Back to YAML, `commented` writes the description of each key beside it, from the models, so it is always up to date.
+`keys` declares the sections; methods and encoders declare the sections of their own options, so a model class is built for
+the extensions that a recipe names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
+import yaml
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
 import nextlong.recipe.keys as keys
 from nextlong.errors import RecipeError
@@ -269,3 +272,83 @@ def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Re
     encoder = encoder_with(encoders)
     sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)
+
+
+_COMMENT_COLUMN = 44
+# The keys of a new recipe, even if they have their defaults.
+_SHOWN = frozenset((
+    "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text", "ingest.dedup", "decontaminate.files",
+    "encoder.model", "tokenizer.eos", "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
+    "export.pack", "export.validation",
+))  # fmt: skip
+
+
+def commented(recipe: Recipe, *, heading: str, include: Literal["all", "important"] = "all") -> str:
+    """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe.
+
+    Of keys that are not important, a recipe of "important" ones has those that differ from their default.
+    """
+    if include == "important":
+        return _headed(heading, _lines(recipe, dict(recipe), include=include))
+    values: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    # Include the options of all built-in encoders and methods, the latter before `export`.
+    values["encoder"] = encoder_with(tuple(ENCODERS.built_in)).model_validate(recipe.encoder.model_dump(mode="json"))
+    export = values.pop("export")
+    of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
+    shown = {name: values.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
+    return _headed(heading, _lines(recipe, values | shown | {"export": export}, include="all"))
+
+
+def commented_sections(recipe: BaseModel, *, heading: str, sources: Mapping[str, tuple[Any, str]]) -> str:
+    """Return another kind of recipe in the same form; `sources` has the values of a preset, each with its source, by dotted key."""
+    unchanged = [key for key, (value, _) in sources.items() if reduce(getattr, key.split("."), recipe) == value]
+    origins = {key: f"[{sources[key][1]}]" for key in unchanged}
+    return _headed(heading, _lines(recipe, dict(recipe), include="all", sources=origins))
+
+
+def _headed(heading: str, lines: Sequence[str]) -> str:
+    return "\n".join([*(f"# {line}".rstrip() for line in heading.splitlines()), *lines]) + "\n"
+
+
+def _lines(
+    model: BaseModel,
+    values: Mapping[str, Any],
+    *,
+    include: Literal["all", "important"],
+    above: str = "",
+    depth: int = 0,
+    has_comments: bool = True,
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Return the lines of a model's `values`, with nested sections; `above` is its dotted key with a final dot."""
+    lines: list[str] = []
+    indent = "  " * depth
+    for key, value in values.items():
+        field, dotted = type(model).model_fields.get(key), f"{above}{key}"
+        comment = field.description if field is not None and has_comments else None
+        comment = "; ".join(filter(None, [sources.get(dotted), comment]))
+        if isinstance(value, BaseModel):
+            below = _lines(value, dict(value), include=include, above=f"{dotted}.", depth=depth + 1, sources=sources)
+            if below or include == "all":
+                doc = (type(value).__doc__ or "").strip().partition("\n")[0] if include == "all" else None
+                lines += [*([""] if depth == 0 else []), _beside(f"{indent}{key}:", doc), *below]
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            lines.append(_beside(f"{indent}{key}:", comment if include == "all" else None))
+            for number, item in enumerate(value):
+                has_own = include == "all" or number == 0  # in a short recipe, only the first item has comments
+                place: Json = {"above": f"{dotted}.", "depth": depth + 2, "has_comments": has_own}
+                first, *others = _lines(item, dict(item), include=include, **place)
+                lines += [f"{indent}  - {first.lstrip()}", *others]
+        elif include == "all" or dotted in _SHOWN or (field is not None and value != field.get_default()):
+            plain = list(value) if isinstance(value, tuple) else value
+            quotes = '"' if isinstance(plain, str) and not (plain and plain.isprintable()) else None
+            text = yaml.safe_dump(
+                plain, default_style=quotes, default_flow_style=True, allow_unicode=True, width=10_000
+            )
+            scalar = text.removesuffix("\n").removesuffix("\n...")
+            lines.append(_beside(f"{indent}{key}: {scalar}", comment))
+    return lines
+
+
+def _beside(line: str, comment: str | None) -> str:
+    return f"{line:<{_COMMENT_COLUMN}}  # {comment}" if comment else line

@@ -118,10 +118,9 @@ class Replication(RecipeFile):
         for key, names, known in (("preset", (self.preset,), _PRESETS), ("arms", self.arms, ARMS)):
             if unknown := [name for name in names if name not in known]:
                 raise ValueError(f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}")
-        if (width := self.model.hidden_size) % (2 * self.model.heads):  # RoPE turns pairs of a head's dimensions
-            raise ValueError(
-                f"model.hidden_size={width} is not a multiple of 2 × model.heads={self.model.heads}; make it one"
-            )
+        width, heads = self.model.hidden_size, self.model.heads
+        if width % (2 * heads):  # RoPE turns pairs of a head's dimensions
+            raise ValueError(f"model.hidden_size={width} is not a multiple of 2 × model.heads={heads}; make it one")
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
         pretrain, extend, short_row = self.pretrain, self.extend, self.pretrain.tokens

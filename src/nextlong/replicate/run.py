@@ -258,8 +258,7 @@ class _Experiment:
     @cached_property
     def held_out_rows(self) -> NDArray[np.int64]:
         """Rows of held-out documents, (rows, T)."""
-        sequences = Run(self.plain_runs["held-out"]).sequences()
-        return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in sequences])
+        return np.array([one.input_ids for one in Run(self.plain_runs["held-out"]).sequences()], np.int64)
 
     def measured(self, model: _Stage) -> _Stage:
         about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}

@@ -14,7 +14,7 @@ from rich.console import Console
 from nextlong.errors import RunError
 from nextlong.picture import before_after
 from nextlong.report import tables
-from nextlong.report.page import cards, numbers, words
+from nextlong.report.page import cards, words
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.spans import Spread
@@ -82,7 +82,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
 def show_one(stats: Stats, console: Console) -> None:
     """Print one data set."""
     plain = stats.as_json()
-    of = numbers.Numbers([plain], [""])
+    of = words.Numbers([plain], [""])
     title = f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}"
     tables.show_pairs(title, _pairs(of.settings()), console)
     for card in (card for section in cards.sections(of).values() for card in section if card.name != "cost"):
@@ -102,7 +102,7 @@ def show_one(stats: Stats, console: Console) -> None:
             tables.show_pairs(title, pairs, console)
 
 
-def _pairs(rows: Iterable[numbers.TableRow]) -> list[tuple[str, str]]:
+def _pairs(rows: Iterable[words.TableRow]) -> list[tuple[str, str]]:
     return [(row.name, row.cells[0].text) for row in rows]
 
 

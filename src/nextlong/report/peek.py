@@ -19,11 +19,12 @@ from nextlong.runs.run import Run, Sequence
 from nextlong.schemas import Layout
 from nextlong.text import Json, counted
 
-_STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
-_BARS = {"meta": "gold3", "negative": "dodger_blue3", "document": "dark_green"}
-_MARKS = {"meta": "█", "negative": "░", "document": "▒"}  # distinct without colour, too
-_NAMES = {"meta": "meta-chunk", "negative": "negative", "document": "document"}
-_OTHER = "dim"
+_ROLES = {  # name, mark (distinct without colour, too), its colour, and the style of text
+    "meta": ("meta-chunk", "█", "gold3", "bold black on gold3"),
+    "negative": ("negative", "░", "dodger_blue3", "white on dodger_blue3"),
+    "document": ("document", "▒", "dark_green", "white on dark_green"),
+}
+_OTHER = ("", "·", "dim", "dim")
 _STRIP_CELLS = 96
 _SOURCE_CELLS = 44
 _SNIPPET_CHARS = 64
@@ -83,12 +84,12 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
         for cell in range(cells):  # one with any meta-chunk in it is marked and coloured as such
             first, last = cell * cell_tokens, (cell + 1) * cell_tokens
             roles = {span.role for span in sequence.spans if span.token_start < last and span.token_end > first}
-            role = next((role for role in _MARKS if role in roles), "")
-            strip.append(_MARKS.get(role, "·"), _BARS.get(role, _OTHER))
+            _, mark, colour, _ = next((drawn for role, drawn in _ROLES.items() if role in roles), _OTHER)
+            strip.append(mark, colour)
         console.print(strip)
         present = {span.role for span in sequence.spans}
-        parts = [Text(f"{_MARKS[role]} {name}", style=_BARS[role]) for role, name in _NAMES.items() if role in present]
-        console.print(Text("  ").join(parts))
+        shown = [_ROLES[role] for role in _ROLES if role in present]
+        console.print(Text("  ").join(Text(f"{mark} {name}", style=colour) for name, mark, colour, _ in shown))
     is_narrow = console.is_terminal and console.width < _WIDE  # names of documents come before what can be worked out
     source_cells = console.width - _NARROW_CELLS if is_narrow else min(_SOURCE_CELLS, console.width // 3)
     hidden = {"length", "characters"} if is_narrow else set()
@@ -99,11 +100,11 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     for name in names:
         table.add_column(name, justify=_COLUMNS[name], overflow="ellipsis", no_wrap=True)
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
-        styled = Text(f" {span.role} ", style=_STYLES.get(span.role, _OTHER))
+        *_, style = _ROLES.get(span.role, _OTHER)
         cell_of = {
             "tokens": f"{span.token_start:,}–{span.token_end:,}",
             "length": str(span.token_end - span.token_start),
-            "role": styled if console.is_terminal else span.role,
+            "role": Text(f" {span.role} ", style=style) if console.is_terminal else span.role,
             "cosine": f"{span.score:.3f}" if span.role == "negative" else "",
             "source": tables.cell(tables.tail(span.source_id, source_cells) if console.is_terminal else span.source_id),
             "characters": f"{span.char_start:,}–{span.char_end:,}" if span.doc_id >= 0 else "",
@@ -122,13 +123,12 @@ def show_text(sequence: Sequence, console: Console) -> None:
         console.file.write(sequence.text)
         return
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
-        style = _STYLES.get(span.role, _OTHER)
-        if span.role in _MARKS:
+        name, mark, _, style = _ROLES.get(span.role, _OTHER)
+        if name:
             cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
             source = " ".join(tables.visible(span.source_id).split())
             tokens = f"tokens {span.token_start:,}–{span.token_end:,}{cosine}"
-            line = f"{_MARKS[span.role]} {_NAMES[span.role]} of {source}, {tokens}"
-            console.print(Text(line, style="bold"), soft_wrap=True)
+            console.print(Text(f"{mark} {name} of {source}, {tokens}", style="bold"), soft_wrap=True)
         shown = tables.visible(text)
         console.print(Text(shown, style=style), end="" if shown.endswith("\n") else "\n", soft_wrap=True)
 

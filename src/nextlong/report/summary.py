@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from nextlong.artifacts.finished import sequences_per_part
-from nextlong.artifacts.results import ChunkResult, DraftResult, IngestResult
+from nextlong.artifacts.finished import ChunkResult, DraftResult, IngestResult, sequences_per_part
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.select import SelectResult
 from nextlong.engine.step import Artifacts
-from nextlong.export import steps as export_steps
-from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
+from nextlong.export.arrange import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
 from nextlong.methods.documents import describe_partition
 from nextlong.methods.keywords import KeywordsResult
@@ -28,8 +24,9 @@ from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import Json, counted
 
 
-def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") -> list[tuple[str, str]]:
-    """Return the result of a run as (name, value), from the counts of its steps; its rows are in `folder`."""
+def lines(written: Exported, *, named: str = "RUN") -> list[tuple[str, str]]:
+    """Return the result of a run as (name, value), from the counts of its steps; `named` opens the run."""
+    recipe, done = written.recipe, written.done
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
     chunked, drafted = done["chunk"].results(ChunkResult), done["draft"].results(DraftResult)
@@ -73,29 +70,25 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")
         facts.append(("keywords", f"{without or 'no documents'} filtered out because they have no keyword"))
         facts.append(("keywords", f"{unshared} filtered out because no other document has their keywords"))
-    return [*facts, *exported(recipe, done, folder=folder), *warned(recipe, done, named=named)]
+    return [*facts, *exported(written), *warned(written, named=named)]
 
 
-def exported(
-    recipe: Recipe, done: Artifacts, *, folder: Path, longest: int | None = None, runs: Sequence[str] = ()
-) -> list[tuple[str, str]]:
-    """Return what was exported to `folder`, as (name, value); `longest` is the longest sequence of a mix of `runs`."""
-    rows = done["rows"].result(RowsResult)
-    room = recipe.export.pack or longest or recipe.sequence_tokens
+def exported(written: Exported) -> list[tuple[str, str]]:
+    """Return what was exported, as (name, value); of a mix also what each run gives to each split."""
+    recipe, rows, room, names = written.recipe, written.rows, written.room, [run.name for run in written.runs]
     facts = []
-    for split in export_steps.splits_of(recipe.export):
-        arranged = rows.splits[split]
+    for split, arranged in rows.splits.items():
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
         rows_made = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
         facts.append((split, f"{rows_made}; {filled} of {room:,} tokens per row are filled"))
         facts += [
             (f"  of {name}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
-            for name, (sequences, tokens) in zip(runs, arranged.of_runs, strict=False)
+            for name, (sequences, tokens) in zip(names, arranged.of_runs, strict=False)
         ]
-    facts += [(name, f"{folder / name}") for name in recipe.export.formats]
-    facts.append(("data card", f"{folder / 'README.md'}"))
-    facts += [("warning", str(one)) for name, split in rows.splits.items() for one in of_rows(name, split, room=room)]
+    facts += [(name, f"{written.folder / name}") for name in recipe.export.formats]
+    facts.append(("data card", f"{written.folder / 'README.md'}"))
+    facts += [("warning", str(one)) for one in of_rows(rows.splits, room=room)]
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
@@ -107,17 +100,16 @@ def exported(
     return facts
 
 
-def warned(recipe: Recipe, done: Artifacts, *, named: str) -> list[tuple[str, str]]:
+def warned(written: Exported, *, named: str) -> list[tuple[str, str]]:
     """Return the data-quality warnings of the run `named`, as (name, value), or that all checks passed; none if not measured."""
-    if stats.STATISTICS not in done:
+    if (measured := written.stats) is None:
         return []
-    measured = stats.read(done[stats.STATISTICS])
     facts = [("warning", str(one.of(named))) for one in measured.warnings]
     if why := control(measured):
         facts.append(("only as a control", why))
     elif not facts:
         facts.append(("checked", "all data-quality checks passed"))
-    if recipe.tokenizer.train is not None:
+    if written.recipe.tokenizer.train is not None:
         facts.append(("train on it", FROM_SCRATCH))
     return facts
 
@@ -154,10 +146,7 @@ def run_of(written: Exported) -> Json:
 def export_of(written: Exported) -> Json:
     """Return the result of an export and its paths."""
     recipe, rows = written.recipe, written.rows
-    room = recipe.export.pack or written.longest
-    warnings = list(written.stats.warnings if written.stats else ())
-    for name, split in rows.splits.items():
-        warnings += of_rows(name, split, room=room)
+    warnings = [*(written.stats.warnings if written.stats else ()), *of_rows(rows.splits, room=written.room)]
     counts = {"rows", "sequences", "documents", "tokens"}
     return {
         "rows": {name: split.model_dump(include=counts) for name, split in rows.splits.items()},

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import corpus
+from nextlong.artifacts.finished import ExecutionResult, corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
-from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder

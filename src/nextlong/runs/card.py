@@ -21,7 +21,7 @@ import jinja2
 import xxhash
 
 from nextlong.artifacts import record
-from nextlong.artifacts.results import ShardResult, TokenizerResult
+from nextlong.artifacts.finished import ShardResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps
@@ -37,7 +37,7 @@ from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Spread
-from nextlong.runs.stats import STATISTICS, Stats, read
+from nextlong.runs.stats import Stats, read
 from nextlong.runs.warnings import control, of_rows
 from nextlong.schemas import Layout
 from nextlong.text import Json, public_name
@@ -99,9 +99,9 @@ class Exported:
         return self.runs[0].path / record.DATA / mix
 
     @property
-    def longest(self) -> int:
-        """The tokens of the longest sequence."""
-        return max(run.recipe.sequence_tokens for run in self.runs)
+    def room(self) -> int:
+        """The tokens that a row can hold: those of the longest sequence where sequences are not packed."""
+        return self.recipe.export.pack or max(run.recipe.sequence_tokens for run in self.runs)
 
     @property
     def version(self) -> str:
@@ -116,8 +116,7 @@ class Exported:
     @cached_property
     def stats(self) -> Stats | None:
         """The statistics of the run; None for a mix."""
-        step = self.done.get(STATISTICS)
-        return read(step) if step is not None and len(self.runs) == 1 else None
+        return read(self.done) if len(self.runs) == 1 else None
 
     @property
     def below(self) -> dict[str, str]:
@@ -167,7 +166,6 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
     """
     recipe, runs, rows, stats = written.recipe, written.runs, written.rows, written.stats
-    room = recipe.export.pack or written.longest
     made = format_of(name, recipe.export.model_dump())
     splits = []
     for split, folder in below.items():
@@ -180,13 +178,12 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     # The papers of the methods do not partition the documents.
     if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
         statistics["partitions"] = "; ".join(partitions)
-    warned = [w for one in below for w in of_rows(one, rows.splits[one], room=room)]
-    warned = [*(stats.warnings if stats else ()), *warned]
+    warned = [*(stats.warnings if stats else ()), *of_rows(rows.splits, room=written.room)]
     sources = [(one.name, public_name(one.path), one.license) for run in runs for one in run.recipe.ingest.sources]
     taken = [rows.splits[split].of_runs for split in below]  # of each run of a mix, its sequences and tokens
     return {
         "name": Path(recipe.run_dir).name,
-        "laid": [Laid(made, splits, room)],
+        "laid": [Laid(made, splits, written.room)],
         "splits": splits,
         "left_out": (rows.left_out, rows.left_out + sum(split.sequences for split in rows.splits.values())),
         "methods": {run.recipe.compose.method: method.layout for run, method in zip(runs, methods, strict=True)},

@@ -21,11 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.results import ChunkResult, DraftResult
+from nextlong.artifacts.finished import ChunkResult, DraftResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.engine import store
-from nextlong.engine.step import Artifact, Step, TaskResult
+from nextlong.engine.step import Artifacts, Step, TaskResult
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
@@ -207,9 +207,11 @@ def _adapter() -> TypeAdapter[Stats]:
     return TypeAdapter(Stats)
 
 
-def read(done: Artifact) -> Stats:
-    """Return what the step `statistics` measured. Raises RunError for a damaged file."""
-    path = done.file(_SUFFIX)
+def read(done: Artifacts) -> Stats | None:
+    """Return what the step `statistics` measured, None if it has not run. Raises RunError for a damaged file."""
+    if STATISTICS not in done:
+        return None
+    path = done[STATISTICS].file(_SUFFIX)
     try:
         return _adapter().validate_python(store.read_json(path))
     except ValidationError as error:
@@ -219,7 +221,7 @@ def read(done: Artifact) -> Stats:
 
 def measure(run: Run) -> Stats:
     """Return the statistics of a finished run: those of its step `statistics` if there is one, else computed now."""
-    measured = read(run.steps[STATISTICS]) if STATISTICS in run.steps else compute(run)
+    measured = read(run.steps) or compute(run)
     costs = []
     for name, done in run.steps.items():
         plain = done.manifest

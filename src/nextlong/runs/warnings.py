@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from nextlong.artifacts.finished import read_tokenizer
-from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
+from nextlong.artifacts.finished import ChunkResult, IngestResult, TokenizerResult, read_tokenizer
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
 from nextlong.export.arrange import SplitResult, fill, percent
@@ -288,12 +287,11 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
             yield _warned("small-tokens", bytes=held)
 
 
-def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
-    """Return the warnings about the rows of a split, which hold `room` tokens each."""
-    warned, filled = [], fill(split.tokens, rows=split.rows, room=room)
-    if filled < THRESHOLDS.least_fill:
-        padding = split.rows * room - split.tokens
-        warned.append(_warned("empty-rows", padding=padding, name=name, filled=percent(filled)))
-    if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
-        warned.append(_warned("read-in-train", split=split, name=name))
-    return tuple(warned)
+def of_rows(splits: Mapping[str, SplitResult], *, room: int) -> Iterator[Warned]:
+    """Yield the warnings about the rows of each split, which hold `room` tokens each."""
+    for name, split in splits.items():
+        if (filled := fill(split.tokens, rows=split.rows, room=room)) < THRESHOLDS.least_fill:
+            padding = split.rows * room - split.tokens
+            yield _warned("empty-rows", padding=padding, name=name, filled=percent(filled))
+        if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
+            yield _warned("read-in-train", split=split, name=name)

@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, chunks_of, corpus, read_tokenizer, special_ids, token_store
+from nextlong.artifacts import finished, lookup
+from nextlong.artifacts.finished import ChunkResult, ComposeResult, CorpusFiles, ReferencedChunksResult, TokenizerResult
 from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
-from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
@@ -197,7 +196,10 @@ class _TextCutter(fit.Cutter):
         (text,) = inputs.corpus.texts(chunk_ids).tolist()
         starts, stops = inputs.tokens.bounds(chunk_ids)
         ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
-        token_chars, tokenizer = np.load(inputs.token_chars, mmap_mode="r"), partial(read_tokenizer, inputs.tokenizer)
+        token_chars, tokenizer = (
+            np.load(inputs.token_chars, mmap_mode="r"),
+            partial(finished.read_tokenizer, inputs.tokenizer),
+        )
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
@@ -233,15 +235,15 @@ def compose_step(
     config = choices | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
 
     def tasks(done: Artifacts) -> list[Task]:
-        special = special_ids(done)
+        special = finished.special_ids(done)
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
             compared = (shingles.shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
         token_chars, tokenizer = (done["tokenizer"].file(f".{name}") for name in ("tokenchars.npy", "tokenizer.json"))
-        inputs = _ComposeInputs(token_store(done), corpus(done), token_chars, tokenizer, compared)
+        inputs = _ComposeInputs(finished.token_store(done), finished.corpus(done), token_chars, tokenizer, compared)
         min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
         if min_gap == "auto":  # half the tokens of a mean chunk of the corpus, by E
-            shards = chunks_of(done).results(ChunkResult)
+            shards = finished.chunks_of(done).results(ChunkResult)
             chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
             chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
             min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))

@@ -15,9 +15,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import corpus, sequences_per_part
-from nextlong.artifacts.results import ChunkResult, ComposeResult, DraftResult, ReferencedChunksResult
+from nextlong.artifacts import finished, lookup
+from nextlong.artifacts.finished import ChunkResult, ComposeResult, DraftResult, ReferencedChunksResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
@@ -139,7 +138,9 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         or any(part.limited or part.starved for part in made.drafted)
     )
     # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
-    is_enough = not starved and (requested == "all" or sum(sequences_per_part(requested, done["compose"])) == requested)
+    is_enough = not starved and (
+        requested == "all" or sum(finished.sequences_per_part(requested, done["compose"])) == requested
+    )
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
     if not may_give_more or is_enough or (not composed and sum(dropped.values()) >= hopeless):
         return None
@@ -156,7 +157,7 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
 
 def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     """Return examples of dropped documents by reason, with their numbers of chunks and tokens."""
-    made, where = Attempt(done), corpus(done)
+    made, where = Attempt(done), finished.corpus(done)
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
     for part in made.parts:
         for reason, some in part.dropped_examples.items():

@@ -17,9 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of, corpus
+from nextlong.artifacts.finished import ChunkResult, ReferencedChunksResult, chunks_of, corpus
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, record_batches, write_header
-from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import RunError

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from nextlong import recipe
-from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_options
+from nextlong.artifacts.finished import TokenizerResult, chunks_of, read_tokenizer, without_options
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
-from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError, TokenizerError

@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,8 +30,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
@@ -52,8 +55,6 @@ _Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a training; return the folder of the finished model."""
-    from transformers.utils import logging
-
     logging.disable_progress_bar()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or recipe.hardware.count > 1:
@@ -80,8 +81,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         logs, bounds = metrics.Metrics(out, recipe.watch, first_step=done), rows[0].bounds
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
-        with metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as progress:
-            training.run_steps(logs, first_step=done, progress=progress)
+        with metrics.shown_progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as show:
+            training.run_steps(logs, first_step=done, show=show)
         training.write_final()
         figure = metrics.draw(out)
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
@@ -100,12 +101,19 @@ class _Training:
 
     def resume(self, console: Console) -> int:
         """Load the latest whole checkpoint, renaming damaged ones; return the steps done. Raises RunError if none is whole."""
-        folders = checkpoints_in(self.ready.out)
-        for folder in folders:
-            if (damage := _damage_of(folder)) is None:
+        for folder in (folders := checkpoints_in(self.ready.out)):
+            damage = None
+            try:
+                record = store.read_json(folder / RECORD)
+            except RunError as error:
+                damage = str(error)
+            else:
+                hashes = store.hash_folder(folder)
+                if altered := [name for name, xxh3 in record["files"].items() if hashes.get(name) != xxh3]:
+                    damage = f"{folder / altered[0]} is missing or was altered since it was saved"
+            if damage is None:
                 self._load(folder)
-                step: int = store.read_json(folder / RECORD)["step"]
-                return step
+                return int(record["step"])
             if folder == folders[-1]:
                 raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
             aside = folder.with_name(f"damaged-{folder.name}")  # so that training can save that step again
@@ -114,7 +122,7 @@ class _Training:
             tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
         return 0
 
-    def run_steps(self, logs: metrics.Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+    def run_steps(self, logs: metrics.Metrics, *, first_step: int, show: Callable[[metrics.TrainedStep], None]) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
         recipe = self.ready.recipe
         if first_step == 0:
@@ -122,7 +130,7 @@ class _Training:
         for number, batches in self._prefetched(first_step):
             done = self._step(logs, number, batches)
             logs.step(done)
-            progress.show(done)
+            show(done)
             is_last = number == recipe.training.steps
             if is_last or number % recipe.held_out.every_steps == 0:
                 self._measure(logs, number)
@@ -214,8 +222,6 @@ class _Training:
 
     def _load(self, checkpoint: Path) -> None:
         """Restore weights and optimizer states."""
-        from safetensors.torch import load_file
-
         weights: dict[str, Tensor] = {}
         for path in sorted(checkpoint.glob("*model*.safetensors")):
             weights |= load_file(path)
@@ -240,17 +246,6 @@ def checkpoints_in(out: Path) -> list[Path]:
     """Return the checkpoints, that of the highest step first."""
     checkpoints = (path for path in (out / CHECKPOINTS).glob("step-[0-9]*") if (path / RECORD).exists())
     return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
-
-
-def _damage_of(checkpoint: Path) -> str | None:
-    """Describe a file that is missing from a checkpoint or was altered since it was saved; None if there is none."""
-    try:
-        files = store.read_json(checkpoint / RECORD)["files"]
-    except RunError as error:
-        return str(error)
-    hashes = store.hash_folder(checkpoint)
-    altered = (checkpoint / name for name, xxh3 in files.items() if hashes.get(name) != xxh3)
-    return next((f"{path} is missing or was altered since it was saved" for path in altered), None)
 
 
 @contextmanager
@@ -285,8 +280,6 @@ def publish(work: Path, final: Path) -> None:
 @contextmanager
 def explained(where: Path) -> Iterator[None]:
     """Turn errors of the disk, also those that safetensors reports as text, into a RunError with the fix."""
-    from safetensors import SafetensorError
-
     with store.explained(where):
         try:
             yield

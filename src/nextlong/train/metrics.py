@@ -15,17 +15,21 @@ import json
 import math
 import resource
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from transformers import PreTrainedModel
 
 from nextlong.engine import store
 from nextlong.report import tables
@@ -34,9 +38,6 @@ from nextlong.text import Json
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Watch
 from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 STEPS, _HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
@@ -88,9 +89,8 @@ class Metrics:
         spike, recent = self._spike, self._recent_losses
         if spike is None or len(recent) < _SPIKE_WINDOW or loss <= spike * median(recent):
             return None
-        return (
-            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
-        )
+        usual = f"{spike:g} times the median of the last {_SPIKE_WINDOW}"
+        return f"the loss of step {number} is {loss:.3f}, more than {usual}"
 
     def held_out(self, step: int, measured: Json) -> None:
         """Log a validation, as returned by `means`."""
@@ -115,48 +115,40 @@ def read(path: Path) -> list[Json]:
     return [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last
 
 
-class Progress:
-    """Prints finished steps: some of them as lines, and on a terminal the last one below.
+@contextmanager
+def shown_progress(
+    console: Console, *, steps: int, flops_per_token: float, peak_flops: float | None
+) -> Iterator[Callable[[TrainedStep], None]]:
+    """Yield a function that prints a finished step: some of them as lines, and on a terminal the last one below.
 
     `flops_per_token` over `peak_flops` gives the MFU; None where the device's peak is unknown.
     """
+    recent, status = deque[TrainedStep](maxlen=_SMOOTHED_STEPS), console.status("")
 
-    def __init__(self, console: Console, *, steps: int, flops_per_token: float, peak_flops: float | None) -> None:
-        self._console, self._steps = console, steps
-        self._flops_per_token, self._peak = flops_per_token, peak_flops
-        self._recent: list[TrainedStep] = []
-        self._status = console.status("")
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._status.stop()
-
-    def show(self, done: TrainedStep) -> None:
-        """Show that a step is done."""
-        self._recent = [*self._recent, done][-_SMOOTHED_STEPS:]
+    def show(done: TrainedStep) -> None:
+        recent.append(done)
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
-        count, seconds = len(self._recent), sum(one.seconds for one in self._recent)
-        speed = sum(one.tokens for one in self._recent) / seconds
+        count, seconds = len(recent), sum(one.seconds for one in recent)
+        speed = sum(one.tokens for one in recent) / seconds
         words = [
-            f"step {done.step}/{self._steps}",
-            f"loss {sum(one.loss for one in self._recent) / count:.4f}",
+            f"step {done.step}/{steps}",
+            f"loss {sum(one.loss for one in recent) / count:.4f}",
             f"gradient {done.grad_norm:.2f}",
             f"lr {done.lr:.2e}",
             f"tokens/s {speed:,.0f}",
-            "MFU " + (f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–"),
+            "MFU " + (f"{speed * flops_per_token / peak_flops:.1%}" if peak_flops else "–"),
             f"memory {peak_bytes / 1e9:.2f} GB",
-            f"left {timedelta(seconds=round((self._steps - done.step) * seconds / count))}",
+            f"left {timedelta(seconds=round((steps - done.step) * seconds / count))}",
         ]
         line = " · ".join(words)
-        if done.step in (1, self._steps) or done.step % max(1, self._steps // _LOG_LINES) == 0:
-            tables.say(line, self._console)
-        self._status.update(line)
+        if done.step in (1, steps) or done.step % max(1, steps // _LOG_LINES) == 0:
+            tables.say(line, console)
+        status.update(line)
+
+    with status if console.is_terminal else nullcontext():
+        yield show
 
 
 def draw(out: Path) -> Path | None:
@@ -221,9 +213,9 @@ def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: to
         for number in range(min(most, len(rows))):
             row = rows[number]
             losses = model(**on_device(flat([row]), device), per_token=True).loss[0].double().cpu().numpy()
-            totals += tally(row, losses, longest=rows.source.row_tokens)
+            totals += tally(row, losses, longest=rows.row_tokens)
     model.train()
-    return means(totals, longest=rows.source.row_tokens)
+    return means(totals, longest=rows.row_tokens)
 
 
 def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,14 +39,14 @@ from transformers import (
 )
 
 from nextlong.artifacts.record import flattened
-from nextlong.artifacts.rows import epoch_order
+from nextlong.artifacts.resolve import epoch_order
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run
 from nextlong.text import counted, first_sentence, why_no_model
 from nextlong.train import exact
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import TrainingRows, on_device, packed_batch, source_of, step_rows
+from nextlong.train.rows import TrainingRows, on_device, packed_batch, rows_of, step_rows
 
 RECORD: Final = "trainer.json"
 _COMPILER: Final = "inductor"
@@ -88,7 +88,7 @@ class Prepared:
         rows, held_out = f"{counted(len(self.rows), 'row')} of up to {self.row_tokens:,} tokens", self.held_out_rows
         notes = [*self.changes, f"data: {rows}, {self.rows_per_step} a step, read {self.epochs:g} times"]
         notes += [f"held out: {counted(len(held_out), 'row')}" if held_out else "held out: nothing (data.validation=0)"]
-        if dropped := getattr(self.rows.source, "dropped", 0):
+        if dropped := self.rows.dropped:
             notes.append(f"{dropped:,} conversations were filtered out: longer than data.pack")
         return notes
 
@@ -128,23 +128,22 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
     config = config_of(recipe, vocabulary=vocabulary)
     tokenizer = _tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
-    source, held_out = source_of(data, split="train", tokenizer=tokenizer), None
+    takes, held_out = {"attention": recipe.attention, "vocabulary": config.vocab_size}, None
+    rows = replace(rows_of(data, split="train", tokenizer=tokenizer), **takes)
     if data.validation:
         try:
-            held_out_source = source_of(data, split="validation", tokenizer=tokenizer)
+            held_out = replace(rows_of(data, split="validation", tokenizer=tokenizer), **takes)
         except CorpusError as error:
             raise CorpusError(f"data.validation={data.validation:g}: {error}") from None
-        if held_out_source.row_tokens > source.row_tokens and not data.pack:
+        if held_out.row_tokens > rows.row_tokens and not data.pack:
             raise RecipeError("held-out rows are longer than those to train on; use runs of one length, or data.pack")
-        held_out = TrainingRows(held_out_source, attention=recipe.attention, vocabulary=config.vocab_size)
-    rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
-    row_tokens = data.pack or source.row_tokens
+    row_tokens = data.pack or rows.row_tokens
     rows_per_step = step_rows(recipe, rows=len(rows), row_tokens=row_tokens)
     # Positions count to the end of the longest document.
-    longest = source.row_tokens if recipe.attention == "row" else source.sequence_tokens
+    longest = rows.row_tokens if recipe.attention == "row" else rows.sequence_tokens
     changes = _set_rope_base(config, recipe, max_tokens=longest)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
-    fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
+    fingerprint = hashlib.blake2b(" ".join([*composed, rows.fingerprint]).encode(), digest_size=8).hexdigest()
     return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, rows_per_step, fingerprint)
 
 
@@ -161,10 +160,8 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
             problem = f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)})"
             raise RecipeError(f"{problem}; use a folder with config.json and weights") from None
         if config.get_text_config() is not config:
-            problem = (
-                f"model.path={path!r} is a multimodal model ({config.model_type}), and this loop trains text models"
-            )
-            raise RecipeError(f"{problem}; save its language model in a folder of its own")
+            kind = f"a multimodal model ({config.model_type}), and this loop trains text models"
+            raise RecipeError(f"model.path={path!r} is {kind}; save its language model in a folder of its own")
         return config
     if scratch.vocabulary is None and vocabulary is None:
         problem = "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run"
@@ -257,9 +254,8 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
         cure = "name another folder"
         raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
     if missing := sorted(info["missing_keys"]):
-        lacking = (
-            f"{len(missing):,} weights of {type(model).__name__}, which would stay random: {', '.join(missing[:3])}"
-        )
+        weights = f"{len(missing):,} weights of {type(model).__name__}"
+        lacking = f"{weights}, which would stay random: {', '.join(missing[:3])}"
         cure = "name a folder with all weights of the model that config.json describes"
         raise RecipeError(f"model.path={path!r} lacks {lacking}; {cure}")
     if broken := not_finite(model):

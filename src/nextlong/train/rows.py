@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
 
-from nextlong.artifacts.rows import SPANS, original_lengths
+from nextlong.artifacts.resolve import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
@@ -28,9 +30,6 @@ from nextlong.text import counted
 from nextlong.torch import SequenceDataset
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,54 @@ class _SourceRow(NamedTuple):
     is_target: NDArray[np.bool_] | None = None
 
 
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows as a trainer takes them: how many, the tokens of the longest row and sequence, and a fingerprint of which sequences are
+    in which row.
+
+    `read` returns a row as stored, and `dropped` counts conversations that are longer than a row. `attention` says which tokens see
+    each other, and `vocabulary` how many ids the model knows (None: not checked).
+    """
+
+    count: int
+    row_tokens: int
+    sequence_tokens: int
+    fingerprint: str
+    read: Callable[[int], _SourceRow]
+    dropped: int = 0
+    attention: Attention = "sequence"
+    vocabulary: int | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> TrainingRow:
+        ids, lengths, spans, is_target = self.read(row)
+        if self.vocabulary is not None and (highest := int(ids.max())) >= self.vocabulary:
+            problem = f"row {row} of data holds the id {highest:,}, and the model knows {self.vocabulary:,}"
+            cure = "train a model with the tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
+            raise TokenizerError(f"{problem}; {cure}")
+        if self.attention == "row":
+            lengths = lengths.sum(keepdims=True)
+        elif self.attention == "document":
+            if spans is None:
+                raise RecipeError("attention: document needs the documents of each row; use runs or Parquet with spans")
+            lengths = original_lengths(lengths, spans)
+        batch = packed_batch(torch.from_numpy(ids.astype(np.int64))[None], [0, *np.cumsum(lengths).tolist()])
+        input_ids, labels, position_ids = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
+        if is_target is not None:
+            labels[~torch.from_numpy(is_target)] = IGNORED
+        return TrainingRow(input_ids, labels, position_ids, batch["cu_seq_lens_q"], spans)
+
+
 _PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
 
 
-def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> _Source:
+def rows_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> TrainingRows:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
-        return _RunRows(data, split=split)
-    return _ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else _ParquetRows(data, split=split)
+        return _run_rows(data, split=split)
+    return _chat_rows(data, split=split, tokenizer=tokenizer) if data.chat else _parquet_rows(data, split=split)
 
 
 def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
@@ -70,98 +109,93 @@ def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArra
     return is_held_out if split == "validation" else ~is_held_out
 
 
-class _RunRows:
-    """Rows of finished runs, as SequenceDataset arranges them."""
+def _run_rows(data: Data, *, split: str) -> TrainingRows:
+    """Return the rows of finished runs with their spans, as SequenceDataset arranges them."""
+    keys, columns = {"mix", "by", "pack"}, ("input_ids", "seq_lengths")
+    if data.validation:  # else every sequence is trained on, and the options of the split must not be given
+        keys |= {"validation", "shared_chunks", "split_seed"}
+    side: Any = split if data.validation else None
+    dataset = SequenceDataset(data.runs, columns=columns, split=side, **data.model_dump(include=keys))
+    stored, lengths = dataset.rows, np.unique(dataset.rows.index["length"]).tolist()
+    if data.pack is None and len(lengths) > 1:
+        mixed = f"sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length"
+        cure = f"set data.pack={lengths[-1]}, which puts several short ones into a row"
+        raise RecipeError(f"data.runs mixes {mixed}; {cure}")
 
-    def __init__(self, data: Data, *, split: str) -> None:
-        keys, columns = {"mix", "by", "pack"}, ("input_ids", "seq_lengths")
-        if data.validation:  # else every sequence is trained on, and the options of the split must not be given
-            keys |= {"validation", "shared_chunks", "split_seed"}
-        side: Any = split if data.validation else None
-        dataset = SequenceDataset(data.runs, columns=columns, split=side, **data.model_dump(include=keys))
-        self._dataset = dataset
-        self.fingerprint, self.sequence_tokens = dataset.rows.fingerprint, dataset.rows.longest
-        lengths = np.unique(dataset.rows.index["length"]).tolist()
-        if data.pack is None and len(lengths) > 1:
-            mixed = f"sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length"
-            cure = f"set data.pack={lengths[-1]}, which puts several short ones into a row"
-            raise RecipeError(f"data.runs mixes {mixed}; {cure}")
-        self.row_tokens = max(int(dataset.rows.lengths(row).sum()) for row in range(len(dataset)))
+    def read(row: int) -> _SourceRow:
+        tensors = dataset[row]
+        return _SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), stored.spans(row))
 
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def read(self, row: int) -> _SourceRow:
-        """Return a row with its spans."""
-        tensors = self._dataset[row]
-        return _SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
+    row_tokens = max(int(stored.lengths(row).sum()) for row in range(len(stored)))
+    return TrainingRows(len(stored), row_tokens, stored.longest, stored.fingerprint, read)
 
 
-class _ParquetRows:
-    """Rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
+def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
+    """Return the rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
 
     They are in the order of the files' names. A row group is read when one of its rows is requested, and kept for the next row.
     Validation rows are sampled by keyed hash of the row's number.
     """
+    stored: list[tuple[tuple[Path, int], int, NDArray[np.int64]]] = []
+    state = hashlib.blake2b(digest_size=8)
+    for path in (Path(name).expanduser() for name in data.parquet):
+        if not (files := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
+            raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
+        for one in files:
+            stored += _rows_in(one)
+            state.update(repr(pq.read_metadata(one).to_dict()).encode())  # offsets and statistics of all columns
+    numbers = np.flatnonzero(_is_on_side(np.arange(len(stored)), data, split=split))
+    if not len(numbers):
+        raise CorpusError(f"data.parquet has no row for {split}; change data.validation, or export more rows")
+    state.update(numbers.tobytes())
+    rows = [stored[number] for number in numbers.tolist()]
+    tokens = sorted({int(lengths.sum()) for *_, lengths in rows})
+    if len(tokens) > 1:
+        cure = "name exports whose rows have one length, or name the runs under data.runs with data.pack"
+        raise RecipeError(f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; {cure}")
 
-    def __init__(self, data: Data, *, split: str) -> None:
-        rows: list[tuple[tuple[Path, int], int, NDArray[np.int64]]] = []
-        state = hashlib.blake2b(digest_size=8)
-        for path in (Path(name).expanduser() for name in data.parquet):
-            if not (files := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
-                raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
-            for one in files:
-                rows += _rows_of(one)
-                state.update(repr(pq.read_metadata(one).to_dict()).encode())  # offsets and statistics of all columns
-        numbers = np.flatnonzero(_is_on_side(np.arange(len(rows)), data, split=split))
-        if not len(numbers):
-            raise CorpusError(f"data.parquet has no row for {split}; change data.validation, or export more rows")
-        state.update(numbers.tobytes())
-        self.fingerprint = state.hexdigest()  # of the files' metadata, and of which rows are read
-        self._rows = [rows[number] for number in numbers.tolist()]
-        tokens = sorted({int(lengths.sum()) for *_, lengths in self._rows})
-        if len(tokens) > 1:
-            cure = "name exports whose rows have one length, or name the runs under data.runs with data.pack"
-            raise RecipeError(f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; {cure}")
-        self.row_tokens, self.sequence_tokens = tokens[0], max(int(lengths.max()) for *_, lengths in self._rows)
-        self._open: tuple[tuple[Path, int], pa.Table] | None = None
+    @lru_cache(maxsize=1)
+    def table_of(path: Path, group: int) -> pa.Table:
+        reader = pq.ParquetFile(path)
+        names = [name for name in ("input_ids", "spans") if name in reader.schema_arrow.names]
+        return reader.read_row_group(group, columns=names).combine_chunks()
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, row: int) -> _SourceRow:
-        """Return a row, with spans if the file has them."""
-        group, place, lengths = self._rows[row]
-        if self._open is None or self._open[0] != group:
-            reader = pq.ParquetFile(group[0])
-            names = [name for name in ("input_ids", "spans") if name in reader.schema_arrow.names]
-            self._open = group, reader.read_row_group(group[1], columns=names).combine_chunks()
-        table = self._open[1]
+    def read(row: int) -> _SourceRow:
+        (path, group), place, lengths = rows[row]
+        table = table_of(path, group)
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
         if lengths.sum() != len(ids):
-            mistake = f"seq_lengths of row {place} of row group {group[1]} add up to {lengths.sum():,} tokens, not {len(ids):,}"
-            raise RecipeError(f"data.parquet: {group[0]}: {mistake}; {_PARQUET_CURE}")
+            found = f"add up to {lengths.sum():,} tokens, not {len(ids):,}"
+            mistake = f"seq_lengths of row {place} of row group {group} {found}"
+            raise RecipeError(f"data.parquet: {path}: {mistake}; {_PARQUET_CURE}")
         if "spans" not in table.column_names:
             return _SourceRow(ids, lengths)
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             cure = f"known are {', '.join(ROLES)}: {_PARQUET_CURE}"
-            raise RecipeError(f"data.parquet: {group[0]} has spans of role {min(unknown)!r}; {cure}")
-        # SPANS: one element per span, in the order of the row; `first` and `last` count the tokens of the row.
-        spans = np.zeros(len(row_spans), SPANS)
-        for field, column in {"chunk_id": "chunk_id", "first": "token_start", "last": "token_end"}.items():
-            spans[field] = [span[column] for span in row_spans]
-        spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
-        spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
-        # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
-        documents = np.array([span["doc_id"] for span in row_spans])
-        is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
-        is_meta = spans["role"] == META
-        spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
-        return _SourceRow(ids, lengths, spans)
+            raise RecipeError(f"data.parquet: {path} has spans of role {min(unknown)!r}; {cure}")
+        return _SourceRow(ids, lengths, _spans_of(row_spans, lengths))
+
+    # The fingerprint is of the files' metadata, and of which rows are read.
+    return TrainingRows(len(rows), tokens[0], max(int(lengths.max()) for *_, lengths in rows), state.hexdigest(), read)
 
 
-def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int64]]]:
+def _spans_of(row_spans: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return the SPANS of an exported row: one element per span, in the order of the row, with tokens counted from its start."""
+    spans = np.zeros(len(row_spans), SPANS)
+    for field, column in {"chunk_id": "chunk_id", "first": "token_start", "last": "token_end"}.items():
+        spans[field] = [span[column] for span in row_spans]
+    spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
+    spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
+    # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
+    documents = np.array([span["doc_id"] for span in row_spans])
+    is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
+    is_meta = spans["role"] == META
+    spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
+    return spans
+
+
+def _rows_in(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int64]]]:
     """Yield of each row of a file its row group (of the file, from 0), its place there, and the lengths of its sequences."""
     try:
         file = pq.ParquetFile(path)
@@ -188,48 +222,41 @@ def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
             yield (path, number), place, lengths.astype(np.int64)
 
 
-class _ChatRows:
-    """Conversations in rows of at most `data.pack` tokens, in order, with a loss on the answers alone; longer ones are dropped.
+def _chat_rows(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> TrainingRows:
+    """Return conversations in rows of at most `data.pack` tokens, in order; the answers alone are to be predicted.
 
     They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
     """
+    assert data.chat is not None, "the recipe names it"
+    assert data.pack is not None, "the recipe requires it"
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        cure = "use a model that has one"
+        raise TokenizerError(f"data.chat needs a chat template; the model's tokenizer has none; {cure}")
+    rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
+    room, dropped, state = data.pack, 0, hashlib.blake2b(digest_size=8)
+    for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
+        if not _is_on_side(np.array([number]), data, split=split)[0]:
+            continue
+        ids, is_answer = _render(messages, tokenizer)
+        if len(ids) > data.pack:
+            dropped += 1
+            continue
+        # Next fit in file order: conversations stay whole, and the order of rows is that of the file.
+        if len(ids) > room:
+            rows.append([])
+            room = data.pack
+        rows[-1].append((ids, is_answer))
+        state.update(ids.tobytes() + is_answer.tobytes())
+        room -= len(ids)
+    if not rows[0]:
+        raise CorpusError(f"data.chat has no conversation for {split}; check data.validation and data.pack")
 
-    def __init__(self, data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        assert data.chat is not None, "the recipe names it"
-        assert data.pack is not None, "the recipe requires it"
-        if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-            cure = "use a model that has one"
-            raise TokenizerError(f"data.chat needs a chat template; the model's tokenizer has none; {cure}")
-        self.row_tokens = self.sequence_tokens = data.pack
-        self.dropped = 0
-        self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
-        room, state = data.pack, hashlib.blake2b(digest_size=8)
-        for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
-            if not _is_on_side(np.array([number]), data, split=split)[0]:
-                continue
-            ids, is_answer = _render(messages, tokenizer)
-            if len(ids) > data.pack:
-                self.dropped += 1
-                continue
-            # Next fit in file order: conversations stay whole, and the order of rows is that of the file.
-            if len(ids) > room:
-                self._rows.append([])
-                room = data.pack
-            self._rows[-1].append((ids, is_answer))
-            state.update(ids.tobytes() + is_answer.tobytes())
-            room -= len(ids)
-        if not self._rows[0]:
-            raise CorpusError(f"data.chat has no conversation for {split}; check data.validation and data.pack")
-        self.fingerprint = state.hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self, row: int) -> _SourceRow:
-        """Return a row; its answers are to be predicted."""
-        ids, is_answer = zip(*self._rows[row], strict=True)
+    def read(row: int) -> _SourceRow:
+        ids, is_answer = zip(*rows[row], strict=True)
         lengths = np.array([len(one) for one in ids])
         return _SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
+
+    return TrainingRows(len(rows), data.pack, data.pack, state.hexdigest(), read, dropped)
 
 
 def _render(
@@ -271,43 +298,6 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
         raise RecipeError(f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file") from None
 
 
-# Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
-_Source: TypeAlias = _RunRows | _ChatRows | _ParquetRows
-
-
-class TrainingRows:
-    """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not checked)."""
-
-    def __init__(self, source: _Source, *, attention: Attention, vocabulary: int | None = None) -> None:
-        self.source, self._attention, self._vocabulary = source, attention, vocabulary
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, row: int) -> TrainingRow:
-        ids, lengths, spans, is_target = self.source.read(row)
-        if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
-            problem = f"row {row} of data holds the id {highest:,}, and the model knows {self._vocabulary:,}"
-            cure = "train a model with the tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
-            raise TokenizerError(f"{problem}; {cure}")
-        if self._attention == "row":
-            lengths = lengths.sum(keepdims=True)
-        elif self._attention == "document":
-            if spans is None:
-                raise RecipeError("attention: document needs the documents of each row; use runs or Parquet with spans")
-            lengths = original_lengths(lengths, spans)
-        # Document d is ids[bounds[d]:bounds[d + 1]]; bounds is int64 (documents + 1,), ascending from 0 to T.
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        labels = ids.astype(np.int64)
-        labels[bounds[:-1]] = IGNORED  # the previous document must not predict the first token of the next
-        if is_target is not None:
-            labels[~is_target] = IGNORED
-        positions = np.arange(len(ids)) - np.repeat(bounds[:-1], np.diff(bounds))
-        columns = (torch.from_numpy(column.astype(np.int64)) for column in (ids, labels, positions))
-        input_ids, label_ids, position_ids = columns
-        return TrainingRow(input_ids, label_ids, position_ids, torch.from_numpy(bounds.astype(np.int32)), spans)
-
-
 def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
     """Lay rows end to end; return a batch as `packed_batch` does."""
     bounds = list(accumulate((length for row in rows for length in row.bounds.diff().tolist()), initial=0))
@@ -322,7 +312,7 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
     for the device to read them.
     """
     labels = input_ids.clone()
-    labels[0, list(bounds[:-1])] = IGNORED
+    labels[0, list(bounds[:-1])] = IGNORED  # the previous document must not predict the first token of the next
     positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
     columns = {"input_ids": input_ids, "labels": labels, "position_ids": positions}
     return {**columns, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32), "document_bounds": tuple(bounds)}

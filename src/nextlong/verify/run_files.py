@@ -263,12 +263,10 @@ class StoredRun:
 
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that exist."""
-        source, first = pa.memory_map(str(self.shards[shard][0])), 0
-        fields = [place for place in map(pa.ipc.open_file(source).schema.get_field_index, names) if place >= 0]
-        with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)) as reader:
-            for batch in map(reader.get_batch, range(reader.num_record_batches)):
-                yield first, batch
-                first += batch.num_rows
+        path, _ = self.shards[shard]
+        places = map(pa.ipc.open_file(pa.memory_map(str(path))).schema.get_field_index, names)
+        options = pa.ipc.IpcReadOptions(included_fields=[place for place in places if place >= 0])
+        yield from lookup.record_batches(path, options=options)
 
     def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, Ids, list[str]]]:
         """Yield (rows, document rows, texts) of distinct ascending chunk rows, one batch of documents at a time."""

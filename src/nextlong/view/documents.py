@@ -74,10 +74,8 @@ class Query:
     document: int | None = None
     about: int | None = None
 
-    @property
-    def matches_all(self) -> bool:
-        """Whether every sequence or document matches."""
-        return self == Query()
+
+EVERY: Final = Query()  # matches every sequence or document
 
 
 class Place(NamedTuple):

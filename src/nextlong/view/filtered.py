@@ -5,7 +5,6 @@ The reasons of the corpus come from the step `filter_report`; they are listed co
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +15,9 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import ComposeResult, DraftResult
 from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
 from nextlong.runs.run import Run
+from nextlong.sequences.shortfall import Attempt
 from nextlong.text import counted
 
 _NAMED_AT_A_TIME = 64
@@ -123,19 +122,15 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[_Entry]:
 
 
 def _of_drafts(run: Run) -> Iterator[_Kind]:
-    drafted = run.steps["draft"].results(DraftResult)
-    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
+    made = Attempt(run.steps)
+    pairs = [pair for part in made.drafted for pair in part.near_duplicate_examples]
     reason = "near-duplicate of the meta-document, or of another negative of the sequence"
-    count = sum(part.near_duplicates or 0 for part in drafted)
+    count = sum(part.near_duplicates or 0 for part in made.drafted)
     yield _Kind("near-duplicates", "candidate negatives", reason, count, partial(_pairs, run, pairs), True)
-    composed = run.steps["compose"].results(ComposeResult)
-    parts: Sequence[DraftResult | ComposeResult]
-    for name, parts in (("draft", drafted), ("compose", composed)):
-        totals = sum((Counter(part.dropped) for part in parts), Counter[str]())
-        for place, (reason, count) in enumerate(totals.items()):
-            examples = [one for part in parts for one in part.dropped_examples.get(reason, ())]
-            entries = partial(_dropped, run, examples)
-            yield _Kind(f"{name}-{place}", "drafts of a sequence", reason, count, entries, is_sampled=True)
+    for place, (reason, count) in enumerate(made.dropped.items()):
+        examples = [one for part in made.parts for one in part.dropped_examples.get(reason, ())]
+        entries = partial(_dropped, run, examples)
+        yield _Kind(f"draft-{place}", "drafts of a sequence", reason, count, entries, is_sampled=True)
 
 
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:

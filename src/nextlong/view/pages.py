@@ -27,11 +27,11 @@ from nextlong.picture import html, pieces, strip
 from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
-from nextlong.runs.stats import STATISTICS, read
+from nextlong.runs.stats import read
 from nextlong.schemas import Layout, Span
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, marks, sequences
-from nextlong.view.documents import Place, Query
+from nextlong.view.documents import EVERY, Place, Query
 from nextlong.view.marks import Mark
 
 _ROWS: Final = 25
@@ -40,7 +40,6 @@ _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
 _HELD_ROWS: Final = 1_000
 _HELD_SEQUENCES: Final = 8
-_EVERY: Final = Query()
 _MOST_SHARDS: Final = 40  # whose sources a form offers
 _COLUMNS: Final = {
     "document": "meta-document",
@@ -151,7 +150,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
-    if query.matches_all and not sort:  # a plain list reads a little for the histograms, so that its page is quick
+    if query == EVERY and not sort:  # a plain list reads a little for the histograms, so that its page is quick
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
     histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
@@ -164,6 +163,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         "sequences",
         "Sequences",
         query=query,
+        matches_all=query == EVERY,
         sort=sort,
         first=first,
         rows=_sequence_rows(variant, found.numbers, query),
@@ -203,7 +203,7 @@ def _sequence_rows(variant: _OpenVariant, numbers: Sequence[int], query: Query) 
     return [variant.rows[key] for key in keys]
 
 
-def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY) -> str:
+def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
     variant, spans = view.variant, view.variant.sequence(number).spans
     lead = pieces.lead_document(spans)
@@ -317,7 +317,7 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         for number in found.numbers:
             side |= {"number": number, "url": view.url(label, "sequence", number)}
             side |= _explorer(view, of, number, lead=doc_id, beside=label)
-    numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
+    numbers = [card_numbers(known) if (known := read(of.run.steps)) else {} for _, of in pair]
     return view.page(
         "compare",
         f"{name} and {other}",
@@ -365,7 +365,7 @@ def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
     view = View(variants, variants.first, frozenset({"sequences.html", "filtered.html", *names}))
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        shown = sequence_list(view, Query(), sort="", first=0, columns=(), most=count)
+        shown = sequence_list(view, EVERY, sort="", first=0, columns=(), most=count)
         store.write_file(folder / "sequences.html", shown)
         store.write_file(folder / "filtered.html", filtered_out(view, "", first=0))
         for number in range(count):

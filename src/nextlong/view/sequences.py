@@ -22,7 +22,7 @@ from nextlong.runs import spans
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
 from nextlong.view import documents
-from nextlong.view.documents import Query
+from nextlong.view.documents import EVERY, Query
 
 _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _HELD_QUERIES: Final = 8  # whose matches are kept
@@ -96,7 +96,7 @@ class SequenceIndex:
         """
         total, column = len(self._run), sort.removeprefix("-")
         numbers, read = np.arange(total), total
-        if not query.matches_all or column in SORTS:
+        if query != EVERY or column in SORTS:
             matches = self._matches(query)
             until = time.monotonic() + seconds
             while matches.blocks < len(self._blocks):

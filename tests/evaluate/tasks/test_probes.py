@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from answering_models import asked, evaluated
+from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
@@ -120,19 +121,20 @@ def test_another_tokenizer_is_refused(shared_run, model):
         probes._check_run(model, shared_run)
 
 
-def save_model(folder, tokenizer):
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+def save_model(folder, tokenizer, *, kind="Llama", **more):
+    import transformers
 
-    config = LlamaConfig(
+    config = getattr(transformers, f"{kind}Config")(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=16,
         intermediate_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         max_position_embeddings=2048,
+        **more,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return folder
 
 
@@ -152,6 +154,15 @@ def test_weights_are_those_of_eager_attention_at_2k(tiny_model):
     np.testing.assert_allclose(ours, expected, atol=1e-6)
     np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)
     assert model.model.config._attn_implementation == "sdpa"  # as before
+
+
+def test_a_sliding_window_shorter_than_the_prompt_is_refused(tmp_path):
+    folder = save_model(tmp_path, bpe_tokenizer(), kind="Mistral", sliding_window=32, num_key_value_heads=2)
+    model = HuggingFaceModel(ModelOptions(str(folder), chunk_tokens=8))
+    for _ in range(2):  # what the layers still hold is not taken for the next prompt's beginning
+        with pytest.raises(EvaluateError, match="sliding window is shorter than 40 tokens; leave the length or this"):
+            probes._attention_of(model, list(range(2, 42)))
+        assert probes._attention_of(model, list(range(2, 22))).shape == (1, 20)
 
 
 def test_shares_by_hand():

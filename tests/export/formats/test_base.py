@@ -27,7 +27,7 @@ MODULE = '''
 from pathlib import Path
 
 from nextlong.export.formats.base import Format, LoadingCode
-from nextlong.artifacts.results import ShardResult
+from nextlong.artifacts.finished import ShardResult
 
 
 def write(out, rows, options):

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from nextlong.artifacts.results import ShardResult
+from nextlong.artifacts.finished import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats import olmo
 from random_rows import documents_of, ended, options, random_blocks, read_back

@@ -4,7 +4,7 @@ import pytest
 
 import nextlong
 from nextlong.report.page import cards
-from nextlong.report.page.numbers import Cell, Numbers, TableRow
+from nextlong.report.page.words import Cell, Numbers, TableRow
 from nextlong.runs import stats
 
 NAMES = ["this run"]

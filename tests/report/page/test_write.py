@@ -13,7 +13,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.errors import NextlongError
-from nextlong.picture import palette
+from nextlong.picture.pieces import RUNS
 from nextlong.report.page import words, write
 from nextlong.runs import stats
 
@@ -255,9 +255,9 @@ def test_a_report_that_shows_just_that_is_left_as_it_was(written, tmp_path):
 
 
 def test_of_a_sweep_the_first_are_shown_and_the_rest_told(written, tmp_path):
-    names = [f"s{number}" for number in range(palette.RUNS + 2)]
+    names = [f"s{number}" for number in range(RUNS + 2)]
     told = write.leave(runs(tmp_path, *names))
-    assert told == f"{tmp_path / 'sweep.html'} (the first {palette.RUNS} of {len(names)})"
-    assert written == [names[: palette.RUNS]]
+    assert told == f"{tmp_path / 'sweep.html'} (the first {RUNS} of {len(names)})"
+    assert written == [names[:RUNS]]
     assert write.leave(runs(tmp_path, "a", "b")) == str(tmp_path / "sweep.html")
     assert not (tmp_path / "report.html").exists()

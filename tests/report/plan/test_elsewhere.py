@@ -11,7 +11,7 @@ from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.page import Scenario, assumed
-from nextlong.report.plan.trial import tokenizer_rates
+from nextlong.report.plan.trial import _Tokenizing, tokenizer_rates
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Shape, Speed
 from nextlong.retrieval.indexes import costs
@@ -20,8 +20,7 @@ from planned import recipe_in, written
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
-    chars_per_token=4.0,
-    tokenizing=tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6),
+    tokenizing=_Tokenizing(4.0, 0.0, tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6)),
     encoding=Speed(0.02, "why"),
     product_s=1e-10,
     sample=SimpleNamespace(size=AMOUNTS),

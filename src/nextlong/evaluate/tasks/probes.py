@@ -252,6 +252,9 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
         model.model.set_attn_implementation(before)
     # The next question of the same story shares all but its last tokens, which stay in the cache.
     model.forget(len(ids) - 1)
+    if any(len(weights) < len(ids) for weights in by_layer.values()):
+        cure = "leave the length or this probe out"
+        raise EvaluateError(f"attention: the model's sliding window is shorter than {len(ids):,} tokens; {cure}")
     return np.stack([by_layer[layer] for layer in sorted(by_layer)])
 
 
@@ -310,10 +313,6 @@ def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
     return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
 
-def _rows(values: Json) -> list[tuple[str, Json]]:
-    return [(f"{part['from_tokens']:,} to {part['to_tokens']:,} tokens", part) for part in values["by_distance"]]
-
-
 _LOSSES: Final = {"With": "with_earlier_nats", "Replaced": "replaced_earlier_nats", "Without": "without_earlier_nats"}
 _GAINS: Final = {"Gain": "gain_nats", "Gain over shorter": "gain_over_shorter_nats", "n": "chunks"}
 _CONTEXT: Final = {"First third": _FIRST_THIRD, "Last third": "last_third_context"}
@@ -331,7 +330,9 @@ TASKS: Final = (
         reads="run",
         check_model=_check_run,
         columns=_LOSSES | _GAINS,
-        rows=_rows,
+        rows=lambda values: [
+            (f"{part['from_tokens']:,} to {part['to_tokens']:,} tokens", part) for part in values["by_distance"]
+        ],
         about="Loss of meta-chunks in nats per token, by the distance to the nearest earlier meta-chunk: after the earlier "
         "meta-chunks, after other text of the same length, and without them. Gain: of the first over the second, with its "
         "bootstrap 95 % interval over sequences, and over the third, whose context is shorter.",

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import ShardResult
 from nextlong.artifacts.resolve import Resolved, Wanted
-from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
 _PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # added by `export.pad_documents_to`

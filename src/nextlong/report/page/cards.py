@@ -16,8 +16,7 @@ from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.report.page.numbers import Cell, Numbers, TableRow, cell, filled, spoken_bin
-from nextlong.report.page.words import LABELS, is_extended, reading
+from nextlong.report.page.words import LABELS, Cell, Numbers, TableRow, cell, filled, is_extended, reading, spoken_bin
 
 _MAX_SOURCES: Final = 12  # of a chart
 _SHOWN_SOURCES: Final = 40  # of a table
@@ -106,9 +105,8 @@ def _hardness(of: Numbers) -> list[_Topic]:
         values = [[max(0.0, by[name]["mean"]) if name in by else 0.0 for name in shown] for by in held]
         means = charts.bars(shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}")
     # Of several attention masks the first, the recipe's own.
-    exposure = [{"exposure": stats["exposure"][0]["histogram"] if stats["exposure"] else []} for stats in of]
-    first, label = Numbers(exposure, of.names), "tokens that its attention can reach"
-    context = _histogram(first, "exposure", label=label, counted="predicted tokens")
+    label, counted = "tokens that its attention can reach", "predicted tokens"
+    context = _histogram(of, "exposure", 0, "histogram", label=label, counted=counted)
     cosines = [*of.spread("similarity", "{:.4f}"), *of.bins("similarity_histogram", form="from {}")]
     distances = _distribution(of, "distance_tokens", "distance_histogram", "tokens in between", "distances", "tokens")
     return [
@@ -152,8 +150,7 @@ def _content(of: Numbers) -> list[_Topic]:
         of.row("uses of a chunk, maximum", "reuse", "max"),
         *of.bins("reuse", "histogram", form="chunks used {}×", part="chunks"),
     ]
-    reuse = Numbers([stats["reuse"] for stats in of], of.names)
-    used = _histogram(reuse, "histogram", label="uses of a chunk", counted="chunks used", part="chunks")
+    used = _histogram(of, "reuse", "histogram", label="uses of a chunk", counted="chunks used", part="chunks")
     share = of.row("share of the meta-documents", "meta_share", form="{:.1%}")
     return [
         ("sources", "Sources of the sequences and of the corpus", *_by_source(of)),
@@ -240,13 +237,11 @@ def _cosines(of: Numbers, what: str) -> Markup:
     return charts.lines(series, x_label="cosine, in steps of 0.05", y_label=f"percent of the {what}")
 
 
-def _histogram(of: Numbers, key: str, *, label: str, counted: str, part: str = "count") -> Markup:
+def _histogram(of: Numbers, *path: str | int, label: str, counted: str, part: str = "count") -> Markup:
     """Draw a histogram as bars, in percent of what it counts."""
-    edges = of.entries(key, by=("least", "most"))
-    rows = []
-    for number, stats in enumerate(of):
-        counts = [0 if (place := places[number]) is None else stats[key][place][part] for places in edges.values()]
-        rows.append([100 * count / max(1, sum(counts)) for count in counts])
+    edges = of.entries(*path, by=("least", "most"))
+    of_bins = [[one.value or 0 for one in of.row("", *path, places, part).cells] for places in edges.values()]
+    rows = [[100 * count / max(1, sum(counts)) for count in counts] for counts in zip(*of_bins, strict=True)]
     groups, series = [spoken_bin(*edge) for edge in edges], _series(of.names, values=rows)
     return charts.bars(groups, series, label=f"percent of the {counted}", y_label=label, unit=" %", form="{:.1f}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice, pairwise, zip_longest
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import DraftResult
+from nextlong.artifacts.finished import DraftResult
 from nextlong.picture import charts, pieces, strip
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES, Frequencies
@@ -84,14 +83,10 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
 
 def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
     """Return the original document as a bar, to the scale of the sequence, and its caption."""
-    end = 0
-    placed: list[Span] = []
-    for span in pieces.chunks_of(sequence.spans, lead):
-        placed.append(replace(span, token_start=end, token_end=end + span.length))
-        end = placed[-1].token_end
+    placed = pieces.document_before(sequence.spans, lead)
     if not placed:
         return Markup(), ""
-    caption = f"{placed[0].source_id}: {counted(len(placed), 'chunk')}, {end:,} tokens"
+    caption = f"{placed[0].source_id}: {counted(len(placed), 'chunk')}, {placed[-1].token_end:,} tokens"
     tokens, label = len(sequence.input_ids), f"The document before: {caption}"
     return strip.bar(placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True), caption
 

@@ -21,10 +21,12 @@ import nextlong
 from nextlong.artifacts import record
 from nextlong.engine import store
 from nextlong.errors import NextlongError
-from nextlong.picture import html, palette
+from nextlong.picture import html
+from nextlong.picture.pieces import RUNS
 from nextlong.report import summary
-from nextlong.report.page import cards, numbers, sequences, words
+from nextlong.report.page import cards, sequences, words
 from nextlong.runs import stats
+from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
 from nextlong.text import counted
@@ -35,7 +37,7 @@ _EXAMPLES: Final = 3  # near-duplicates of a run
 
 def leave(runs: Sequence[Run]) -> str:
     """Write the report of some variants of one run directory unless it is up to date; return its path for a message."""
-    shown = runs[: palette.RUNS]
+    shown = runs[:RUNS]
     path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
     is_current = False
     if path.is_file():
@@ -71,13 +73,11 @@ def identity(runs: Sequence[Run]) -> str:
 
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
-    if len(runs) > palette.RUNS:
-        raise NextlongError(
-            f"a report shows at most {palette.RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare"
-        )
+    if len(runs) > RUNS:
+        raise NextlongError(f"a report shows at most {RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare")
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
-    of = numbers.Numbers(plain, names)
+    of = words.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
         f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in (style, script)
@@ -93,7 +93,7 @@ def page(runs: Sequence[Run]) -> str:
             "facts": words.facts(of_run, run),
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
-            "summary": summary.lines(run.recipe, run.steps, folder=run.data),
+            "summary": summary.lines(Exported(run.recipe, [run], run.steps)),
             "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }
         shown_runs.append(shown)

@@ -107,7 +107,7 @@ class _Plan:
             "too_long": self.lost[0],
             "too_little_room": self.lost[1],
             "text_bytes": amounts and amounts["text_bytes"],
-            "chars_per_token": self.measured and self.measured.chars_per_token,
+            "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
                 {"step": step.name, "state": state, "costs": [taken._asdict() for taken in self.taken(step)]}
                 for step, state in zip(self.steps, self.states, strict=True)
@@ -151,7 +151,7 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
     if not is_other_corpus and corpus_sample.is_whole and (refused := _none_extended(recipe, corpus_sample)):
         raise CorpusError(refused)
     measured = measure(recipe, corpus_sample)
-    chars_per_token = measured.chars_per_token
+    chars_per_token = measured.tokenizing.chars_per_token
     places = costs_on(recipe, files, steps, measured, scenario)
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
@@ -159,7 +159,7 @@ def plan(recipe: Recipe, scenario: Scenario = Scenario(), *, tell: Callable[[str
     lost = [factor * count for count in corpus_sample.dropped(recipe, chars_per_token=chars_per_token)]
     on_this_machine = None if scenario.is_elsewhere else total(steps, on[0][1], on[0][0])
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), scenario.workers or pipeline.worker_count(recipe)
-    is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.lost_share)
+    is_assumed, loses = scenario.is_elsewhere or is_other_corpus, lossy_tokenizer(measured.tokenizing.lost_share)
     return replace(
         known,
         measured=measured,
@@ -196,14 +196,14 @@ def costs_on(
         own_bytes = 0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
         machines = Machines(processes, gpus, head_s, scenario.start_s, measured.process_bytes + own_bytes)
         has_gpu = gpus > 0 and recipe.search.device != "cpu"
-        amounts = amounts_of(recipe, corpus, chars_per_token=measured.chars_per_token, has_gpu=has_gpu)
+        amounts = amounts_of(recipe, corpus, chars_per_token=measured.tokenizing.chars_per_token, has_gpu=has_gpu)
         on_gpu, tokens = encoding.chunk_s, amounts.chunk_chars / TYPICAL_CHARS_PER_TOKEN
         if scenario.gpus:
             on_gpu = shape.operations(tokens) / (scenario.gpu_tflops * 1e12) if shape else None
         # Of work that the trial does not measure, by the names in `Estimate.rate`.
         encoder = Rate(encoding.chunk_s, encoding.unknown, on_gpu)
         products = Rate(measured.product_s, on_gpu=index_costs.GPU_PRODUCT_S)
-        rates = {"encoder": encoder, "queries": Rate(None), "products": products, **measured.tokenizing}
+        rates = {"encoder": encoder, "queries": Rate(None), "products": products, **measured.tokenizing.rates}
         on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
     return on
 
@@ -251,7 +251,7 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
         stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} are kept"
         lost = f"{corpus.eligible:,.0f} can be extended, but about {dropped}; " if dropped else ""
         values = {"about": "" if is_exact else "about ", "size": corpus, "mb": corpus.text_bytes / _MB, "stay": stay}
-        values |= {"chars_per_token": measured.chars_per_token, "method": described(recipe), "lost": lost}
+        values |= {"chars_per_token": measured.tokenizing.chars_per_token, "method": described(recipe), "lost": lost}
         say(_WORDS["summary"].format(**values, workers=counted(pipeline.worker_count(recipe), "worker")))
     if page.loses:
         say(page.loses, style="yellow")
@@ -332,7 +332,7 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, needed:
 
 def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
     """Return the warnings that the run will give because of the corpus's size, if all chunks are used equally often."""
-    sample, chars_per_token = measured.sample, measured.chars_per_token
+    sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     tokens = amounts.kept_chars / chars_per_token

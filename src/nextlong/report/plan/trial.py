@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import TokenizerResult, chunks_of
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
 from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
@@ -138,15 +138,21 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     return CorpusSample(size, all(look.is_whole for look in looks), texts, stands_for, chars, chunks, rejects)
 
 
-@dataclass(frozen=True)
+class _Tokenizing(NamedTuple):
+    """What is measured of a tokenizer: E, the share of the characters that it loses, and its `tokenizer_rates`."""
+
+    chars_per_token: float
+    lost_share: float
+    rates: Mapping[str, Rate]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """A sample of the corpus, a trial on it, and what is measured apart from the steps."""
 
     sample: CorpusSample
     trial: Trial
-    chars_per_token: float
-    lost_share: float  # of the characters, by the tokenizer
-    tokenizing: Mapping[str, Rate]
+    tokenizing: _Tokenizing
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search, with its share of keeping the best
@@ -159,9 +165,9 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
     chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
     chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
-    chars_per_token, lost, tokenizing = _measure_tokenizer(recipe, chunks)
+    tokenizing = _measure_tokenizer(recipe, chunks)
     encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
-    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=chars_per_token)
+    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
     process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
@@ -172,8 +178,15 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         began = time.process_time()
         queries @ stored.astype(np.float32).T
         searched_s = time.process_time() - began
-    product_s = _SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
-    return Measured(sample, trial, chars_per_token, lost, tokenizing, encoding, dimensions, product_s, process_bytes)
+    return Measured(
+        sample=sample,
+        trial=trial,
+        tokenizing=tokenizing,
+        encoding=encoding,
+        dimensions=dimensions,
+        product_s=_SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions),
+        process_bytes=process_bytes,
+    )
 
 
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
@@ -282,8 +295,8 @@ def tokenizer_rates(read_s: float, slow_s: float, worth_chars: float) -> dict[st
     return {"tokens": tokens, "tokenizer": Rate(slow_s, start_s=lambda _: read_s)}
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, float, dict[str, Rate]]:
-    """Return E, the share of lost characters and the rates of the tokenizer; one to be trained is trained on these chunks."""
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
+    """Time the tokenizer on some chunks; one that is to be trained is trained on them."""
     began = time.process_time()
     tokenizer = load_or_stand_in(recipe.tokenizer, chunks)
     read_s = time.process_time() - began if recipe.tokenizer.train is None else 0.0
@@ -297,4 +310,4 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> tuple[float, fl
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
     rates = tokenizer_rates(read_s, slow_s, worth_chars)
-    return chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates
+    return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles
-from nextlong.artifacts.results import ExecutionResult
+from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
-from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError

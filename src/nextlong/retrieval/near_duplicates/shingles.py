@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import ChunkResult, chunks_of
 from nextlong.artifacts.lookup import (
     SHARDS_KEPT,
     iter_chunk_texts,
@@ -31,7 +31,6 @@ from nextlong.artifacts.lookup import (
     runs_within,
     write_header,
 )
-from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.models import llama3
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.trainer import Trainer
+from transformers import PretrainedConfig
 
 from nextlong.errors import RecipeError, RunError
 from nextlong.text import Json
@@ -39,9 +40,6 @@ from nextlong.train.model import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import TrainingRow
 from nextlong.train.titan.launch import installed_version
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _IS_MAIN = installed_version() == "main"
 if _IS_MAIN:
@@ -97,7 +95,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         model_spec=_llama_spec(ready.config, row_tokens=row_tokens, float8=recipe.torchtitan.float8 == "on"),
         hf_assets_path=path,
         dump_folder=str(Path(recipe.out)),
-        tokenizer=NoTokenizer.Config(),
+        tokenizer=NoTokenizer(),
         dataloader=RowsLoader.Config(recipe=as_json),
         loss=ChunkedLossWrapper.Config(num_chunks=chunks, loss_fn=cross_entropy),
         optimizer=OptimizersContainer.Config(
@@ -282,7 +280,7 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         rows, model = self._prepared.held_out_rows, model_parts[0]
         assert rows is not None, "only built where rows are held out"
         count, totals = min(self._prepared.recipe.held_out.rows, len(rows)), 0
-        longest, ranks = rows.source.row_tokens, self.dp_world_size
+        longest, ranks = rows.row_tokens, self.dp_world_size
         model.eval()
         for number in range(self.dp_rank, -(-count // ranks) * ranks, ranks):
             # Ranks compute together, so one without a row computes the last again and does not count it.
@@ -371,17 +369,9 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         return self._metrics
 
 
-class NoTokenizer(BaseTokenizer):  # type: ignore[misc]
-    """The tokenizer that torchtitan's trainer requires. Rows hold ids already, so each call is an error in this package."""
+@dataclass(kw_only=True, slots=True)
+class NoTokenizer(BaseTokenizer.Config):  # type: ignore[misc]
+    """No tokenizer: rows hold ids already. torchtitan's trainer only passes one on, to components that here are ours."""
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(BaseTokenizer.Config):  # type: ignore[misc]
-        pass
-
-    def __init__(self, config: Config, **_: Any) -> None:  # noqa: ARG002
-        super().__init__()
-
-    def encode(self, *_: object, **__: object) -> list[int]:
-        raise TypeError("rows hold token ids already; nothing is tokenized while training")
-
-    decode = get_vocab_size = encode
+    def build(self, **_: Any) -> None:
+        """Return None."""

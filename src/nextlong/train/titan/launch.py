@@ -31,8 +31,7 @@ from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.model import RECORD, Prepared
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
 
-_FURTHER_KEYS = ("watch", "held_out", "memory.loss_block_tokens", "torchtitan")
-_KEYS: Final = {**ENGINE_KEYS, **dict.fromkeys(_FURTHER_KEYS)}
+_KEYS: Final = {**ENGINE_KEYS, **dict.fromkeys(("watch", "held_out", "memory.loss_block_tokens", "torchtitan"))}
 _TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
