@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.corpus.chunk import chunk_text
-from nextlong.sequences.encode import TextEncoder
+from nextlong.sequences.tokenize import TextEncoder
 
 _BATCH = 512
 _Ids = NDArray[np.signedinteger[Any]]

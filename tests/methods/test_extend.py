@@ -12,9 +12,8 @@ from nextlong.methods.extend import _Candidates, _draft_block, _Drafting, _filte
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, documents_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
-from nextlong.sequences import encode
-from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import _list_referenced_chunks
+from nextlong.sequences import tokenize
+from nextlong.sequences.tokenize import TextEncoder, _list_referenced_chunks
 
 SECOND = 1 << 32  # chunk 0 of shard 1
 
@@ -119,7 +118,7 @@ def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
             asked.append(engine)
             super().__init__(tokenizer, engine=engine)
 
-    monkeypatch.setattr(encode, "TextEncoder", Noting)
+    monkeypatch.setattr(tokenize, "TextEncoder", Noting)
     for engine in ("reference", "auto"):
         _draft_block(tmp_path / engine, **(mined | {"tokenizer": (mined["tokenizer"][0], engine)}), **settings())
     assert asked == ["reference", "auto"]

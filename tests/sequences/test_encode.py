@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from larger_cases import thorough
 from nextlong.artifacts.finished import read_tokenizer
-from nextlong.sequences.encode import TextEncoder, _trial_texts, chars_before_loading
+from nextlong.sequences.tokenize import TextEncoder, _trial_texts, chars_before_loading
 from nextlong.sequences.tokenizer import _LLAMA3_PATTERN
 
 TRAINING_TEXT = [
@@ -283,7 +283,7 @@ def test_the_trial_spells_added_tokens_and_holds_awkward_texts():
 
 
 def test_fastokens_is_loaded_once_the_texts_are_worth_it(monkeypatch):
-    monkeypatch.setattr("nextlong.sequences.encode._CHARS_WORTH_AN_ENTRY", 1)  # of a vocabulary of 500
+    monkeypatch.setattr("nextlong.sequences.tokenize._CHARS_WORTH_AN_ENTRY", 1)  # of a vocabulary of 500
     encoder = TextEncoder(TOKENIZERS["llama3"])
     few, many = ["a" * 300], ["b" * 300]
     for texts in (few, many):

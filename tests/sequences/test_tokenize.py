@@ -21,10 +21,9 @@ from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
-from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
-from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.tokenize import (
+    TextEncoder,
     _list_referenced_chunks,
     _RequestedRows,
     _tokenize_shards,
@@ -125,9 +124,9 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     assert np.array_equal(np.load(tmp_path / "two.00008.offsets.npy") + offsets[2], offsets[2:])
 
 
-@pytest.mark.parametrize("worth_an_entry", [0, encode._CHARS_WORTH_AN_ENTRY])
+@pytest.mark.parametrize("worth_an_entry", [0, stage._CHARS_WORTH_AN_ENTRY])
 def test_every_engine_writes_the_same_bytes(shard, tmp_path, monkeypatch, worth_an_entry):
-    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", worth_an_entry)
+    monkeypatch.setattr(stage, "_CHARS_WORTH_AN_ENTRY", worth_an_entry)
     rows = range(len(chunk_texts(shard)))
     for name, engine in (("reference", "reference"), ("other", "auto")):
         counts, *_ = run(shard, tmp_path / name, rows, engine=engine)
@@ -142,14 +141,14 @@ def wrong_ids(shard, monkeypatch):
     """Let fastokens give the ids of another tokenizer; return how many of the first 16 texts have other ids then."""
     other = train_bpe(TEXTS[:2], vocab_size=300)
     wrong = fastokens.Tokenizer.from_json_str(other.to_str())
-    monkeypatch.setattr(encode, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
-    monkeypatch.setattr(encode, "_CHARS_WORTH_AN_ENTRY", 0)
-    monkeypatch.setattr(encode, "_verdicts", {})
-    encode.kept_encoder.cache_clear()
+    monkeypatch.setattr(stage, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
+    monkeypatch.setattr(stage, "_CHARS_WORTH_AN_ENTRY", 0)
+    monkeypatch.setattr(stage, "_verdicts", {})
+    stage.kept_encoder.cache_clear()
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
     yield sum(reference.encode(text).ids != other.encode(text).ids for text in chunk_texts(shard)[:16])
-    encode.kept_encoder.cache_clear()
+    stage.kept_encoder.cache_clear()
 
 
 def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(shard, tmp_path, wrong_ids):
@@ -160,9 +159,9 @@ def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(shard, tmp_path,
 def test_differences_are_counted_also_by_an_encoder_that_earlier_tasks_have_used(
     shard, tmp_path, wrong_ids, monkeypatch
 ):
-    monkeypatch.setattr(encode, "_trial_texts", lambda _: [])
+    monkeypatch.setattr(stage, "_trial_texts", lambda _: [])
     assert run(shard, tmp_path / "first", range(18))[0].mismatches == wrong_ids > 0
-    encode.kept_encoder(shard["tokenizer"], "auto").mismatches = 0
+    stage.kept_encoder(shard["tokenizer"], "auto").mismatches = 0
     assert run(shard, tmp_path / "second", range(18))[0].mismatches == wrong_ids
     nothing_new = run(shard, tmp_path / "third", [])[0]
     assert nothing_new.mismatches == wrong_ids, "ids of a process that has seen one are not kept"

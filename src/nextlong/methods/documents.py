@@ -43,7 +43,7 @@ from nextlong.retrieval.indexes.costs import of_products
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, documents_step
-from nextlong.sequences.encode import Engine, kept_encoder
+from nextlong.sequences.tokenize import Engine, kept_encoder
 from nextlong.text import Json
 
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name

@@ -49,7 +49,7 @@ from nextlong.retrieval.sample import meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.encode import Engine, kept_encoder
+from nextlong.sequences.tokenize import Engine, kept_encoder
 from nextlong.text import Json
 
 _EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates recorded by a task, and for one meta-document

@@ -31,7 +31,7 @@ from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Tas
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.sequences.encode import TextEncoder
+from nextlong.sequences.tokenize import TextEncoder
 from nextlong.text import first_sentence
 
 END_OF_TEXT: Final = "<|endoftext|>"

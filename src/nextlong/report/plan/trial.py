@@ -45,8 +45,8 @@ from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
-from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
 from nextlong.sequences.shortfall import has_gaps
+from nextlong.sequences.tokenize import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
 from nextlong.sequences.tokenizer import END_OF_TEXT, load_or_stand_in, lost_share, special_id, train_bpe
 from nextlong.text import Json, counted
 
