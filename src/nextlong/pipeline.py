@@ -47,7 +47,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
 from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
-from nextlong.retrieval.indexes.costs import has_driver
+from nextlong.retrieval.index import has_driver
 from nextlong.sequences.compose import compose_step
 from nextlong.sequences.shortfall import another_attempt, check_enough, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step

@@ -37,9 +37,8 @@ from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.amounts import TOKENIZER_BYTES, TYPICAL_CHARS_PER_TOKEN, document_chars, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
-from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_steps
+from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_steps, of_products
 from nextlong.retrieval.indexes.base import VectorShards
-from nextlong.retrieval.indexes.costs import of_products
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, documents_step

@@ -3,13 +3,17 @@
 In:  VECTORS, the queries, and the number of neighbours that each query gets.
 Out: a trained template, the filled parts, and the number of clusters to visit for the required recall, which is measured.
 
-A recipe that sets `exact` has none of these steps. If `auto` chooses exact search, `index` records why; the others are empty.
+A recipe that sets `exact` has none of these steps. Under `auto`, the estimated costs of exact search and of an index choose: one
+multiplication a query, vector and dimension, against building an index of which a query visits a small part. All rates are for
+one core (`bench/search.py` measures them), so both sides scale alike with cores. If `auto` chooses exact search, `index`
+records why; the other steps are empty.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,19 +21,150 @@ from typing import Any
 
 import numpy as np
 
-from nextlong.engine.step import Amounts, Artifacts, Files, Join, Step, Task, TaskResult, Work
+from nextlong.engine.executor import memory_bytes
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Files, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import AUTO, EXACT, Search
-from nextlong.retrieval.indexes import costs, ivf
+from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
-from nextlong.retrieval.indexes.ivf import TuneResult
+from nextlong.retrieval.indexes.kmeans import training_products
 from nextlong.retrieval.sample import DrawResult
 from nextlong.text import Json, counted
 
+_FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
+_PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
+of_products = partial(Estimate, seconds=_PRODUCT_S, rate="products")  # the estimate of a step that multiplies vectors
+_GPU_FLOP_PER_S = 3e13  # matrix products in half precision, transfers included
+GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
+_QUERY_S = 1.5e-4  # per query beside the products: finding clusters and keeping the best
+_FOUND_S = 8e-7  # per neighbour, …
+FOUND_PRODUCTS = _FOUND_S / _PRODUCT_S  # … and as multiply-adds
+_GRAPH_AS_DEAR = 50_000  # measured: searching the graph takes as long as comparing with this many centres
+_SPREAD = 4.0  # measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth for k = 200
+_WORTH = 0.5  # an approximate search must take less than half of the time of an exact one
+_LEAST_VECTORS = 100_000  # below this, exact search takes seconds
+_PARTS = 32  # files of an index at least, so that each cluster is read from few files …
+_TUNE_TASKS, _TUNE_VECTORS = 64, 1 << 20  # bounds of tuning tasks, so that merging their results takes seconds
+_PART_VECTORS = 1 << 21  # … and vectors of one file at most, so that many tasks fill a very large index
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
 # The neighbours of a query: {"neighbours": n}, or {"chars": c}, as many documents as hold c characters in this corpus.
 NeighbourCount = Mapping[str, float]
+
+
+def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
+    """Return `exact` or a factory string, and the reason in a sentence."""
+    exact_s, approximate_s = seconds(amounts, has_gpu=has_gpu)
+    vectors, dimensions = round(amounts.vectors), max(1, round(amounts.dimensions))
+    unit = "seconds on the GPU" if has_gpu else "core-seconds"
+    if vectors < _LEAST_VECTORS:
+        return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
+    queries = counted(round(amounts.queries), "query")
+    search = f"{queries} over {vectors:,} vectors of {dimensions} dimensions: exact search"
+    exact, built = f"about {exact_s:,.0f} {unit}", f"{approximate_s:,.0f} core-seconds"
+    if approximate_s > _WORTH * exact_s:
+        return EXACT, f"{search} takes {exact}, building and searching an index would take {built}"
+    # Choose the largest codes that fit into memory: 2 bytes a value (as stored), 1 byte, or a quarter of a byte.
+    values, quarter, memory = vectors * dimensions, dimensions // 4, memory_bytes()
+    factory = f"OPQ{quarter},IVF,PQ{quarter}"
+    if 2 * values <= memory // 2:
+        factory = "IVF,Flat"
+    elif values <= memory * 2 // 3 or dimensions % 4:
+        factory = "IVF,SQ8"
+    return factory, f"{search} would take {exact}, building and searching an index {built}"
+
+
+def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
+    """Return the estimated seconds of exact search, and of building and searching an index."""
+    flop = 2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions)
+    keeping = amounts.all_neighbours * _FOUND_S
+    exact_s = flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S)
+    search_s = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
+    return exact_s + keeping, sum(_build_seconds(amounts)) + search_s + keeping
+
+
+def visited_share(amounts: Amounts) -> float:
+    """Return the estimated share of the vectors that a query is compared with at a recall of 0.95; it grows with k."""
+    return min(1.0, _SPREAD * math.sqrt(min(amounts.neighbours, amounts.vectors) / max(1.0, amounts.vectors)))
+
+
+def _build_seconds(amounts: Amounts) -> tuple[float, float]:
+    """Return the estimated seconds of training an index and of filling it."""
+    clusters = ivf.clusters_for(round(amounts.vectors))
+    product = _PRODUCT_S * max(1.0, amounts.dimensions)  # k-means and assigning are such products
+    train = product * training_products(ivf.sample_of(clusters), clusters, iterations=ivf.ITERATIONS)
+    return train, product * amounts.vectors * (_GRAPH_AS_DEAR if clusters >= ivf.GRAPH_FROM else clusters)
+
+
+def has_driver() -> bool:
+    """Return whether the driver of an NVIDIA GPU is loaded, without importing torch."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def has_gpu(search: Search) -> bool:
+    """Return whether exact search will run on a GPU: torch, a driver, and a recipe that permits it."""
+    return search.device != "cpu" and has_driver() and importlib.util.find_spec("torch") is not None
+
+
+def _count_parts(vectors: float, shards: int) -> int:
+    """Return the number of files of an index over `vectors` vectors in `shards` shards; a task fills each."""
+    return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
+
+
+def _count_tune_tasks(vectors: float, parts: int) -> int:
+    """Return the number of tasks that measure the recall of an index over `vectors` vectors in `parts` files."""
+    return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
+
+
+def _if_built(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+    """Return an amount that is 0 for exact search, which trains, fills and tunes nothing."""
+    return lambda amounts: amount(amounts) if index_kind(amounts.index).is_built else 0.0
+
+
+def _clusters(amounts: Amounts) -> int:
+    return ivf.clusters_of(ivf.fitted(amounts.index, vectors=round(amounts.vectors)))
+
+
+def _list_bytes(amounts: Amounts) -> float:
+    """Return the bytes of the codes and ids of all vectors."""
+    code = amounts.index.rpartition(",")[2]
+    values = float(code[2:]) if code.startswith("PQ") else amounts.dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
+    return amounts.vectors * (values + 8)
+
+
+def _parts(amounts: Amounts) -> int:
+    return _count_parts(amounts.vectors, round(amounts.shards))
+
+
+def _tuning_products(amounts: Amounts) -> float:
+    # One exact search for the sample of queries, and for lossy codes a second one by codes.
+    searches = 1 if amounts.index.endswith("Flat") else 2
+    return searches * min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+
+
+_TRAIN = of_products(
+    work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
+    disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
+    bytes=1,
+    memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
+    reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
+)
+_FILL = of_products(
+    work=_if_built(lambda amounts: _build_seconds(amounts)[1] / _PRODUCT_S),
+    disk=_if_built(_list_bytes),
+    bytes=1,
+    tasks=_parts,
+    memory=_if_built(lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)),  # codes, and a copy by cluster
+    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
+)
+_TUNE = of_products(
+    work=_if_built(_tuning_products),
+    tasks=lambda amounts: _count_tune_tasks(amounts.vectors, _parts(amounts)),
+    memory=_if_built(
+        lambda amounts: 250e6 + 32 * amounts.vectors / _count_tune_tasks(amounts.vectors, _parts(amounts))
+    ),
+    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),
+)
 
 
 class _IndexResult(TaskResult):
@@ -77,7 +212,7 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
     def part_bounds(done: Artifacts) -> list[int]:
         # The first shard of each part of the index, and the end of the last part.
         shards = len(vectors_of(done))
-        parts = costs.parts(done["index"].result(_IndexResult).vectors, shards)
+        parts = _count_parts(done["index"].result(_IndexResult).vectors, shards)
         return list(map(int, np.linspace(0, shards, parts + 1)))
 
     def fill(done: Artifacts) -> list[Task]:
@@ -92,7 +227,7 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
             return Work([])
         files, bounds, k = index_files(done), part_bounds(done), count_neighbours(neighbours, done)
         common: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": seed, "k": k}
-        count = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
+        count = _count_tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
         tasks_of_blocks = [
             partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **common)
             for low, high in pairwise(np.linspace(0, len(files.lists), count + 1).astype(int).tolist())
@@ -102,11 +237,11 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
 
     config: Json = {"index": search.index, "seed": seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
-    index = Step("index", 3, config, inputs, train, _IndexResult, estimate=costs.TRAIN)
-    shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
+    index = Step("index", 3, config, inputs, train, _IndexResult, estimate=_TRAIN)
+    shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=_FILL)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": seed}
     inputs = (vectors, queries, index, shards)
-    return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]
+    return [index, shards, Step("tune", 3, config, inputs, measure, ivf.TuneResult, estimate=_TUNE)]
 
 
 def is_exact(done: Artifacts) -> bool:
@@ -121,7 +256,9 @@ def index_files(done: Artifacts) -> IndexFiles:
         return IndexFiles(EXACT, vectors)
     bounds = done["index_shards"].files(".bounds.npy")
     stems = [path.with_name(path.name.removesuffix(".bounds.npy")) for path in bounds]
-    tuned = done["tune"].result(TuneResult).model_dump(include={"probes", "spare", "recall"}) if "tune" in done else {}
+    tuned = (
+        done["tune"].result(ivf.TuneResult).model_dump(include={"probes", "spare", "recall"}) if "tune" in done else {}
+    )
     template = done["index"].file(".template.faiss")
     return IndexFiles(done["index"].result(_IndexResult).index, vectors, template, tuple(stems), **tuned)
 
@@ -135,7 +272,7 @@ def describe_recall(done: Artifacts) -> str:
     """Return the approximate index of a finished run and its measured recall; empty if the search is exact."""
     if is_exact(done):
         return ""
-    built, tuned = done["index"].result(_IndexResult), done["tune"].result(TuneResult)
+    built, tuned = done["index"].result(_IndexResult), done["tune"].result(ivf.TuneResult)
     short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the highest it reaches"
     return (
         f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters visited: recall@{tuned.k:,} "
@@ -153,7 +290,7 @@ def _choose_and_train(
     factory, why = search.index, "set by search.index"
     if factory == AUTO:
         amounts = Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k)
-        factory, why = costs.choose(amounts, has_gpu=costs.has_gpu(search))
+        factory, why = choose(amounts, has_gpu=has_gpu(search))
     if index_kind(factory).is_built and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
     if not index_kind(factory).is_built:

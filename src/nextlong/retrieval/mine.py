@@ -25,8 +25,9 @@ from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT, Search
+from nextlong.retrieval import index as search_index
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
-from nextlong.retrieval.indexes import costs, exact
+from nextlong.retrieval.indexes import exact
 from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
@@ -174,7 +175,7 @@ def read_bytes(amounts: Amounts) -> float:
 def _products(amounts: Amounts) -> float:
     """Return the cost of a search in multiply-adds, including the time that keeping the neighbours takes."""
     products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
-    return products + amounts.all_neighbours * costs.FOUND_PRODUCTS
+    return products + amounts.all_neighbours * search_index.FOUND_PRODUCTS
 
 
 def _search_memory(amounts: Amounts) -> float:
@@ -196,7 +197,7 @@ def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]
     return lambda amounts: amount(amounts) if _block_count(amounts) else 0.0
 
 
-_LEAST = costs.of_products(
+_LEAST = search_index.of_products(
     work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
     disk=_if_blocks(lambda amounts: amounts.queries),
     bytes=4,
@@ -205,7 +206,7 @@ _LEAST = costs.of_products(
     # Each task reads the whole sample.
     reads=_if_blocks(lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)),
 )
-_SCAN = costs.of_products(
+_SCAN = search_index.of_products(
     work=_if_blocks(_products),
     disk=_scanned,
     bytes=12,
@@ -213,8 +214,10 @@ _SCAN = costs.of_products(
     memory=_if_blocks(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
     reads=_if_blocks(read_bytes),
 )
-_MINE = costs.of_products(
-    work=lambda amounts: _scanned(amounts) * costs.FOUND_PRODUCTS if _block_count(amounts) else _products(amounts),
+_MINE = search_index.of_products(
+    work=lambda amounts: (
+        _scanned(amounts) * search_index.FOUND_PRODUCTS if _block_count(amounts) else _products(amounts)
+    ),
     disk="all_neighbours",
     bytes=12,
     tasks=_tasks,

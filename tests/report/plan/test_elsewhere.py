@@ -12,9 +12,9 @@ from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.page import Scenario, assumed
 from nextlong.report.plan.trial import _Tokenizing, tokenizer_rates
+from nextlong.retrieval import index
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Shape, Speed
-from nextlong.retrieval.indexes import costs
 from planned import recipe_in, written
 
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
@@ -93,7 +93,7 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
 def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
     rates = rates_of(recipe, Scenario(gpus=gpus), monkeypatch)
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
-    assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
+    assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, index.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
     assert rates["tokens"].seconds == 1e-7  # fastokens, forty times as fast
     assert rates["tokens"].start_s(2e6) == pytest.approx(

@@ -17,7 +17,7 @@ from nextlong.methods.base import DocumentMethod, Need, method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks
 from nextlong.recipe.keys import AUTO
-from nextlong.retrieval.indexes import costs as index_costs
+from nextlong.retrieval import index as search_index
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.shortlist import CONTROL_SHARE
 from nextlong.schemas import Layout
@@ -141,8 +141,8 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     )
     if is_shortlisted:
         return amounts  # searched exactly
-    index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
-    share = index_costs.visited_share(amounts)
+    index = search_index.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
+    share = search_index.visited_share(amounts)
     return replace(amounts, index=index, visited_share=share) if index_kind(index).is_built else amounts
 
 

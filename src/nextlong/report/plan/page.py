@@ -36,8 +36,8 @@ from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
 from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, total
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
+from nextlong.retrieval import index as search_index
 from nextlong.retrieval.encoders.base import kind_of
-from nextlong.retrieval.indexes import costs as index_costs
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.mine import read_bytes
 from nextlong.retrieval.sample import none_long_enough
@@ -202,7 +202,7 @@ def costs_on(
             on_gpu = shape.operations(tokens) / (scenario.gpu_tflops * 1e12) if shape else None
         # Of work that the trial does not measure, by the names in `Estimate.rate`.
         encoder = Rate(encoding.chunk_s, encoding.unknown, on_gpu)
-        products = Rate(measured.product_s, on_gpu=index_costs.GPU_PRODUCT_S)
+        products = Rate(measured.product_s, on_gpu=search_index.GPU_PRODUCT_S)
         rates = {"encoder": encoder, "queries": Rate(None), "products": products, **measured.tokenizing.rates}
         on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
     return on
@@ -230,7 +230,7 @@ def assumed(
         pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
         where = f"{2 / product_s / 1e9:,.0f} GFLOP/s per core (measured)"
         if on_gpus & {"mine", "neighbours"}:
-            where = f"{2 / index_costs.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
+            where = f"{2 / search_index.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s per GPU (assumed)"
         is_built = index_kind(amounts.index).is_built
         visited = f" × {amounts.visited_share:.1%} visited" if is_built else ""
         values = {"size": amounts, "visited": visited, "operations": pairs, "where": where}
@@ -313,9 +313,9 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, needed:
     if message := _none_extended(recipe, sample):
         messages.append(f"the run is likely to stop: {message}")
     if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
-        has_gpu = index_costs.has_gpu(recipe.search)
-        index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
-        exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
+        has_gpu = search_index.has_gpu(recipe.search)
+        index, _ = search_index.choose(amounts, has_gpu=has_gpu)
+        exact_h, approximate_h = (seconds / 3600 for seconds in search_index.seconds(amounts, has_gpu=has_gpu))
         if index_kind(index).is_built:
             messages.append(_WORDS["index"].format(exact_h=exact_h, index=index, approximate_h=approximate_h))
     if needed is None:  # on other machines
