@@ -11,10 +11,9 @@ the `ExecutionResult`, never on the workers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Final, Literal
@@ -28,7 +27,6 @@ from nextlong.artifacts.finished import ExecutionResult, corpus
 from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
 from nextlong.errors import EncoderError
-from nextlong.recipe import Encoder
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, Prepared, kind_of
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
@@ -111,7 +109,7 @@ def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Sha
     return EmbedResult(chunks=done, dimensions=dimensions)
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
     # A worker embeds many shards or slices, and loads the model once.
     model = kind_of(encoder).load(encoder, prepared)
@@ -159,7 +157,7 @@ def _values(amounts: Amounts) -> float:
     return amounts.chunks * amounts.dimensions
 
 
-def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> Step:
+def encoder_step(encoder: recipe.Encoder, ingest: Step, chunk: Step, *, seed: int) -> Step:
     """Return the step that prepares the encoder before the first chunk is embedded; some encoders need none."""
     kind = kind_of(encoder)
 
@@ -171,7 +169,9 @@ def encoder_step(encoder: Encoder, ingest: Step, chunk: Step, *, seed: int) -> S
     return Step("encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=costs)
 
 
-def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None) -> Step:
+def embed_step(
+    encoder: recipe.Encoder, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None
+) -> Step:
     """Return the step from CHUNKS, all or the shortlisted, to VECTORS: by shards, or by slices if the encoder needs them."""
     kind = kind_of(encoder)
     inputs = (ingest, chunk, prepared) if shortlist is None else (ingest, chunk, prepared, shortlist)
@@ -207,7 +207,6 @@ def embed_step(encoder: Encoder, ingest: Step, chunk: Step, prepared: Step, shor
 
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     """Return the step from VECTORS to one vector a document."""
-
     config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)

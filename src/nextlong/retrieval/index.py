@@ -116,9 +116,9 @@ def _count_tune_tasks(vectors: float, parts: int) -> int:
     return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
 
 
-def _if_built(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
-    """Return an amount that is 0 for exact search, which trains, fills and tunes nothing."""
-    return lambda amounts: amount(amounts) if index_kind(amounts.index).is_built else 0.0
+def only_if(condition: Callable[[Amounts], float], amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+    """Return an amount that is 0 where the condition does not hold."""
+    return lambda amounts: amount(amounts) if condition(amounts) else 0.0
 
 
 def _clusters(amounts: Amounts) -> int:
@@ -142,6 +142,8 @@ def _tuning_products(amounts: Amounts) -> float:
     return searches * min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
 
 
+# Exact search trains, fills and tunes nothing.
+_if_built = partial(only_if, lambda amounts: index_kind(amounts.index).is_built)
 _TRAIN = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),

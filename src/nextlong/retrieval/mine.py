@@ -9,7 +9,7 @@ block by block, for all queries (docs/decisions/0008-search.md): `_find_least_sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,8 +160,7 @@ def _scanned(amounts: Amounts) -> float:
         return 0.0
     sample = _sample_size(k, amounts.vectors)
     rank = exact.sampled_rank(k, amounts.vectors, sample=sample)
-    reached = amounts.vectors * (rank / sample if rank else 1.0)
-    return amounts.queries * min(reached, k * _block_count(amounts))
+    return amounts.queries * min(amounts.vectors * (rank / sample if rank else 1.0), k * _block_count(amounts))
 
 
 def read_bytes(amounts: Amounts) -> float:
@@ -192,11 +191,7 @@ def _tasks(amounts: Amounts) -> float:
     return blocks(amounts.queries, amounts.queries)
 
 
-def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
-    """Return an amount that is 0 where the corpus is searched in one piece."""
-    return lambda amounts: amount(amounts) if _block_count(amounts) else 0.0
-
-
+_if_blocks = partial(search_index.only_if, _block_count)
 _LEAST = search_index.of_products(
     work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
     disk=_if_blocks(lambda amounts: amounts.queries),
@@ -258,8 +253,7 @@ def mine_steps(
         if "scan" in done and (ends := done["scan"].files(".ends.npy")):
             stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in ends]
             scans = done["least_scores"].files(".least.npy"), stems
-        k = count_neighbours(neighbours, done)
-        mine = partial(_mine_block, index=files, k=k, scans=scans, shortlist=marks)
+        mine = partial(_mine_block, index=files, k=count_neighbours(neighbours, done), scans=scans, shortlist=marks)
         searches = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
         return Work(searches, gpu="unused" if index_kind(files.index).is_built or scans else None)
 

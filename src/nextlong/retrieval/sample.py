@@ -62,8 +62,7 @@ def sample_meta_documents(
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     np.save(f"{out}.meta_documents.npy", np.sort(drawn, order=["key", "first_chunk"]))
-    meta_chunks = int(drawn["chunks"].sum())
-    return DrawResult(documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=meta_chunks)
+    return DrawResult(documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum()))
 
 
 def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:

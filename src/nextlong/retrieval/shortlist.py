@@ -28,9 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
+from nextlong.artifacts import finished, lookup
 from nextlong.artifacts.finished import CorpusFiles
-from nextlong.artifacts.finished import corpus as corpus_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.recipe.amounts import blocks, shortlist_chunks
@@ -106,10 +105,9 @@ def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> 
     several = np.flatnonzero(frequency >= 2)
     idf = np.log1p((len(texts) - frequency[several] + 0.5) / (frequency[several] + 0.5)).astype(np.float32)
     vocabulary = _Vocabulary(words[several], idf, len(hashes) / max(1, len(texts)))
-    weights = _weights(counts[:, several], np.diff(bounds), vocabulary)
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
-    sparse.save_npz(f"{out}.sample.npz", weights, compressed=False)
+    sparse.save_npz(f"{out}.sample.npz", _weights(counts[:, several], np.diff(bounds), vocabulary), compressed=False)
     size = {"chunks": total, "sampled": len(texts), "chars": sum(map(len, texts))}
     return _WordsResult(words=len(several), mean_words=vocabulary.mean_words, **size)
 
@@ -124,22 +122,20 @@ def _choose_words(
     from scipy import sparse
 
     metas, vocabulary, (stem, summary) = np.load(meta_documents)[rows], _read_vocabulary(words), words
-    counts = _count_known(
-        *_hash_texts(corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()), vocabulary.hashes
-    )
+    texts = corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()
+    counts = _count_known(*_hash_texts(texts), vocabulary.hashes)
     # Keep the words of each query with the highest weights; equal weights in the order of the vocabulary.
     weights, chosen = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
     for low, high in pairwise(counts.indptr.tolist()):
         chosen.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
     chosen_places, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])
     queries = sparse.csr_matrix((counts.data[chosen_places], counts.indices[chosen_places], ends), shape=counts.shape)
-    sample = sparse.load_npz(f"{stem}.sample.npz")
     # The document's own chunks score best for each of its chunks, but do not count among the chunks that it is given.
     own = np.repeat(metas["chunks"], metas["chunks"])
     in_sample = (share / own + own) * summary.sampled / max(1, summary.chunks)
     ranks = np.maximum(_LEAST_RANK, np.ceil(in_sample)).astype(np.int64)
     least = np.full(counts.shape[0], np.inf, np.float32)
-    for begin, scores in _scores(queries, sample):
+    for begin, scores in _scores(queries, sparse.load_npz(f"{stem}.sample.npz")):
         for row, (low, high) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True), start=begin):
             query_scores = scores.data[low:high]
             if len(query_scores):
@@ -269,18 +265,18 @@ def shortlist_steps(
         return {"meta_documents": metas, "words": (words.stem(), words.result(_WordsResult))}
 
     def count(done: Artifacts) -> list[Task]:
-        return [partial(_count_words, corpus=corpus_of(done), sampled=_SAMPLED, seed=seed)]
+        return [partial(_count_words, corpus=finished.corpus(done), sampled=_SAMPLED, seed=seed)]
 
     def choose(done: Artifacts) -> list[Task]:
         shared = words_of(done)
         sample, metas = shared["words"][1], np.load(shared["meta_documents"], mmap_mode="r")
         chars, drawn = sample.chars / max(1, sample.sampled), len(metas)
         share = shortlist_chunks(compose, mine, chunks=sample.chunks, chunk_chars=chars, meta_documents=drawn)
-        each = partial(_choose_words, corpus=corpus_of(done), share=share, **shared)
+        each = partial(_choose_words, corpus=finished.corpus(done), share=share, **shared)
         return [partial(each, rows=slice(*some)) for some in query_ranges(shared["meta_documents"])]
 
     def mark(done: Artifacts) -> list[Task]:
-        text, least = corpus_of(done), done["shortlist_queries"].files(".least.npy")
+        text, least = finished.corpus(done), done["shortlist_queries"].files(".least.npy")
         stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
         each = partial(_mark_shard, queries=stems, seed=seed, **words_of(done))
         shards = enumerate(zip(text.documents, text.chunks, strict=True))

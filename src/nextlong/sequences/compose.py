@@ -92,9 +92,8 @@ def _compose_drafts(
                     uses.update(negatives)
                     blocked.update(chunk for chunk in negatives if uses[chunk] >= max_uses)
                 values = zip(schemas.SPAN_COLUMNS, zip(*spans, strict=True), strict=True)
-                columns = {name: [column] for name, column in values}
                 same = {name: draft.column(name) for name in ("sequence_id", "key", "layout")}
-                row = {**same, "method": [method], **columns}
+                row = {**same, "method": [method], **{name: [column] for name, column in values}}
                 writer.write_batch(pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES))
                 kept[-1] += 1
     return ComposeResult(
@@ -196,10 +195,8 @@ class _TextCutter(fit.Cutter):
         (text,) = inputs.corpus.texts(chunk_ids).tolist()
         starts, stops = inputs.tokens.bounds(chunk_ids)
         ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
-        token_chars, tokenizer = (
-            np.load(inputs.token_chars, mmap_mode="r"),
-            partial(finished.read_tokenizer, inputs.tokenizer),
-        )
+        token_chars = np.load(inputs.token_chars, mmap_mode="r")
+        tokenizer = partial(finished.read_tokenizer, inputs.tokenizer)
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
@@ -208,8 +205,7 @@ class _TextCutter(fit.Cutter):
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            own_texts = self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()
-            (self._document,) = shingles.documents_of([own_texts])
+            (self._document,) = shingles.documents_of([self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()])
         own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut chunk, the others follow.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))

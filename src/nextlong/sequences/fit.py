@@ -191,7 +191,7 @@ def compose_spans(
     used: set[int] | None = set() if rules.reuse == "never" else None
     walkers = [_Walker(group.candidates, used, blocked, near_duplicates, cutter) for group in groups]
     if rules.fit == "exact":
-        if (dropped := _share_budget(groups, walkers, rules, used, trimmed_tokens=cutter.trimmed_tokens)) is not None:
+        if (dropped := _share_budget(groups, walkers, rules)) is not None:
             return dropped
     else:
         for walker in walkers:
@@ -216,11 +216,10 @@ def compose_spans(
 
 
 def concatenate_spans(
-    pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
+    pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter
 ) -> list[TokenSpan] | Dropped:
     """Return spans of concatenated documents, cut at T; `groups` has the document of each chunk."""
     ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
-    cutter = cutter or Cutter(rules.separator_tokens)
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
 
 
@@ -302,9 +301,7 @@ class _Walker:
         self.place += 1
 
 
-def _share_budget(
-    groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules, used: set[int] | None, *, trimmed_tokens: int
-) -> Dropped | None:
+def _share_budget(groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules) -> Dropped | None:
     """Take negatives that fill the sequence exactly beside the meta-chunks; return why this is not possible."""
     room = rules.target_tokens - rules.bos_tokens - rules.eos_tokens
     separator_tokens, least = rules.separator_tokens, rules.min_gap_tokens
@@ -320,7 +317,7 @@ def _share_budget(
     if left - sum(walker.cost for walker in others) < least:
         return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
     # Reserve what later groups have taken already, and what the cut negative needs.
-    reserve = least + separator_tokens + trimmed_tokens
+    reserve = least + separator_tokens + last.cutter.trimmed_tokens
     for place, walker in enumerate(others):
         share = left // (len(groups) - place)  # an even share of the rest, including what earlier groups did not use
         later = sum(other.cost for other in others[place + 1 :]) + reserve
@@ -329,13 +326,13 @@ def _share_budget(
     left = last.take_whole(left)
     if others and left and not last.taken and last.free() is None:
         return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
-    left = _fill_up(last, others, left, used, least)
+    left = _fill_up(last, others, left, least)
     if left:
         return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
     return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens) if last.tokens < least else None
 
 
-def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int] | None, least: int) -> int:
+def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, least: int) -> int:
     """Fill the rest of the budget; return the tokens that could not be filled. The last negative of the last group is cut.
 
     First cut the next candidate of the last group. If none of its candidates fills the rest, let other groups take whole
@@ -360,8 +357,8 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int]
     back = last.cost
     for walker, count in zip((*others, last), (*counts, len(last.taken) - 1), strict=True):
         walker.keep(count)
-    if used is not None:
-        used.clear()
+    if last.used is not None:  # the set that all walkers share
+        last.used.clear()
         for walker in (*others, last):
             walker.mark_used(walker.taken)
     kept = max(1, least - last.tokens)

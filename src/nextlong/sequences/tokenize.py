@@ -227,9 +227,8 @@ def _list_referenced_chunks(
     named = np.zeros(starts[-1], np.bool_)  # whether a draft names each chunk: one byte a chunk of the corpus
     take: list[int] = []
     for path in drafts:
-        left = None if limit is None else limit - sum(take)
         take.append(0)
-        for _, draft in islice(record_batches(path), left):
+        for _, draft in islice(record_batches(path), None if limit is None else limit - sum(take)):
             ids = draft.column("chunk_id").values.to_numpy()
             named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
             take[-1] += 1

@@ -39,10 +39,9 @@ _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
 _FEWEST, _MOST = 2, 32  # chunks tried
 _CLEARLY: Final = 1.2  # minimum speed-up, so that noise does not decide
 _LEAST_COSINE: Final = 0.999  # to the float32 vectors
-_TRIED_CHUNKS: Final = 32
+_TRIED_CHUNKS: Final = 32  # by a run, and by a plan
 _CALL_CHUNKS: Final = 128  # of a call on a CPU
 _GPU_CALL_CHUNKS: Final = 4096
-_MEASURED_CHUNKS: Final = 32
 _USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's; an assumption for plans
 _WHERE = "encoder.model=sentence-transformers:"
 # Of models that need not be here to be planned for (their own config.json).
@@ -94,8 +93,7 @@ class _SentenceTransformersEncoder:
 
             torch.set_num_threads(threads)
         # The library ignores an unknown task silently.
-        known = getattr(self.model, "get_model_kwargs", lambda: ["task"])()
-        if options.task is not None and "task" not in known:
+        if options.task is not None and "task" not in getattr(self.model, "get_model_kwargs", lambda: ["task"])():
             where = f"encoder.sentence_transformers.task={options.task!r}"
             raise EncoderError(f"{where}, but {name} accepts no task; remove it, or use prompt")
         if options.max_tokens is not None:
@@ -105,7 +103,6 @@ class _SentenceTransformersEncoder:
                 where = f"encoder.sentence_transformers.max_tokens={options.max_tokens}"
                 raise EncoderError(f"{where}, but {name} has positions for {longest}; lower it")
             self.model.max_seq_length = options.max_tokens
-        self.dimensions = 0
         self.dimensions = self.encode([name]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -273,7 +270,7 @@ class _SentenceTransformersKind(EncoderKind):
         """Try the model on sampled chunks, which takes about a second; without the package the speed is unknown."""
         if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
-        sample = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
+        sample = list(chunks[:: max(1, len(chunks) // _TRIED_CHUNKS)])[:_TRIED_CHUNKS]
         try:
             tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), sample)
         except EncoderError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -165,8 +166,7 @@ class Exact:
         most = self._queries_at_once or max(1, _HELD // cells(k))
         nearest: list[tuple[_Ids, _Scores]] = []
         for part in (slice(first, first + most) for first in range(0, len(queries_QD) if k else 0, most)):
-            least = None if least_Q is None else least_Q[part]
-            nearest += self._nearest(queries_QD[part], k, exclude[part], least)
+            nearest += self._nearest(queries_QD[part], k, exclude[part], None if least_Q is None else least_Q[part])
         nearest += [(np.empty(0, np.int64), np.empty(0, np.float32))] * (len(queries_QD) - len(nearest))
         return [ids for ids, _ in nearest], [scores for _, scores in nearest]
 
@@ -187,11 +187,8 @@ class Exact:
 
     def _stream(self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, guess_Q: _Scores | None) -> Best:
         """Multiply every vector with every query and return the best of each query."""
-
-        def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Scores]:
-            return exact_cosines(queries_QD[queries], ids, self._vectors)
-
         count, dimensions = queries_QD.shape
+        exact = partial(exact_cosines, queries_QD, self._vectors)
         best = Best(count, k=k, error=rounding_error(dimensions), exact=exact, guess_Q=guess_Q)
         columns = max(1, min(_BLOCK_ROWS, _SCORES // count))
         scores_QB = np.empty((count, columns), np.float32)
@@ -239,7 +236,7 @@ class ExactTorch(Exact):
         lowest = np.float32(np.finfo(np.float32).min)  # excluded vectors have -inf, which is lower
         bars = np.maximum(rough_QW[:, min(k, rough_QW.shape[1]) - 1], least_Q) - error
         candidates = [ids[scores >= max(bar, lowest)] for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)]
-        exact = exact_cosines(queries_QD, candidates, self._vectors)
+        exact = exact_cosines(queries_QD, self._vectors, np.arange(len(queries_QD)), candidates)
         orders = [np.lexsort((ids, -scores))[:k] for ids, scores in zip(candidates, exact, strict=True)]
         nearest = [(ids[order], scores[order]) for ids, scores, order in zip(candidates, exact, orders, strict=True)]
         if rough_QW.shape[1] < sum(self._vectors.rows):
@@ -338,15 +335,15 @@ def exclude_ranges(scores_QB: _Scores, ids_B: _Ids, exclude_Q2: _Ids) -> None:
         scores_QB[query, lows[query] : highs[query]] = -np.inf
 
 
-def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShards) -> list[_Scores]:
-    """Return the exact cosines of each query to its own list of ids, shape (len(ids[i]),)."""
+def exact_cosines(queries_QD: _Scores, vectors: VectorShards, queries: _Ids, ids: Sequence[_Ids]) -> list[_Scores]:
+    """Return the exact cosines of each of some `queries` to its own list of ids, shape (len(ids[i]),)."""
     # Queries share many neighbours: each stored row is read once, and `back` maps the entries of all lists to these rows.
     distinct, back = np.unique(np.concatenate([np.empty(0, np.int64), *ids]), return_inverse=True)
     rows_RD = vectors.take(distinct)
     bounds = np.cumsum([0, *map(len, ids)]).tolist()
     buffer_BD = np.empty((min(_SCORED_ROWS, max(map(len, ids), default=0)), queries_QD.shape[1]))
     cosines = []
-    for query_D, (low, high) in zip(queries_QD.astype(np.float64), pairwise(bounds), strict=True):
+    for query_D, (low, high) in zip(queries_QD[queries].astype(np.float64), pairwise(bounds), strict=True):
         products = np.empty(high - low, np.float32)
         for first in range(0, high - low, max(1, len(buffer_BD))):
             part = back[low + first : min(high, low + first + len(buffer_BD))]

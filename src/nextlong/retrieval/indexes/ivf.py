@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,7 +168,6 @@ class Ivf:
     """A trained template and its filled parts, searched cluster by cluster."""
 
     def __init__(self, files: IndexFiles) -> None:
-        assert files.template is not None
         self.recall = files.recall
         self._files = files
         self._vectors = VectorShards(files.vectors)
@@ -188,13 +188,10 @@ class Ivf:
 
     def _best(self, queries_QD: _Rows, wide: int, exclude_Q2: _Ids) -> Best:
         """Compare each query with the vectors of its clusters, cluster by cluster."""
-
-        def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Rows]:
-            return exact_cosines(queries_QD[queries], ids, self._vectors)
-
         is_lossless = self._template.is_lossless
         error = 0.0 if is_lossless else rounding_error(queries_QD.shape[1])
-        best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
+        exact = None if is_lossless else partial(exact_cosines, queries_QD, self._vectors)
+        best = Best(len(queries_QD), k=wide, error=error, exact=exact)
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
         # The nearest clusters are visited first, because they raise the bar that entries of the others must reach.
@@ -229,8 +226,10 @@ class _Part:
 class _Template:
     """A trained FAISS index without vectors: the centres of the clusters, and the coding of vectors."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         import faiss
+
+        assert path is not None  # the files of a built index have one
 
         self._swig_ptr: Any = faiss.swig_ptr
         self._index: Any = faiss.read_index(str(path))  # owns the memory of `lists`
@@ -302,7 +301,6 @@ def measure_block(
 
     Writes _SCORED rows by query: `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest spare gets.
     """
-    assert files.template is not None
     template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]
     queries_QD, exclude_Q2 = _sample_queries(queries, files.vectors, seed=seed)
     truth = Exact(VectorShards(files.vectors, shards, is_held=False)).search(queries_QD, k, exclude=exclude_Q2)
@@ -337,7 +335,6 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
     """Return the cheapest of the tried settings that reaches `target`, or the best one, from what `measure_block` wrote."""
     # A search compares a query with all vectors of the visited clusters, so the result of any setting follows from the
     # clusters of the query's nearest by exact and by rough scores. A true neighbour beyond the largest spare counts as missed.
-    assert files.template is not None
     template = _Template(files.template)
     queries_QD, _ = _sample_queries(queries, files.vectors, seed=seed)
     rotated_QD = template.rotated(queries_QD)

@@ -80,8 +80,7 @@ def _train_in_cells(sample_ND: _Rows, *, count: int, iterations: int, seed: int)
             if not len(candidates):  # these cells have so few vectors that none has a centre
                 candidates = np.arange(count)
             numbers_N[rows] = candidates[nearest_centres(sample_ND[rows], centres_CD[candidates], count=1)[:, 0]]
-        best_N = np.einsum("nd,nd->n", sample_ND, centres_CD[numbers_N])
-        centres_CD = _means(sample_ND, numbers_N, best_N, count=count)
+        centres_CD = _means(sample_ND, numbers_N, np.einsum("nd,nd->n", sample_ND, centres_CD[numbers_N]), count=count)
     return centres_CD
 
 

@@ -111,8 +111,7 @@ class Texts(NamedTuple):
     def suspects(self, is_shared: _Bools) -> _Bools:
         """Return which texts, (n,), share enough of their words with any others; `is_shared`, (s,), marks shared shingles."""
         shared = _sums(self.words * highest(is_shared), self.offsets)
-        enough: _Bools = (self.whole > 0) & (shared >= self.needed)
-        return enough
+        return (self.whole > 0) & (shared >= self.needed)
 
 
 def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
@@ -135,8 +134,7 @@ def covered(words: NDArray[np.integer], places: _Ints, firsts: _Ints) -> _Ints:
     before = places[:-1] + 1
     before[firsts[1:] - 1] = 0  # belongs to the previous group
     np.maximum(since[1:], before, out=since[1:])
-    weights: _Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts)
-    return weights
+    return np.add.reduceat(sums[places + 1] - sums[since], firsts)
 
 
 def _sums(words: NDArray[np.uint16], offsets: _Ints) -> _Ints:
@@ -162,8 +160,7 @@ class Distinct(NamedTuple):
         left, right = np.divmod(both, len(counts))
         a, other = members[ranges(firsts[left], counts[left])], np.repeat(right, counts[left])
         a, b = np.repeat(a, counts[other]), members[ranges(firsts[other], counts[other])]
-        keys = np.sort((a * len(members) + b)[a < b])
-        return np.stack(np.divmod(keys, max(1, len(members))), axis=1)
+        return np.stack(np.divmod(np.sort((a * len(members) + b)[a < b]), max(1, len(members))), axis=1)
 
 
 def distinct_texts(texts: Shingles) -> Distinct:

@@ -142,8 +142,7 @@ def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
 def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
     """Return whether the n words from each word on are of the same text, shape (w,)."""
     left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
-    runs: NDArray[np.bool_] = left >= n
-    return runs
+    return left >= n
 
 
 _Offsets = NDArray[np.int64]
@@ -253,8 +252,7 @@ class ShingleStore:
             bounds = offsets[rows[first:last]].tolist(), offsets[rows[first:last] + 1].tolist()
             for place, start, end in zip(order[first:last].tolist(), *bounds, strict=True):
                 pieces[place] = hashes[start:end]
-        ends = np.cumsum([0, *map(len, pieces)])
-        return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
+        return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), np.cumsum([0, *map(len, pieces)]))
 
     def shard(self, number: int) -> tuple[U64, _Offsets]:
         """Return the hashes and offsets of a shard, which stay mapped for later calls."""
@@ -277,8 +275,7 @@ def weigh_shingles(
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
         doc_rows = read_chunks(chunk_path)["doc_row"]
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
-        keys = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles")
-        chosen = keys <= threshold_for(share)
+        chosen = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles") <= threshold_for(share)
         first_chunks, last_chunks = firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen]
         counted.append(schemas.pack_ids(shard, doc_rows[first_chunks].astype(np.int64)))
         if not len(first_chunks):
