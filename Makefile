@@ -23,7 +23,7 @@ train-demo: demo $(VENV)/.models
 	$(BIN)/nextlong train nextlong-demo/train.yaml
 
 evaluate-demo: $(VENV)/.models
-	$(BIN)/python -m nextlong.evaluate.demo
+	$(BIN)/python examples/evaluate_demo.py
 
 # Two processes, on two cores. Bytecode is kept, whatever the environment says: tests start a hundred interpreters.
 test: lint

@@ -1,7 +1,8 @@
-"""Documents: searched for against the corpus's own files, stopped and continued; one read whole."""
+"""Documents: searched for against the corpus's own files, stopped and continued; one read whole; and marks, one a line."""
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
+from nextlong.errors import RunError
 from nextlong.view import documents
-from nextlong.view.documents import Place, Query
+from nextlong.view.documents import Mark, Place, Query
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +117,46 @@ def test_a_snippet_begins_a_little_before_the_first_term():
 def test_a_snippet_loses_nothing_and_invents_nothing(text, wanted):
     shown = "".join(piece for piece, _ in documents.snippet(text, wanted))
     assert shown.strip("…").replace(" ", "") in "".join(text.split())
+
+
+def test_marks_are_added_replaced_and_removed(tmp_path):
+    document, source = Mark("web", "d1", "spam"), Mark("web")
+    for mark in (document, source, Mark("web", "d1", "a form letter")):
+        documents.change_mark(tmp_path, mark, is_set=True)
+    assert documents.read_marks(tmp_path) == [source, Mark("web", "d1", "a form letter")]
+    documents.change_mark(tmp_path, document, is_set=False)
+    assert documents.read_marks(tmp_path) == [source]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".marks.jsonl.lock", documents.MARKS_FILE]
+
+
+def test_a_line_separator_within_a_mark_ends_no_line(tmp_path):
+    mark = Mark("web\u2028", "d\u2029\x851", "a\x0bnote")
+    documents.change_mark(tmp_path, mark, is_set=True)
+    with (tmp_path / documents.MARKS_FILE).open("a") as file:
+        file.write("\n  \n")
+    assert documents.read_marks(tmp_path) == [mark]
+
+
+def test_viewers_of_one_run_lose_no_mark(tmp_path):
+    every = [Mark("web", f"d{number}") for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda mark: documents.change_mark(tmp_path, mark, is_set=True), every))
+    assert sorted(documents.read_marks(tmp_path), key=every.index) == every
+
+
+def test_a_sequence_is_another_mark_than_its_document(tmp_path):
+    for mark in (Mark("web", "d1"), Mark("web", "d1", sequence="base/3")):
+        documents.change_mark(tmp_path, mark, is_set=True)
+    assert [mark.kind for mark in documents.read_marks(tmp_path)] == ["document", "sequence"]
+    lines = (tmp_path / documents.MARKS_FILE).read_text().splitlines()
+    assert list(map(json.loads, lines)) == [
+        {"source": "web", "id": "d1"},
+        {"source": "web", "id": "d1", "sequence": "base/3"},
+    ]
+
+
+@pytest.mark.parametrize("line", ["{", '{"id": "no source"}', '{"source": "s", "colour": "red"}', "[]"])
+def test_a_line_that_is_no_mark_is_named(tmp_path, line):
+    (tmp_path / documents.MARKS_FILE).write_text(f'{{"source": "s"}}\n{line}\n')
+    with pytest.raises(RunError, match=f"{documents.MARKS_FILE}:2: not a mark"):
+        documents.read_marks(tmp_path)

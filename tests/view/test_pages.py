@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import nextlong
 from hand_made_spans import EXTENDED, span
 from nextlong.picture import pieces
-from nextlong.view import documents, filtered, marks, pages
-from nextlong.view.documents import Place, Query
-from nextlong.view.marks import Mark
+from nextlong.view import documents, filtered, pages
+from nextlong.view.documents import Mark, Place, Query
 from nextlong.view.pages import View
 
 
@@ -220,14 +219,14 @@ def test_what_was_marked_is_said_where_it_is(own_run):
     variants = pages.Variants(run)
     lead = pieces.lead_document(run.sequence(0).spans)
     found = documents.read(run.corpus, lead)
-    marks.change(run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True)
+    documents.change_mark(run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True)
     page = Page(pages.document(View(variants, "base"), lead))
     assert "This document is marked as bad. spam <b>" in page.text
     assert "This source is marked as bad." not in page.text
     assert "This sequence is marked as bad." not in one(variants, 0).text
     table = Page(pages.marked(View(variants, "base")))
     assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
-    (run.path / marks.FILE).unlink()
+    (run.path / documents.MARKS_FILE).unlink()
     assert "Nothing is marked yet." in Page(pages.marked(View(variants, "base"))).text
 
 

@@ -13,7 +13,7 @@ import nextlong
 from hand_made_spans import HOSTILE
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
-from nextlong.view import marks
+from nextlong.view import documents
 from viewer import viewer
 
 pytestmark = pytest.mark.heavy
@@ -214,15 +214,15 @@ def test_a_mark_is_kept_in_the_run_directory_and_taken_back(address, run):
     form = urlencode({"mark": json.dumps({"source": HOSTILE, "id": "d1"}), "note": "<b>", "action": "add"}).encode()
     answer, _ = ask(address, "/first/marks", method="POST", body=form)
     assert (answer.status, answer.headers["location"]) == (303, "/first/marks")
-    (mark,) = marks.read(run)
-    assert mark == marks.Mark(HOSTILE, "d1", "<b>")
+    (mark,) = documents.read_marks(run)
+    assert mark == documents.Mark(HOSTILE, "d1", "<b>")
     assert "&lt;b&gt;" in ask(address, "/first/marks")[1]
     assert ask(address, "/first/marks", method="POST", body=b"action=add")[0].status == 400
     assert ask(address, "/first/marks", method="POST", body=form.replace(b"add", b"burn"))[0].status == 400
     assert ask(address, "/first/marks", method="POST", body=form, Origin="http://evil.example")[0].status == 403
-    assert marks.read(run) == [mark]
+    assert documents.read_marks(run) == [mark]
     ask(address, "/first/marks", method="POST", body=form.replace(b"action=add", b"action=remove"))
-    assert marks.read(run) == []
+    assert documents.read_marks(run) == []
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_whole_source_is_marked_only_by_its_kind(address, run, form):
     body = urlencode({"mark": json.dumps(form), "action": "add"}).encode()
     answer, text = ask(address, "/first/marks", method="POST", body=body)
     assert (answer.status, "kind=source without an id" in text) == (400, True)
-    assert marks.read(run) == []
+    assert documents.read_marks(run) == []
 
 
 def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
@@ -253,16 +253,16 @@ def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
         ]
         (source,) = [form for form in fields if json.loads(form["mark"])["kind"] == "source"]
         ask(address, "/first/marks", method="POST", body=urlencode(source | {"action": action}).encode())
-        assert [mark.kind for mark in marks.read(run)] == (["source"] if action == "add" else [])
+        assert [mark.kind for mark in documents.read_marks(run)] == (["source"] if action == "add" else [])
 
 
 def test_an_id_with_control_characters_is_marked_as_it_is(address, run):
-    mark = marks.Mark("s", "a\nb\r\x01\x00c")
-    marks.change(run, mark, is_set=True)
+    mark = documents.Mark("s", "a\nb\r\x01\x00c")
+    documents.change_mark(run, mark, is_set=True)
     (form,) = re.findall(r'<form class="plain".*?</form>', ask(address, "/first/marks")[1], re.DOTALL)
     (field,) = [one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"]
     ask(address, "/first/marks", method="POST", body=urlencode({"mark": field, "action": "remove"}).encode())
-    assert marks.read(run) == []
+    assert documents.read_marks(run) == []
 
 
 def test_a_random_sequence_is_one_of_the_run(address):

@@ -1,7 +1,11 @@
-"""Documents: search the corpus for documents by text or name, batch by batch, and read the chunks of one.
+"""Documents: search the corpus for documents by text or name, batch by batch, read the chunks of one, and mark bad ones.
 
 In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue. A document matches if it contains all words and
 quoted phrases of the query (`supply "market price"`); case is ignored.
+
+Marks are in `RUN/marks.jsonl`, one JSON object per line: `source`, and `id` unless the whole source is marked; `note`;
+`sequence` if a sequence was marked, which means the document that it is about. `ingest.exclude: RUN/marks.jsonl` in a recipe
+excludes these documents from the next run.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,9 +28,12 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import read_chunks
+from nextlong.engine import store
+from nextlong.errors import RunError
 from nextlong.text import Json
 
 _TERM: Final = re.compile(r'"([^"]+)"?|(\S+)')
+MARKS_FILE: Final = "marks.jsonl"
 _BEFORE, _AFTER = 60, 160  # characters of a snippet around the first term
 
 
@@ -173,3 +180,47 @@ def sources(corpus: CorpusFiles, *, most: int) -> list[str]:
             if reader.num_record_batches:
                 seen.update(reader.get_batch(0).column("source").unique().to_pylist())
     return sorted(seen)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One mark; `id` is "" for a whole source, `sequence` is VARIANT/NUMBER or ""."""
+
+    source: str
+    id: str = ""
+    note: str = ""
+    sequence: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What was marked."""
+        return "sequence" if self.sequence else "document" if self.id else "source"
+
+    def as_form(self) -> str:
+        """Return the mark without its note as ASCII JSON, which survives forms and pages whatever an id contains."""
+        return json.dumps({"kind": self.kind, "source": self.source, "id": self.id, "sequence": self.sequence})
+
+
+def read_marks(run_dir: Path) -> list[Mark]:
+    """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""
+    path, marks = run_dir / MARKS_FILE, []
+    # Not `splitlines`: JSON strings may contain an unescaped U+2028, at which that splits.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1):
+        if not line.strip():
+            continue
+        try:
+            marks.append(Mark(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{path}:{number}: not a mark ({error}); correct or delete the line") from None
+    return marks
+
+
+def change_mark(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
+    """Add a mark, or replace the note of the same one; or remove it, whatever its note says."""
+    with (
+        store.alone(run_dir / MARKS_FILE),
+        store.explained(run_dir / MARKS_FILE),
+    ):  # other viewers wait; a run is not affected
+        kept = [one for one in read_marks(run_dir) if replace(one, note="") != replace(mark, note="")]
+        lines = [{key: value for key, value in asdict(one).items() if value} for one in [*kept, *[mark] * is_set]]
+        store.write_file(run_dir / MARKS_FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -30,9 +30,8 @@ from nextlong.runs.run import Run
 from nextlong.runs.stats import read
 from nextlong.schemas import Layout, Span
 from nextlong.text import Json, counted
-from nextlong.view import documents, filtered, marks, sequences
-from nextlong.view.documents import EVERY, Place, Query
-from nextlong.view.marks import Mark
+from nextlong.view import documents, filtered, sequences
+from nextlong.view.documents import EVERY, Mark, Place, Query
 
 _ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
@@ -259,7 +258,7 @@ def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
 
 def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
-    held = next((one for one in marks.read(view.variants.run_dir) if replace(one, note="") == mark), None)
+    held = next((one for one in documents.read_marks(view.variants.run_dir) if replace(one, note="") == mark), None)
     return held or mark, held is not None
 
 
@@ -344,8 +343,8 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
 
 def marked(view: View) -> str:
     """Return the page of marks."""
-    run_dir = view.variants.run_dir
-    return view.page("marks", "Marked as bad", marks=marks.read(run_dir), path=str(run_dir / marks.FILE))
+    marks, path = documents.read_marks(view.variants.run_dir), view.variants.run_dir / documents.MARKS_FILE
+    return view.page("marks", "Marked as bad", marks=marks, path=str(path))
 
 
 def problem(view: View, message: str, *, title: str) -> str:

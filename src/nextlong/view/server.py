@@ -36,9 +36,8 @@ from starlette.routing import Route
 from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
-from nextlong.view import documents, marks, pages
-from nextlong.view.documents import Query
-from nextlong.view.marks import Mark
+from nextlong.view import documents, pages
+from nextlong.view.documents import Mark, Query
 from nextlong.view.pages import Variants, View
 from nextlong.view.sequences import SORTS
 
@@ -167,7 +166,7 @@ def _mark(view: View, form: dict[str, str]) -> Response:
         )
     if len(mark.note) > _LONGEST_NOTE:
         raise ValueError(f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}")
-    marks.change(view.variants.run_dir, mark, is_set=form["action"] == "add")
+    documents.change_mark(view.variants.run_dir, mark, is_set=form["action"] == "add")
     return RedirectResponse(view.url(view.name, "marks"), 303)
 
 

@@ -1,4 +1,4 @@
-"""Demo: `python -m nextlong.evaluate.demo FOLDER` evaluates a tiny random Llama in less than a minute on 2 cores.
+"""Demo: `python examples/evaluate_demo.py FOLDER` evaluates a tiny random Llama in less than a minute on 2 cores.
 
 It shows what an evaluation writes; the scores of random weights mean nothing. The haystack is Python's built-in help.
 """
