@@ -128,6 +128,12 @@ def test_answers_end_at_their_limit_and_at_a_stop(model):
     letter = answer[5]
     (stopped,) = model.answers([sample(TEXTS[3], tokens=30, stop=letter)])
     assert stopped == answer.split(letter)[0]
+    # In a batch with a longer answer, too: nothing is written behind the stop.
+    asked = [sample(TEXTS[3], tokens=30, stop=letter), sample(TEXTS[2], tokens=30)]
+    written, longer = model._generated([model.prompts.ids(one) for one in asked], asked)
+    assert len(written) < len(longer)
+    assert letter in model.hub_tokenizer.decode(written[-4:])
+    assert letter not in model.hub_tokenizer.decode(written[:-1])
 
 
 def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):

@@ -77,8 +77,8 @@ class HuggingFaceModel:
         # The generation config may name several ids that end an answer, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
         self._end_ids = {one for value in named for one in (value if isinstance(value, list) else [value])} - {None}
-        # The rest of it (temperature, penalties) is replaced: answers are greedy.
-        greedy = {"eos_token_id": sorted(self._end_ids) or None, "pad_token_id": 0}
+        # The rest of it (temperature, penalties) is replaced: answers are greedy. Padding with an end cuts a row at its stop.
+        greedy = {"eos_token_id": sorted(self._end_ids) or None, "pad_token_id": min(self._end_ids, default=0)}
         self.model.generation_config = required("transformers").GenerationConfig(do_sample=False, **greedy)
         kinds = {*(getattr(self.config, "layer_types", None) or ["full_attention"])}
         # A cache of fewer tokens can be cut back; with as many, layers with a sliding window have dropped the oldest ones. Layers
