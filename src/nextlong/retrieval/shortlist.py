@@ -295,9 +295,7 @@ def _sampled(amounts: Amounts) -> float:
     return min(amounts.chunks, _SAMPLED)
 
 
-_WORDS = Estimate(
-    work=_sampled, seconds=1e-4, disk=_sampled, bytes=1200, memory=lambda amounts: 12e3 * _sampled(amounts)
-)
+_WORDS = Estimate(work=_sampled, seconds=1e-4, disk=_sampled, bytes=1200, memory=lambda of: 12e3 * _sampled(of))
 _QUERIES = Estimate(
     work=lambda amounts: amounts.queries * (1 + _sampled(amounts) / 5_000),
     seconds=2e-4,
