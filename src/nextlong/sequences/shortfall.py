@@ -113,7 +113,6 @@ class Attempt:
     """The counts of one attempt, from documents to sequences."""
 
     def __init__(self, done: Artifacts) -> None:
-        """Read the results of the steps."""
         # The counts of eligible and of sampled documents.
         self.draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
         self.drafted, self.composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
