@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ def main() -> int:
     different = 0
     for path in asked.tokenizer:
         encoder = TextEncoder(read_tokenizer(path))
-        engine, load_s = _timed(encoder.settle)
+        engine, load_s = _timed(partial(encoder.expect, math.inf))
         encoder.encode_batch(texts[:_BATCH])
         (ids, lengths), fast_s = _timed(partial(_encode, encoder, texts))
         reference = TextEncoder(read_tokenizer(path), engine="reference")

@@ -1,5 +1,6 @@
 """fastokens against the reference: equal ids on everything, and the reference where it cannot load or differs."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -139,7 +140,7 @@ TOKENIZERS = {
 def settled(tokenizer):
     """Return an encoder that uses fastokens from its first text on, if it can."""
     encoder = TextEncoder(tokenizer)
-    encoder.settle()
+    encoder.expect(math.inf)
     return encoder
 
 
@@ -163,7 +164,7 @@ def encoded(encoder, texts):
 @given(texts=st.lists(ADVERSARIAL, min_size=1, max_size=4))
 def test_ids_are_the_reference_ids(name, texts):
     assert encoded(known(name), texts) == reference_ids(TOKENIZERS[name], texts)
-    assert (known(name).settle(), known(name).mismatches) == ("fastokens", 0)
+    assert (known(name).expect(math.inf), known(name).mismatches) == ("fastokens", 0)
 
 
 @pytest.mark.parametrize("name", ["llama3", "gpt2"])
@@ -238,7 +239,7 @@ def repeats_the_text():
 def test_what_fastokens_does_not_load_or_gets_wrong_is_left_to_the_reference(tokenizer):
     encoder = TextEncoder(tokenizer)
     texts = ["The first DAY of 1234", "", "Zoë's  café\n"]
-    assert encoder.settle() == "reference"
+    assert encoder.expect(math.inf) == "reference"
     assert encoded(encoder, texts) == reference_ids(tokenizer, texts)
     assert encoder.mismatches == 0
 
@@ -256,7 +257,7 @@ def test_what_fastokens_does_not_load_or_gets_wrong_is_left_to_the_reference(tok
 def test_other_byte_level_tokenizers_are_encoded_alike(tokenizer):
     encoder = settled(tokenizer)
     texts = ["The first DAY of 1234", "", "Zoë's  café\n", *(f"{left}{left}a" for left in SNIPPETS)]
-    assert encoder.settle() == "fastokens"
+    assert encoder.expect(math.inf) == "fastokens"
     assert encoded(encoder, texts) == reference_ids(tokenizer, texts)
 
 
@@ -269,7 +270,7 @@ def test_fastokens_is_loaded_once_enough_text_is_known_to_come():
     assert encoder._fast is not None
     asked = TextEncoder(tokenizer, engine="reference")
     asked.expect(enough)
-    assert asked.settle() == "reference"
+    assert asked.expect(math.inf) == "reference"
 
 
 def test_the_trial_spells_added_tokens_and_holds_awkward_texts():
@@ -310,7 +311,7 @@ def test_special_tokens_of_a_template_are_not_added():
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
     )
     encoder = settled(tokenizer)
-    assert encoder.settle() == "fastokens"
+    assert encoder.expect(math.inf) == "fastokens"
     assert encoded(encoder, ["the day"]) == encoded(known("gpt2"), ["the day"])
 
 
@@ -366,5 +367,5 @@ def test_texts_that_fastokens_refuses_go_to_the_reference():
 
 def test_the_reference_can_be_asked_for():
     encoder = TextEncoder(TOKENIZERS["llama3"], engine="reference")
-    assert encoder.settle() == "reference"
+    assert encoder.expect(math.inf) == "reference"
     assert encoded(encoder, TRAINING_TEXT) == reference_ids(TOKENIZERS["llama3"], TRAINING_TEXT)

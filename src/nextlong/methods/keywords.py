@@ -17,7 +17,6 @@ stopwordsiso.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import re
@@ -25,7 +24,7 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -153,8 +152,7 @@ def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
 
     def is_candidate(phrase: str, score: float) -> bool:
         size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))  # an ideograph is as informative as three letters
-        is_enough = size >= options.min_keyword_chars and score >= options.min_keyword_score
-        return is_enough and phrase not in _UNINFORMATIVE
+        return size >= options.min_keyword_chars and score >= options.min_keyword_score and phrase not in _UNINFORMATIVE
 
     return [phrase for phrase, score in _key_phrases(_spaced("\n".join(queries))) if is_candidate(phrase, score)]
 
@@ -216,7 +214,7 @@ class _Doc2Query:
         return [[*filter(None, of_text)] for of_text in queries_of]
 
 
-_doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # a worker loads the model once for all its shards
+_doc2query = lru_cache(maxsize=1)(_Doc2Query)  # a worker loads the model once for all its shards
 
 
 def _key_phrases(text: str) -> list[tuple[str, float]]:
@@ -284,7 +282,7 @@ def _find_words(text: str) -> list[str]:
     return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
 
 
-@functools.cache
+@cache
 def _tokens() -> re.Pattern[str]:
     """Return the pattern of tokens; vowel signs and other marks, which `\\w` does not match, continue a word."""
     codes = range(0x300, sys.maxunicode >> 3)
@@ -308,7 +306,7 @@ def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
     return _stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
 
 
-@functools.cache
+@cache
 def _languages_of() -> dict[str, list[str]]:
     """Return the languages in which each word is a stop word."""
     import stopwordsiso
@@ -320,7 +318,7 @@ def _languages_of() -> dict[str, list[str]]:
     return languages
 
 
-@functools.cache
+@cache
 def _stop_words(language: str) -> frozenset[str]:
     """Return the stop words of a language; for English scikit-learn's 318, and contractions."""
     import stopwordsiso

@@ -113,7 +113,6 @@ class Attempt:
     """The counts of one attempt, from documents to sequences."""
 
     def __init__(self, done: Artifacts) -> None:
-        """Read the results of the steps."""
         # The counts of eligible and of sampled documents.
         self.draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
         self.drafted, self.composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
@@ -138,9 +137,7 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         or any(part.limited or part.starved for part in made.drafted)
     )
     # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
-    is_enough = not starved and (
-        requested == "all" or sum(finished.sequences_per_part(requested, done["compose"])) == requested
-    )
+    is_enough = not starved and (requested == "all" or composed >= requested)
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
     if not may_give_more or is_enough or (not composed and sum(dropped.values()) >= hopeless):
         return None

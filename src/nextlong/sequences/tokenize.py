@@ -98,14 +98,9 @@ class TextEncoder:
         self.mismatches = 0  # checked texts on which fastokens differed
         self.checkable_texts = 0  # texts encoded since the checks began
 
-    def expect(self, chars: int) -> None:
-        """Load fastokens if this is worth the time for `chars` more characters."""
-        if chars >= self._chars_before_loading:
-            self.settle()
-
-    def settle(self) -> Literal["fastokens", "reference"]:
-        """Load fastokens if its ids are the reference's, however few texts follow; return the library that encodes."""
-        if not self._is_settled:
+    def expect(self, chars: float) -> Literal["fastokens", "reference"]:
+        """Load fastokens if this is worth it for `chars` more characters and its ids are right; return what encodes."""
+        if not self._is_settled and chars >= self._chars_before_loading:
             self._is_settled = True
             key = xxhash.xxh3_128_intdigest((written := self._reference.to_str()).encode())
             with suppress(ValueError):  # fastokens does not support the tokenizer, so the reference encodes

@@ -190,8 +190,7 @@ def _prepare_tokenizer(
 ) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); measure E.
 
-    `corpus` has the DOCUMENTS and CHUNKS of each shard; `separator` is put between chunks. Raises TokenizerError, or CorpusError
-    if the corpus has no text to measure.
+    `corpus` has the DOCUMENTS and CHUNKS of each shard. Raises TokenizerError, or CorpusError if it has no text to measure.
     """
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)

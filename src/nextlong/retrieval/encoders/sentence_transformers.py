@@ -79,8 +79,6 @@ class SentenceTransformersOptions(Section):
 
 
 class _SentenceTransformersEncoder:
-    """A loaded model and the options of its calls."""
-
     def __init__(
         self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
     ) -> None:

@@ -32,8 +32,6 @@ class _StaticOptions(Section):
 
 
 class _StaticEncoder:
-    """A loaded model2vec model."""
-
     def __init__(self, name: str, options: _StaticOptions) -> None:
         """Load the model; raises EncoderError where the package or the model is missing."""
         try:
