@@ -28,7 +28,7 @@ from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_row
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
