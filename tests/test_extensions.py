@@ -95,7 +95,7 @@ def test_a_task_is_found_with_the_others():
 
 @pytest.mark.usefixtures("installed")
 def test_a_suffix_that_two_formats_claim_is_refused(monkeypatch):
-    monkeypatch.setattr(sys.modules["nextlong.reading.delimited"].FORMAT[0], "suffixes", (".paragraphs",))
+    monkeypatch.setattr(sys.modules["nextlong.reading.tables"].FORMAT[0], "suffixes", (".paragraphs",))
     with pytest.raises(nextlong.NextlongError, match="both read the suffix .paragraphs"):
         formats.format_by_name("a.paragraphs")
 

@@ -97,6 +97,7 @@ def parts_of(run_dir):
 # killed
 
 
+@pytest.mark.thorough
 def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, shared_run, hashes_of, tmp_path):
     recipe = by_workers(tmp_path / "run")
     path, parts = written(recipe, tmp_path), parts_of(tmp_path / "run")

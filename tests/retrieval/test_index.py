@@ -72,6 +72,7 @@ def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
     assert "the index promises 0.9999" in outcomes[RECALL].examples[0]
 
 
+@pytest.mark.thorough
 def test_another_number_of_workers_gives_the_same_bytes(approximate, started, tmp_path, hashes_of):
     recipe, _ = approximate
     again = {"run_dir": str(started(tmp_path / "run")), "executor": "local"}

@@ -119,6 +119,7 @@ def test_a_run_says_how_much_was_embedded(made):
     assert describe_shortlist({}) == ""
 
 
+@pytest.mark.thorough
 def test_workers_write_the_same_bytes(made, recipe_for, started, hashes_of, tmp_path):
     pipeline.run(recipe_for(started(tmp_path / "run"), *SHORT, "executor=local"))
     assert hashes_of(tmp_path / "run") == hashes_of(made["ingest"].folder.parent)

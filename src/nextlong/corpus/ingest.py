@@ -46,8 +46,7 @@ _MAX_HEADS: Final = 64  # files of a source to open before the run; each takes a
 _ASCII: Final = bytes(range(128))
 # str.lower of ASCII with white space replaced by blanks, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
-    ord(" ") if code < 128 and chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code
-    for code in range(256)
+    ord(" ") if code < 128 and chr(code).isspace() else code for code in bytes(range(256)).lower()
 )
 
 

@@ -73,8 +73,7 @@ class _IclmMethod(DocumentMethod[Iclm]):
         for piece in (places[place] for place in shuffle.tolist()):
             weights[piece[0]] = np.nan  # the edge to the first document comes from another sequence
             drafts.append(Draft(path[piece], weights[piece]))
-        left_out = None if options.max_similarity is None else int((~kept).sum())
-        return Drafted(drafts=drafts, near_duplicates=left_out)
+        return Drafted(drafts=drafts, near_duplicates=None if options.max_similarity is None else int((~kept).sum()))
 
 
 def _drop_near_duplicates(

@@ -153,8 +153,7 @@ def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
 
     def is_candidate(phrase: str, score: float) -> bool:
         size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))  # an ideograph is as informative as three letters
-        is_enough = size >= options.min_keyword_chars and score >= options.min_keyword_score
-        return is_enough and phrase not in _UNINFORMATIVE
+        return size >= options.min_keyword_chars and score >= options.min_keyword_score and phrase not in _UNINFORMATIVE
 
     return [phrase for phrase, score in _key_phrases(_spaced("\n".join(queries))) if is_candidate(phrase, score)]
 

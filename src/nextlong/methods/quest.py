@@ -136,8 +136,7 @@ def _draft_keywords(
     draws += [rarest[: round(options.split_ratio * len(keywords))]] * (options.oversample - 1)
     keys = [hashed(keywords[drawn], stage=f"quest.draw.{turn}") for turn, drawn in enumerate(draws)]
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
-    sizes = counts[row]
-    pieces = stretches(by_keyword[ranges(first[row], sizes)], documents.tokens, enough=request.target_tokens)
+    pieces = stretches(by_keyword[ranges(first[row], counts[row])], documents.tokens, enough=request.target_tokens)
     drafts: list[Draft] = []
     # A document that an oversampled keyword repeats in a sequence is kept once; sequences that are then short are dropped.
     for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():

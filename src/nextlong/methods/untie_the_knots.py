@@ -47,9 +47,8 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
 
     def draft(self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest) -> Drafted:
         order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
-        windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
         drafts = []
-        for window in windows:
+        for window in stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences):
             rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
             chunks = np.diff(documents.chunk_offsets)[window]  # (documents of the window,)
             # Only as many chunks of the window's last document as it takes to reach T.

@@ -89,9 +89,8 @@ class FilePart:
     @property
     def disk_bytes(self) -> float:
         """About how many bytes on disk the part takes."""
-        is_range = self.row_groups is None and not self.skips
         end = self.file.bytes if self.stop is None else self.stop
-        return end - self.start if is_range else self.share * self.file.bytes
+        return end - self.start if self.row_groups is None and not self.skips else self.share * self.file.bytes
 
 
 def compression_of(name: str) -> str:

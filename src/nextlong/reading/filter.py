@@ -65,8 +65,7 @@ class _RowFilter:
             if not any(path[:depth] in paths for depth in range(1, len(path))):
                 self._fields.setdefault(path[0], []).append((index, path[1:]))
         # DuckDB reports conditions that need or produce several rows on an empty table, too.
-        nothing = (None,) * len(paths)
-        columns = {name: pa.array([_nested(nothing, fields)])[:0] for name, fields in self._fields.items()}
+        columns = {name: pa.array([_nested((None,) * len(paths), fields)])[:0] for name, fields in self._fields.items()}
         try:
             self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
@@ -99,8 +98,7 @@ class _RowFilter:
         values = [record.values[first_value:] for record in records]
         # A column of mixed types would be compared as JSON, so a row's result would depend on the other rows of its batch.
         # Therefore rows of the same types are evaluated together; integers and floats count as one type.
-        columns_of = zip(*values, strict=True)
-        types = [[float if type(value) is int else type(value) for value in column] for column in columns_of]
+        types = [[float if type(value) is int else type(value) for value in of] for of in zip(*values, strict=True)]
         mixed = [column for column in types if len({*column} - {type(None)}) > 1]
         alike: dict[tuple[type, ...], list[int]] = {}
         for row in range(len(values)):
@@ -206,7 +204,6 @@ def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[Filt
 
 
 def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every expression of a syntax tree."""
     if isinstance(value, dict):
         if "class" in value:
             yield value
