@@ -23,7 +23,6 @@ from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import name_for
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_class, minhash_steps
@@ -174,7 +173,7 @@ class _Session:
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run all steps and record the variant; return the finished steps by name, and the variant."""
-        recipe, name = self.recipe, name_for(self.recipe, self.recipe.run_path)
+        recipe, name = self.recipe, record.name_for(self.recipe, self.recipe.run_path)
         done: dict[str, Artifact] = {}
         # Run up to `compose`, with twice the drafts in each attempt, until there are enough sequences.
         for attempt in itertools.count():
@@ -218,7 +217,7 @@ def session(
         is_intended = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
         if record.variant_names(run_dir) and not is_intended:
             listing.check_documents(sources, files, run_dir)
-        if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
+        if mode == "alone" and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
                 tell(note)
         with executor_for(recipe, tell=tell) as executor:

@@ -48,7 +48,6 @@ from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, Shingl
 from nextlong.retrieval.sample import meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
-from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.tokenize import Engine, kept_encoder
 from nextlong.text import Json
 
@@ -233,8 +232,8 @@ def _draft_block(
     too_long = tuple(zip(*(column[~fits][:_DROPPED_EXAMPLES].tolist() for column in columns), strict=True))
     return DraftResult(
         drafts=int(fits.sum()),
-        dropped={DropReason.TOO_LONG: int((~fits).sum())},
-        dropped_examples={DropReason.TOO_LONG: too_long},
+        dropped={schemas.DropReason.TOO_LONG: int((~fits).sum())},
+        dropped_examples={schemas.DropReason.TOO_LONG: too_long},
         near_duplicates=None if filters is None else near_duplicates,
         repeated_passages=None if filters is None else by_passage,
         near_duplicate_examples=tuple(examples[:_EXAMPLES]),
@@ -333,7 +332,7 @@ def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
     return {
         "sequence_id": f"nextlong-{int(meta['content_hash']):016x}",
         "key": int(meta["content_hash"]),
-        "layout": Layout.EXTENDED.value,
+        "layout": schemas.Layout.EXTENDED.value,
         "chunk_id": np.concatenate(ids),
         "role": roles,
         "group": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),

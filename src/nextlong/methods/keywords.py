@@ -17,7 +17,6 @@ stopwordsiso.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import re
@@ -25,7 +24,7 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -215,7 +214,7 @@ class _Doc2Query:
         return [[*filter(None, of_text)] for of_text in queries_of]
 
 
-_doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # a worker loads the model once for all its shards
+_doc2query = lru_cache(maxsize=1)(_Doc2Query)  # a worker loads the model once for all its shards
 
 
 def _key_phrases(text: str) -> list[tuple[str, float]]:
@@ -283,7 +282,7 @@ def _find_words(text: str) -> list[str]:
     return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
 
 
-@functools.cache
+@cache
 def _tokens() -> re.Pattern[str]:
     """Return the pattern of tokens; vowel signs and other marks, which `\\w` does not match, continue a word."""
     codes = range(0x300, sys.maxunicode >> 3)
@@ -307,7 +306,7 @@ def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
     return _stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
 
 
-@functools.cache
+@cache
 def _languages_of() -> dict[str, list[str]]:
     """Return the languages in which each word is a stop word."""
     import stopwordsiso
@@ -319,7 +318,7 @@ def _languages_of() -> dict[str, list[str]]:
     return languages
 
 
-@functools.cache
+@cache
 def _stop_words(language: str) -> frozenset[str]:
     """Return the stop words of a language; for English scikit-learn's 318, and contractions."""
     import stopwordsiso

@@ -127,9 +127,7 @@ def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tup
     finest = -(-sum(row_counts) // _LEAST_TASKS)
     finest += -finest % execution.call_chunks
     size, counts = max(execution.call_chunks, min(execution.task_chunks, finest)), enumerate(row_counts)
-    return [
-        (shard, slice(first, min(first + size, count))) for shard, count in counts for first in range(0, count, size)
-    ]
+    return [(shard, slice(first, min(first + size, rows))) for shard, rows in counts for first in range(0, rows, size)]
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:

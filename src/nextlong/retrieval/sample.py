@@ -24,7 +24,6 @@ from nextlong.errors import CorpusError
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
 from nextlong.recipe.keys import Compose
 from nextlong.rng import keyed_hash, shuffled
-from nextlong.schemas import META_DOCUMENTS
 from nextlong.text import Json
 
 _Paths = Sequence[Path]
@@ -46,7 +45,7 @@ def sample_meta_documents(
     out: Path, *, chunks: _Paths, hashes: _Paths, chars: _Paths, draws: int | None, min_meta_chunks: int, seed: int
 ) -> DrawResult:
     """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks; write `{out}.meta_documents.npy`."""
-    drawn = np.empty(0, META_DOCUMENTS)
+    drawn = np.empty(0, schemas.META_DOCUMENTS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
         shard_documents = _document_rows(shard, chunk_path, hash_path, seed=seed)
@@ -69,7 +68,7 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
     """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the order of the shard."""
     table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
-    documents = np.empty(len(doc_rows), META_DOCUMENTS)
+    documents = np.empty(len(doc_rows), schemas.META_DOCUMENTS)
     documents["content_hash"] = hash_of[doc_rows]
     documents["key"] = keyed_hash(documents["content_hash"], seed=seed, stage="meta")
     documents["first_chunk"] = schemas.pack_ids(shard, first)
@@ -82,7 +81,7 @@ def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | No
     """Write `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the vector ids of `seeds` (None: all)."""
     shards = enumerate(zip(chunks, hashes, strict=True))
     by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
-    docs = np.concatenate([np.empty(0, META_DOCUMENTS), *by_shard])
+    docs = np.concatenate([np.empty(0, schemas.META_DOCUMENTS), *by_shard])
     rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)])
     ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
     order = np.arange(len(docs))

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.recipe.amounts import blocks, shortlist_chunks
@@ -92,7 +91,7 @@ _Counted = tuple[Path, _WordsResult]  # the stem of what `_count_words` wrote, a
 _Shard = tuple[Path, Path]  # the DOCUMENTS and the CHUNKS of a shard
 
 
-def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> _WordsResult:
+def _count_words(out: Path, *, corpus: finished.CorpusFiles, sampled: int, seed: int) -> _WordsResult:
     """Count the words of a sample of all chunks; write a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
     from scipy import sparse
 
@@ -113,7 +112,7 @@ def _count_words(out: Path, *, corpus: CorpusFiles, sampled: int, seed: int) -> 
 
 
 def _choose_words(
-    out: Path, *, meta_documents: Path, rows: slice, corpus: CorpusFiles, words: _Counted, share: int
+    out: Path, *, meta_documents: Path, rows: slice, corpus: finished.CorpusFiles, words: _Counted, share: int
 ) -> TaskResult:
     """Choose the words by which the meta-chunks of some `rows` of META_DOCUMENTS are looked up, and their least scores.
 
@@ -295,9 +294,7 @@ def _sampled(amounts: Amounts) -> float:
     return min(amounts.chunks, _SAMPLED)
 
 
-_WORDS = Estimate(
-    work=_sampled, seconds=1e-4, disk=_sampled, bytes=1200, memory=lambda amounts: 12e3 * _sampled(amounts)
-)
+_WORDS = Estimate(work=_sampled, seconds=1e-4, disk=_sampled, bytes=1200, memory=lambda of: 12e3 * _sampled(of))
 _QUERIES = Estimate(
     work=lambda amounts: amounts.queries * (1 + _sampled(amounts) / 5_000),
     seconds=2e-4,

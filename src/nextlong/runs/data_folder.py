@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import DATA
 from nextlong.engine import store
 from nextlong.export.publish import DELIVERED, ExportFile
 from nextlong.text import Json
@@ -31,7 +30,7 @@ _NO_LINKS: Final = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.
 
 def folder_of(variant: record.Variant) -> Path:
     """Return the folder of a variant's rows: `RUN/data` for the one that `RUN` opens, else `RUN/data/NAME`."""
-    data = variant.run_dir / DATA
+    data = variant.run_dir / record.DATA
     return data if record.current(variant.run_dir) == variant.name else data / variant.name
 
 
@@ -40,7 +39,7 @@ def settle(run_dir: Path) -> None:
 
     The record in a format's folder says whose it is, so that a move that was interrupted is completed by the next call.
     """
-    data, own = run_dir / DATA, record.current(run_dir)
+    data, own = run_dir / record.DATA, record.current(run_dir)
     with store.explained(data):
         for folder, plain in delivered_in(data):
             if (name := _variant_of(plain)) != own:
@@ -105,7 +104,7 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
 
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
     """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
-    data = run_dir / DATA
+    data = run_dir / record.DATA
     if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):

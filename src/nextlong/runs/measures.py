@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import special_ids
-from nextlong.artifacts.lookup import read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs import spans
 from nextlong.runs.run import Run
@@ -139,7 +138,7 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     document_tokens = []
     for shard, rows in shards:
         # The lengths hold each chunk's tokens (chunks,) with the separator behind it, which is no text of the document.
-        table = read_chunks(run.corpus.chunks[shard])
+        table = lookup.read_chunks(run.corpus.chunks[shard])
         chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
         document_tokens.append(np.bincount(table["doc_row"], weights=chunk_tokens)[rows])
     of_tokens = int(np.concatenate(document_tokens)[back] @ uses)
@@ -150,7 +149,7 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
     """Count the characters of every document's chunks, and those of each source, the largest first; a shard at a time."""
     lengths, of_source = Tally(), Counter[str]()
     for shard, path in enumerate(run.corpus.chunks):
-        columns = read_chunks(path, ("doc_row", "start", "end"))
+        columns = lookup.read_chunks(path, ("doc_row", "start", "end"))
         rows, chars = columns["doc_row"], columns["end"] - columns["start"]
         if len(rows):
             # The chunks of a document are consecutive, so each new row of the documents begins a document.
@@ -172,7 +171,7 @@ def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
     rng = np.random.default_rng(0)
     ids = []
     for shard in shards.astype(int).tolist():
-        count = len(read_chunks(run.corpus.chunks[shard], ("doc_row",))["doc_row"])
+        count = len(lookup.read_chunks(run.corpus.chunks[shard], ("doc_row",))["doc_row"])
         rows = rng.choice(count, min(count, -(-most // len(shards))), replace=False)
         ids.append(schemas.pack_ids(shard, np.sort(rows)))
     return np.concatenate(ids)

@@ -38,7 +38,6 @@ from nextlong.picture import before_after, pieces
 from nextlong.picture.pieces import clean
 from nextlong.recipe import Recipe
 from nextlong.runs import data_folder
-from nextlong.schemas import Span
 from nextlong.text import Json
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Sequence:
     id: str
     method: str
     input_ids: NDArray[np.int32]
-    spans: tuple[Span, ...]
+    spans: tuple[schemas.Span, ...]
     _run: Run = field(repr=False, compare=False)
     _block: Resolved = field(repr=False, compare=False)
     _number: int = field(repr=False, compare=False)
@@ -201,7 +200,7 @@ class Run:
             arrays += (block.char_ends, roles, block.groups, block.token_starts, block.token_ends, block.scores)
             columns = [array if isinstance(array, list) else array.tolist() for array in arrays]
             for number, (start, stop) in enumerate(pairwise(block.span_offsets.tolist())):
-                spans = tuple(map(Span, *(column[start:stop] for column in columns)))
+                spans = tuple(map(schemas.Span, *(column[start:stop] for column in columns)))
                 ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
                 yield Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
 

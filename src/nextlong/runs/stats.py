@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import ChunkResult, DraftResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.engine import store
@@ -251,7 +250,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
     tokens, method = sum(by_role.values()), method_of(run.recipe)
     is_extended, is_interleaved = method.layout == schemas.Layout.EXTENDED, method.layout == schemas.Layout.INTERLEAVED
     settings: dict[str, Any] = {key: getattr(compose, key) if is_extended else None for key in _EXTENDING}
-    drafted, (lengths, source_chars) = run.steps["draft"].results(DraftResult), measures.corpus_chars(run)
+    drafted, (lengths, source_chars) = run.steps["draft"].results(finished.DraftResult), measures.corpus_chars(run)
     counts: dict[str, Any] = {}  # the sum of what tasks counted, None if none of them did
     for key in ("near_duplicates", "repeated_passages", "near_duplicate_documents", "unshared_keywords"):
         of_tasks = [count for part in drafted if (count := getattr(part, key)) is not None]
@@ -329,7 +328,7 @@ def _yield(run: Run) -> Yield:
     documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
     begun = draw.drawn if "meta_documents" in run.steps else documents
     return Yield(
-        documents=sum(shard.documents for shard in run.steps["chunk"].results(ChunkResult)),
+        documents=sum(shard.documents for shard in run.steps["chunk"].results(finished.ChunkResult)),
         eligible=draw.eligible,
         drawn=draw.drawn,
         asked=run.recipe.compose.sequences,

@@ -24,7 +24,6 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
 from nextlong.artifacts.finished import ChunkResult, ComposeResult, CorpusFiles, ReferencedChunksResult, TokenizerResult
-from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
@@ -32,7 +31,6 @@ from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.rng import rng_for
-from nextlong.schemas import DropReason, Layout
 from nextlong.sequences import fit
 from nextlong.sequences.shortfall import has_gaps, is_extended
 from nextlong.text import Json
@@ -40,13 +38,13 @@ from nextlong.text import Json
 _Pieces = list[fit.SizedChunk]
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # recorded for each reason and task: first chunk, chunks of the (meta-)documents, tokens
-_SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
+_SHORT = (schemas.DropReason.TOO_FEW_NEGATIVES, schemas.DropReason.TOO_FEW_DOCUMENTS)
 
 
 class _ComposeInputs(NamedTuple):
     """The files that composing reads; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None if they are not filtered."""
 
-    tokens: TokenStore
+    tokens: lookup.TokenStore
     corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
@@ -111,7 +109,7 @@ def _compose_draft(
 ) -> list[fit.TokenSpan] | fit.Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
-    if draft.column("layout")[0].as_py() != Layout.EXTENDED:
+    if draft.column("layout")[0].as_py() != schemas.Layout.EXTENDED:
         return fit.concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
     groups = [fit.Group(pieces[a], pieces[a + 1 : b]) for a, b in pairwise([*starts, len(pieces)])]
     near_duplicates: dict[int, list[int]] = {}
@@ -123,7 +121,7 @@ def _compose_draft(
 
 
 def _drafts_and_pieces(
-    drafts: Path, take: int, tokens: TokenStore, chunks: Sequence[Path]
+    drafts: Path, take: int, tokens: lookup.TokenStore, chunks: Sequence[Path]
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts, and their chunks with token counts and whether a separator follows.
 

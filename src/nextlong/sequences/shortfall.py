@@ -137,9 +137,7 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         or any(part.limited or part.starved for part in made.drafted)
     )
     # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
-    is_enough = not starved and (
-        requested == "all" or sum(finished.sequences_per_part(requested, done["compose"])) == requested
-    )
+    is_enough = not starved and (requested == "all" or composed >= requested)
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
     if not may_give_more or is_enough or (not composed and sum(dropped.values()) >= hopeless):
         return None

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
-from nextlong.artifacts.lookup import read_chunks
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.text import Json
@@ -158,7 +157,7 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
     if not 0 <= shard < len(corpus.documents):
         return None
     # The row of each chunk's document, ascending: the chunks of a document are neighbours.
-    doc_rows = read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
+    doc_rows = lookup.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
         columns = lookup.document_columns(np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata"))

@@ -28,7 +28,6 @@ from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
 from nextlong.runs.stats import read
-from nextlong.schemas import Layout, Span
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, sequences
 from nextlong.view.documents import EVERY, Mark, Place, Query
@@ -156,7 +155,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
     total = len(variant.run)
     # A sequence that extends no document is listed by its first one.
-    lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
+    lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == schemas.Layout.EXTENDED else "first document"
     names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
     return view.page(
         "sequences",
@@ -241,7 +240,7 @@ def _explorer(view: View, variant: _OpenVariant, number: int, *, lead: int, besi
     return strip.explorer(one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts)
 
 
-def _fits(span: Span, chosen: Query) -> bool:
+def _fits(span: schemas.Span, chosen: Query) -> bool:
     return (
         chosen.role in ("", span.role)
         and chosen.name.casefold() in span.source_id.casefold()

@@ -20,7 +20,6 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.runs import spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import Block
 from nextlong.view import documents
 from nextlong.view.documents import EVERY, Query
 
@@ -212,7 +211,7 @@ class SequenceIndex:
             )
         self._is_read[number] = True
 
-    def _read(self, number: int) -> Iterator[tuple[int, Block]]:
+    def _read(self, number: int) -> Iterator[tuple[int, spans.Block]]:
         """Yield the spans of a block, with the row in it at which they begin."""
         block, first = self._blocks[number], 0
         for one in spans.read_blocks(block.path, block.first + block.size, self._run.corpus, first=block.first):

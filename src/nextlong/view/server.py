@@ -37,7 +37,6 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
 from nextlong.view import documents, pages
-from nextlong.view.documents import Mark, Query
 from nextlong.view.pages import Variants, View
 from nextlong.view.sequences import SORTS
 
@@ -158,7 +157,7 @@ def _mark(view: View, form: dict[str, str]) -> Response:
     known = {name: str(plain.get(name, "")) for name in ("source", "id", "sequence")} if isinstance(plain, dict) else {}
     if not known.get("source") or form.get("action") not in ("add", "remove"):
         raise ValueError("a mark needs a source and an action (add or remove)")
-    mark = Mark(**known, note=form.get("note", ""))
+    mark = documents.Mark(**known, note=form.get("note", ""))
     if (kind := plain.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
         raise ValueError(
             f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of a document, or mark the whole source by "
@@ -170,11 +169,11 @@ def _mark(view: View, form: dict[str, str]) -> Response:
     return RedirectResponse(view.url(view.name, "marks"), 303)
 
 
-def _query(request: Request) -> Query:
+def _query(request: Request) -> documents.Query:
     text, name = (_text(request, name).strip() for name in ("text", "name"))
     (source, role), document = (_text(request, name) for name in ("source", "role")), _number(request, "document", int)
     least, most = (_number(request, name, float) for name in ("least", "most"))
-    return Query(text=text, name=name, source=source, role=role, least=least, most=most, document=document)
+    return documents.Query(text=text, name=name, source=source, role=role, least=least, most=most, document=document)
 
 
 def _text(request: Request, name: str) -> str:

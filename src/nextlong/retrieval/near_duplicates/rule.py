@@ -345,11 +345,8 @@ def find_near_duplicates(
     by_passage[pairs] = False  # also repeat each other by their share of words
     only_passage = np.zeros(len(by_words), np.bool_)
     only_passage[others] = by_passage[:-1]
-    return _NearDuplicates(
-        of_document[distinct.kinds],
-        distinct.pairs(others[np.concatenate([pairs, passages])]),
-        only_passage[distinct.kinds],
-    )
+    of_candidates = distinct.pairs(others[np.concatenate([pairs, passages])])
+    return _NearDuplicates(of_document[distinct.kinds], of_candidates, only_passage[distinct.kinds])
 
 
 def _covered_by(document: ComparedDocument, texts: Texts) -> _Ints:
