@@ -257,14 +257,13 @@ def _read_batches(batches: Iterable[pa.RecordBatch], request: ReadRequest, paths
     text_path, id_path, *others = paths
     name, line = request.part.file.name, request.part.lines_before
     for batch in batches:
-        # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
+        # Columns become Python objects a few rows at a time: `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
-            texts = _texts(_column(rows, text_path))
             ids = _column(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
             columns = [_column(rows, path).to_pylist() for path in others]
             values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
-            for text, own_id, row_values in zip(texts, ids, values, strict=True):
+            for text, own_id, row_values in zip(_texts(_column(rows, text_path)), ids, values, strict=True):
                 line += 1
                 if isinstance(text, str):
                     yield request.record(text, own_id, line, row_values)
