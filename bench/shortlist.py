@@ -24,7 +24,7 @@ from nextlong import pipeline
 from nextlong.artifacts import lookup
 from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
 from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, CONTROL_SHARE, _ShortlistResult
 

@@ -43,7 +43,7 @@ from nextlong.reading import listing
 from nextlong.reading.files import InputFile, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import sequence_limit
+from nextlong.recipe.keys import sequence_limit
 from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.index import has_driver

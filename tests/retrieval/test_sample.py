@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import schemas
-from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES
+from nextlong.recipe.keys import BLOCKS, MOST_QUERIES
 from nextlong.retrieval.sample import (
     DrawResult,
     list_documents,

@@ -22,6 +22,7 @@ from nextlong.export.publish import ExportFile
 from nextlong.recipe import Recipe
 from nextlong.runs import data_folder
 from nextlong.runs import export as runs_export
+from nextlong.runs.card import _laid_in
 from nextlong.verify import files as delivered
 from nextlong.verify.files import check_files
 from nextlong.verify.run_files import StoredRun
@@ -317,6 +318,13 @@ def test_a_later_export_leaves_what_datasets_loads(own):
     card = (own / "data" / "README.md").read_text("utf-8")
     (config,) = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert {one["path"].split("/")[0] for one in config["data_files"]} == {"parquet"}
+
+
+def test_the_bytes_of_a_format_are_those_of_its_rows_without_its_card(own):
+    written = runs_export.export([own], formats=["parquet", "jsonl"])
+    sizes = {(laid.format.name, split.name): split.bytes for laid in _laid_in(written.folder) for split in laid.splits}
+    for name in ("parquet", "jsonl"):
+        assert sizes[name, "train"] == written.step(name, "train").manifest["bytes"]
 
 
 def test_without_hard_links_there_are_symbolic_ones(tmp_path, monkeypatch):

@@ -33,10 +33,6 @@ def reporter(*, stderr: bool = False) -> Reporter:
     return reporter_for(console(stderr=stderr), STEP_TITLES)
 
 
-def say(message: str) -> None:
-    tables.say(message, console())
-
-
 def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConsole], object] | None = None) -> None:
     """Print the result of a command: with `--json` plain data (or the result of calling it), else a message or a printing function.
 
@@ -45,7 +41,7 @@ def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConso
     if args.json:  # progress and notes go to standard error then
         print(json.dumps(plain() if callable(plain) else plain, indent=1, ensure_ascii=False))
     elif isinstance(shown, str):
-        say(shown)
+        tables.say(shown, console())
     elif shown is not None:
         shown(console())
 

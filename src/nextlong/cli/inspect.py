@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.cli.common import check_folder_of, check_installed, console, first_few, present, say, write
+from nextlong.cli.common import check_folder_of, check_installed, console, first_few, present, write
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
@@ -69,7 +69,7 @@ def peek(args: argparse.Namespace) -> None:
 
         draw = before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
         write(args.svg, draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id))
-        say(f"wrote {args.svg}")
+        tables.say(f"wrote {args.svg}", console())
     elif args.text and not args.json:
         is_paged = shown.is_terminal and sys.stdin.isatty()
         os.environ.setdefault("LESS", "-R")  # a pager that is less then shows the colours
@@ -94,7 +94,7 @@ def compare(args: argparse.Namespace) -> None:
     opened = [nextlong.open(run) for named in args.runs for run in matching(named)]
     if args.svg:
         write(args.svg, page.svg(opened))
-        say(f"wrote {args.svg}")
+        tables.say(f"wrote {args.svg}", console())
         return
     measured = [runs_stats.measure(run) for run in opened]
     if args.csv:
@@ -138,7 +138,7 @@ def view(args: argparse.Namespace) -> None:
         if args.json:
             print(json.dumps({"address": address, "run": str(args.run)}, ensure_ascii=False), flush=True)
             return
-        say(f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop")
+        tables.say(f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop", console())
         if console().is_terminal and not args.no_browser:
             webbrowser.open(address)
 
@@ -262,7 +262,7 @@ def gc_command(args: argparse.Namespace) -> None:
             present(args, {**names, "folders": folders, "removed": args.yes})
             return
         if not waste and not dropped:
-            say(f"{path}: nothing to clean up")
+            tables.say(f"{path}: nothing to clean up", console())
             return
         table = tables.table()
         table.add_column("folder or page" if pages else "folder", overflow="fold")
@@ -275,7 +275,7 @@ def gc_command(args: argparse.Namespace) -> None:
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         line += f", {counted(len(pages), 'page')}" if pages else ""
         line += f", and the variant{'s' if len(dropped) > 1 else ''} {gone}" if dropped else ""
-        say(f"{line}; kept: {stay}")
+        tables.say(f"{line}; kept: {stay}", console())
         if not args.yes:
             if not sys.stdin.isatty():
                 which = (("--keep", args.keep), ("--drop", args.drop))
@@ -286,4 +286,4 @@ def gc_command(args: argparse.Namespace) -> None:
                 args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
         if args.yes:
             variants.remove(path, dropped, waste)
-    say("removed" if args.yes else "nothing was removed")
+    tables.say("removed" if args.yes else "nothing was removed", console())

@@ -19,19 +19,11 @@ from typing import Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
+from nextlong.reading import records
 from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import (
-    FilteredItem,
-    ReadRequest,
-    Record,
-    Reject,
-    RejectKind,
-    SplittableFormat,
-    explained,
-    text_problem,
-)
+from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, RejectKind, SplittableFormat
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -146,7 +138,7 @@ class _Reading:
             if not compression_of(file.name) and isinstance(reader, SplittableFormat):
                 place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-                with explained(file), open_file(file) as stream:
+                with records.explained(file), open_file(file) as stream:
                     request = ReadRequest(FilePart(file), self._source, named_columns(self._source), self._max_chars)
                     items, file_share = reader.read_at(stream, request, position=place, read_bytes=stretch)
                     sampled = list(self.texts(apply_filter(items, self._source, file)))
@@ -187,7 +179,7 @@ class _Reading:
                 if len(self.first_rejects) < _FIRST_REJECTS:
                     self.first_rejects.append(item)
             elif isinstance(item, Record) and not self._exclusion.holds(item.source_id):
-                if problem := text_problem(item.text, self._max_chars):
+                if problem := records.text_problem(item.text, self._max_chars):
                     self.rejects[problem[0]] += 1
                 else:
                     yield item.text.encode()

@@ -158,10 +158,9 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                     is_last, is_run = bool(header & 1), header >> 1 & 3 == 1  # a run is one byte that is repeated
                     offset += 3 + (1 if is_run else header >> 3)
                 offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
-            is_whole = offset == os.fstat(number).st_size
+            return (*bounds, offset) if bounds and offset == os.fstat(number).st_size else ()
     except (OSError, zstandard.ZstdError):
         return ()
-    return (*bounds, offset) if bounds and is_whole else ()
 
 
 def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, workers: int) -> list[str]:

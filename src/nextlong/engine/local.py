@@ -96,8 +96,7 @@ class LocalExecutor(Executor):
             with self._explained():
                 result, grown_mb = future.result()
             self._grown_mb = max(self._grown_mb, grown_mb)
-            key, _, _ = self._running.pop(future)
-            yield key, result
+            yield self._running.pop(future)[0], result
 
     def release_memory(self) -> None:
         if self._grown_mb > _REUSABLE_MB:

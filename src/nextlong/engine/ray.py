@@ -148,8 +148,7 @@ class RayExecutor(Executor):
             self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
         self._waits_for_gpu = not self.gpus
         while len(self._actors) < count:
-            options = {"num_gpus": 1, "num_cpus": 0, "runtime_env": self._environment}
-            handle = self._actor_class.options(**options).remote()
+            handle = self._actor_class.options(num_gpus=1, num_cpus=0, runtime_env=self._environment).remote()
             self._actors.append(_Actor(handle, handle.begin.remote()))
         for actor in list(self._actors):
             if actor.begun is not None and ray.wait([actor.begun], timeout=0)[0]:
@@ -174,9 +173,8 @@ class RayExecutor(Executor):
             self._start_queued()
             return
         with _explained(label):
-            reference = self._task.options(
-                name=label, num_cpus=resources.cpus, max_retries=self._retries, runtime_env=self._environment
-            ).remote(str(Path.cwd()), task.call)
+            options = {"num_cpus": resources.cpus, "max_retries": self._retries, "runtime_env": self._environment}
+            reference = self._task.options(name=label, **options).remote(str(Path.cwd()), task.call)
         self._running[reference] = task
 
     def _start_queued(self) -> None:

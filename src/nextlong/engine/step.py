@@ -257,9 +257,8 @@ class Artifact:
 
         Raises RunError if a result does not match `kind`, as in a manifest of an earlier version.
         """
-        parts = [part for part in self.manifest["parts"] if not part.get("closes")]
         try:
-            return [kind.model_validate(part["counts"]) for part in parts]
+            return [kind.model_validate(part["counts"]) for part in self.manifest["parts"] if not part.get("closes")]
         except ValidationError as error:
             where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or kind.__name__
             raise self.of_earlier_version(f"count of {where}") from None

@@ -28,7 +28,7 @@ from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_row
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
@@ -75,10 +75,8 @@ def export_steps(
     def tasks(done: Artifacts) -> list[Task]:
         return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
 
-    config = arrangement | {
-        "sequences": [sequences, *(count for count, _ in others)],
-        "others": [[step.fingerprint for step in read_steps(steps)] for _, steps in others],
-    }
+    fingerprints = [[step.fingerprint for step in read_steps(steps)] for _, steps in others]
+    config = arrangement | {"sequences": [sequences, *(count for count, _ in others)], "others": fingerprints}
     estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
     rows = Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
     each = ((name, split) for name in export.formats for split in splits_of(export))
@@ -170,13 +168,8 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
         megabytes = tokens(amounts) * _ID_BYTES / 1e6
         return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
-    estimate = Estimate(
-        work=tokens,
-        seconds=4e-8,
-        disk=tokens,
-        bytes=made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
-        tasks=shards,
-    )
+    bytes_per_token = made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN)
+    estimate = Estimate(work=tokens, seconds=4e-8, disk=tokens, bytes=bytes_per_token, tasks=shards)
     return Step(step_name(name, split), 5, config, (rows, *read), tasks, made.result, estimate=estimate)
 
 

@@ -35,7 +35,7 @@ from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, 
 from nextlong.methods.keywords import keywords_step, read_keywords
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.amounts import TOKENIZER_BYTES, TYPICAL_CHARS_PER_TOKEN, document_chars, draws, sequence_limit
+from nextlong.recipe.keys import TOKENIZER_BYTES, TYPICAL_CHARS_PER_TOKEN, document_chars, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_steps, of_products
 from nextlong.retrieval.indexes.base import VectorShards

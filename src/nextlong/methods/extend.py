@@ -35,9 +35,8 @@ from nextlong.artifacts.finished import CorpusFiles, DraftResult, TokenizerResul
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
-from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
-from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine
+from nextlong.recipe import Recipe, keys
+from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine, blocks, sequence_limit
 from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.indexes.base import VectorShards
@@ -67,7 +66,7 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     meta_documents = meta_documents_step(
         compose, ingest, chunk, attempt=attempt, seed=recipe.compose_seed, max_chars=max_chars
     )
-    neighbours = {"neighbours": candidates_of(compose, mine, max_chars=max_chars)}
+    neighbours = {"neighbours": keys.candidates_of(compose, mine, max_chars=max_chars)}
     index_name = recipe.search.index
     shortlisting: list[Step] = []
     if mine.shortlist is not None:  # only shortlisted chunks have vectors, which excludes some options
@@ -116,7 +115,9 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         # Draft so many documents that `enough` of them are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
-        drafted = _surely_enough(chars, enough=enough, sure_chars=SURE_SHARE * compose.target_tokens * chars_per_token)
+        drafted = _surely_enough(
+            chars, enough=enough, sure_chars=keys.SURE_SHARE * compose.target_tokens * chars_per_token
+        )
         rules = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
         tokenizer = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
         vectors = done["embed"].files(".vectors.npy")

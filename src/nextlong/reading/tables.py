@@ -22,17 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
+from nextlong.reading import records
 from nextlong.reading.files import FilePart, InputFile, open_file
-from nextlong.reading.records import (
-    TURN_KEYS,
-    InputFormat,
-    Items,
-    ReadRequest,
-    Reject,
-    RejectKind,
-    SplittableFormat,
-    conversation_text,
-)
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject, RejectKind, SplittableFormat
 from nextlong.recipe import Source
 
 _HEAD_ROWS: Final = 20
@@ -265,14 +257,13 @@ def _read_batches(batches: Iterable[pa.RecordBatch], request: ReadRequest, paths
     text_path, id_path, *others = paths
     name, line = request.part.file.name, request.part.lines_before
     for batch in batches:
-        # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
+        # Columns become Python objects a few rows at a time: `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
-            texts = _texts(_column(rows, text_path))
             ids = _column(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
             columns = [_column(rows, path).to_pylist() for path in others]
             values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
-            for text, own_id, row_values in zip(texts, ids, values, strict=True):
+            for text, own_id, row_values in zip(_texts(_column(rows, text_path)), ids, values, strict=True):
                 line += 1
                 if isinstance(text, str):
                     yield request.record(text, own_id, line, row_values)
@@ -285,7 +276,7 @@ def _read_batches(batches: Iterable[pa.RecordBatch], request: ReadRequest, paths
 def _texts(column: pa.Array) -> list[Any]:
     """Return the text of each row: None if it is null, bytes if it is not UTF-8, a list if it is not a conversation."""
     if _is_conversation(column.type):
-        return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
+        return [turns if (text := records.conversation_text(turns)) is None else text for turns in column.to_pylist()]
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -331,7 +322,7 @@ def _is_conversation(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list of turns."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
-    return any(all(kind.value_type.get_field_index(key) >= 0 for key in pair) for pair in TURN_KEYS)
+    return any(all(kind.value_type.get_field_index(key) >= 0 for key in pair) for pair in records.TURN_KEYS)
 
 
 def _column(batch: pa.RecordBatch, path: _Path) -> Any:

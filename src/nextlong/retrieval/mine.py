@@ -23,8 +23,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
-from nextlong.recipe.amounts import MOST_QUERIES, blocks
-from nextlong.recipe.keys import AUTO, EXACT, Search
+from nextlong.recipe.keys import AUTO, EXACT, MOST_QUERIES, Search, blocks
 from nextlong.retrieval import index as search_index
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import exact

@@ -21,8 +21,7 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import ranges, read_chunks
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
-from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
-from nextlong.recipe.keys import Compose
+from nextlong.recipe.keys import BLOCKS, MOST_QUERIES, Compose, draws
 from nextlong.rng import keyed_hash, shuffled
 from nextlong.text import Json
 

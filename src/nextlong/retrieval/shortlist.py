@@ -31,8 +31,7 @@ from nextlong import schemas
 from nextlong.artifacts import finished, lookup
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult
-from nextlong.recipe.amounts import blocks, shortlist_chunks
-from nextlong.recipe.keys import Compose, Mine
+from nextlong.recipe.keys import Compose, Mine, blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import query_ranges
 from nextlong.rng import threshold_for

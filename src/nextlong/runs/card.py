@@ -436,7 +436,8 @@ def _laid_in(folder: Path) -> list[Laid]:
         splits = []
         for name, recorded in plain["splits"].items():
             folder_of_split, counts = recorded["folder"], {count: recorded[count] for count in _COUNTS}
-            size = sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(folder_of_split))
+            files = {file: entry for file, entry in plain["files"].items() if file != data_folder.CARD}
+            size = sum(entry["bytes"] for file, entry in files.items() if file.startswith(folder_of_split))
             splits.append(Split(name, f"{below.name}/{folder_of_split}{made.reader_takes}", **counts, bytes=size))
         room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
         laid.append(Laid(made, splits, room, below.name))

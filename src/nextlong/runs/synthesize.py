@@ -27,7 +27,7 @@ from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
+from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer

@@ -27,8 +27,7 @@ from nextlong.artifacts.finished import ChunkResult, ComposeResult, CorpusFiles,
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
-from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
-from nextlong.recipe.keys import NEGATIVES, Compose
+from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose, blocks
 from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.rng import rng_for
 from nextlong.sequences import fit

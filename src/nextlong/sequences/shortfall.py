@@ -25,8 +25,7 @@ from nextlong.plugins import METHODS
 from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import estimate_text_bytes
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import draws
-from nextlong.recipe.keys import NEGATIVES, Compose
+from nextlong.recipe.keys import NEGATIVES, Compose, draws
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.tokenizer import load_or_stand_in

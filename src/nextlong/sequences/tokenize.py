@@ -38,7 +38,7 @@ from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunk
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import RunError
-from nextlong.recipe.amounts import TOKENIZER_BYTES
+from nextlong.recipe.keys import TOKENIZER_BYTES
 
 # One thread, like everything in a worker; fastokens reads this when it first encodes.
 os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")

@@ -29,7 +29,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_conten
 from nextlong.engine import store
 from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
-from nextlong.recipe.amounts import TOKENIZER_BYTES
+from nextlong.recipe.keys import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.tokenize import TextEncoder
 from nextlong.text import first_sentence

@@ -25,18 +25,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from nextlong.artifacts.record import flattened
 from nextlong.artifacts.resolve import epoch_order
@@ -155,7 +147,7 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
         if why := why_no_model(path):
             raise RecipeError(f"model.path={path!r} {why}")
         try:
-            config = AutoConfig.from_pretrained(path)
+            config = transformers.AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             problem = f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)})"
             raise RecipeError(f"{problem}; use a folder with config.json and weights") from None
@@ -169,7 +161,9 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
     widths = scratch.model_dump(include={"hidden_size", "intermediate_size"})
     heads = {"num_attention_heads": scratch.heads, "num_key_value_heads": scratch.key_value_heads}
     ids, layers = scratch.vocabulary or vocabulary, scratch.layers
-    return LlamaConfig(vocab_size=ids, num_hidden_layers=layers, tie_word_embeddings=True, **widths, **heads)
+    return transformers.LlamaConfig(
+        vocab_size=ids, num_hidden_layers=layers, tie_word_embeddings=True, **widths, **heads
+    )
 
 
 def _set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
@@ -244,12 +238,14 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
     name, path = exact.register_attention(recipe.attention_kernel), recipe.model.path
     if path is None:
         torch.manual_seed(recipe.seed)
-        return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
+        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
     # Trained weights are float32, since AdamW's small updates vanish in bfloat16; frozen ones have the type that they compute with.
     is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
     options = {"attn_implementation": name, "dtype": torch.bfloat16 if is_frozen else torch.float32}
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(path, config=config, output_loading_info=True, **options)
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            path, config=config, output_loading_info=True, **options
+        )
     except (OSError, ValueError) as error:
         cure = "name another folder"
         raise RecipeError(f"model.path={path!r} cannot be loaded: {first_sentence(error)}; {cure}") from None
@@ -324,9 +320,9 @@ def _tokenizer_of(
     path, tokenizer = recipe.model.path, None
     if path is not None:
         with suppress(OSError, ValueError, KeyError):
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     elif run_tokenizer is not None:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(run_tokenizer))
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(run_tokenizer))
     if run_tokenizer is None:
         return tokenizer
     ids, name = Tokenizer.from_file(str(run_tokenizer)).get_vocab(), path or "model.scratch"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -59,7 +59,6 @@ def verify(
     files are breaches, not errors.
     """
     run = StoredRun(run_dir, sample=sample, seed=seed)
-    is_whole_run = run.path == run_dir.expanduser()  # rather than one variant
     stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
     if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
         yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
@@ -70,7 +69,7 @@ def verify(
             starting(name)
             yield from _guarded(run, name, check)
     known = {step.folder for step in run.steps.values()}
-    for name, variant in other_variants(run) if is_whole_run else ():
+    for name, variant in other_variants(run) if run.path == run_dir.expanduser() else ():  # not for one variant
         starting(f"exports of {name}")
         # Files that this run does not share, and exports; `verify RUN@NAME` checks the sequences.
         for outcome in _guarded(variant, "exports", lambda of: [*check_files(of, known=known), *check_exports(of)]):
@@ -99,8 +98,7 @@ def _side_by_side(
     # Processes start fast, because they are forked from a server that has imported these modules.
     with LocalExecutor(workers, preload=[__name__, "tokenizers", "fastokens"]) as processes:
         for key, (name, part) in enumerate(tasks):
-            check = partial(_check, run_dir, run.sample, run.seed, name, part)
-            processes.submit(key, check, resources=Resources(), label=name)
+            processes.submit(key, _check, run_dir, run.sample, run.seed, name, part, resources=Resources(), label=name)
         # Files are hashed in this process while the others check.
         starting("hashes")
         yield from check_files(run)

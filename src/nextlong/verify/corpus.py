@@ -67,8 +67,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
-    excluded = _check_columns(run, documents)
-    return [documents, _check_distinct(compared, keeps), chunks, *excluded]
+    return [documents, _check_distinct(compared, keeps), chunks, *_check_columns(run, documents)]
 
 
 def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]]) -> Iterator[str]:

@@ -223,10 +223,8 @@ def _run_of(record: Json, run_dir: Path) -> StoredRun:
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
         made_of = f"the sequences compose-{exported} of a run called {of['name']}, but {run_dir} has compose-{composed}"
-        cure = (
-            "use that run, or the exported variant of it; if it was deleted, omit --run to check files and counts only"
-        )
-        raise RunError(f"this export has {made_of}; {cure}")
+        cure = "if it was deleted, omit --run to check files and counts only"
+        raise RunError(f"this export has {made_of}; use that run, or the exported variant of it; {cure}")
     return run
 
 

@@ -384,8 +384,7 @@ class StoredRun:
         # Split the columns, (spans,) of all sequences, into those of each sequence.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
-        pairs = zip(block, divided, strict=True)
-        found = (ResolvedSequence(*vars(sequence).values(), *known) for sequence, known in pairs)
+        found = (ResolvedSequence(*vars(of).values(), *known) for of, known in zip(block, divided, strict=True))
         return [[next(found) for _ in row] for row in rows]
 
     def used_rows(self, selected: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:

@@ -72,8 +72,7 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
         return
     cosines = np.empty(len(ids), np.float32)  # between each stored vector and the one encoded now
     try:
-        fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
-        model = kind.load(encoder, fitted)
+        model = kind.load(encoder, run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None)
         for first in range(0, len(ids), _TEXTS_AT_ONCE):
             some = ids[first : first + _TEXTS_AT_ONCE]
             texts = run.texts_of(some)

@@ -83,9 +83,8 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     wants_separator = sequence.is_chunk & sequence.open_ended
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
     current, following = chunks[:-1], chunks[1:]
-    continues = (sequence.chunk[current] + 1 == sequence.chunk[following]) & (
-        sequence.doc[current] == sequence.doc[following]
-    )
+    is_same_document = sequence.doc[current] == sequence.doc[following]
+    continues = is_same_document & (sequence.chunk[current] + 1 == sequence.chunk[following])
     wants_separator[current] &= ~(continues & (sequence.char_end[current] == sequence.char_start[following]))
     is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
     for span in np.flatnonzero(is_separator).tolist():

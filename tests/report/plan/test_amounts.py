@@ -3,7 +3,7 @@
 import pytest
 
 from nextlong.engine.step import Amounts
-from nextlong.recipe.amounts import candidates_of
+from nextlong.recipe.keys import candidates_of
 from nextlong.report.plan.costs import amounts_of
 
 CORPUS = Amounts(

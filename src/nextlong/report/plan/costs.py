@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from nextlong.engine.step import TRIED, Amounts, Step
 from nextlong.methods.base import DocumentMethod, Need, method_of
-from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks
-from nextlong.recipe.keys import AUTO
+from nextlong.recipe import Recipe, keys
+from nextlong.recipe.keys import AUTO, SURE_SHARE, candidates_of, draws, sequence_limit
 from nextlong.retrieval import index as search_index
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.shortlist import CONTROL_SHARE
@@ -99,7 +98,7 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     vectors, queries, neighbours, embedded = corpus.kept_documents, 0.0, 0.0, corpus.chunks
     if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
         declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
-        filling = 4 * document_chars(recipe.sequence_tokens, chars_per_token) / mean_chars
+        filling = 4 * keys.document_chars(recipe.sequence_tokens, chars_per_token) / mean_chars
         neighbours = math.ceil(filling) if declared is None else declared
         queries = min(drawn if method.searches == "sampled documents" else math.inf, corpus.kept_documents)
     if method.layout == Layout.EXTENDED:
@@ -122,7 +121,7 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
         vectors, neighbours = corpus.chunks, candidates_of(compose, recipe.mine, max_chars=recipe.chunk.max_chars)
         if is_shortlisted := recipe.mine.shortlist is not None:
             sizes = {"chunks": corpus.chunks, "chunk_chars": corpus.chunk_chars, "meta_documents": drafts}
-            wanted = queries + drafts * shortlist_chunks(compose, recipe.mine, **sizes)
+            wanted = queries + drafts * keys.shortlist_chunks(compose, recipe.mine, **sizes)
             shortlisted = different(corpus.chunks, wanted)
             embedded = shortlisted + CONTROL_SHARE * (corpus.chunks - shortlisted)
     draft_chunks = min(corpus.chunks, draft_chars / max(1.0, corpus.chunk_chars))

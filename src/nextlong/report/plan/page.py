@@ -30,8 +30,7 @@ from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.recipe.keys import EXACT
+from nextlong.recipe.keys import EXACT, TYPICAL_CHARS_PER_TOKEN
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
 from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, total

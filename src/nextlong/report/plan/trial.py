@@ -40,8 +40,7 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
-from nextlong.recipe.amounts import MIN_GAP_CHUNKS
-from nextlong.recipe.keys import EXACT
+from nextlong.recipe.keys import EXACT, MIN_GAP_CHUNKS
 from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout

@@ -21,16 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import ChunkResult, chunks_of
-from nextlong.artifacts.lookup import (
-    SHARDS_KEPT,
-    iter_chunk_texts,
-    opened,
-    ranges,
-    read_chunks,
-    runs_within,
-    write_header,
-)
+from nextlong.artifacts.lookup import iter_chunk_texts, opened, ranges, read_chunks, runs_within
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -222,14 +215,14 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
     """Write `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,): the shingles of every chunk of a shard."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
-        write_header(sink, np.dtype(np.uint64), 0)
+        lookup.write_header(sink, np.dtype(np.uint64), 0)
         for batch in iter_chunk_texts(documents, chunks):
             batch_shingles = shingles(batch.texts)
             sink.write(batch_shingles.hashes.data)
             sizes.append(np.diff(batch_shingles.offsets))
         offsets = np.cumsum(np.concatenate(sizes))
         sink.seek(0)
-        write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
+        lookup.write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
     return TaskResult()
 
@@ -257,7 +250,7 @@ class ShingleStore:
     def shard(self, number: int) -> tuple[U64, _Offsets]:
         """Return the hashes and offsets of a shard, which stay mapped for later calls."""
         if number not in self._open:
-            if len(self._open) >= SHARDS_KEPT:
+            if len(self._open) >= lookup.SHARDS_KEPT:
                 self._open.clear()
             self._open[number] = opened(self._hashes[number]), opened(self._offsets[number])
         return self._open[number]
