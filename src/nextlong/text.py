@@ -16,10 +16,7 @@ HANGING: Final = "  "  # indentation of the continuation lines of a message
 
 
 def wrapped(text: str, cells: int, *, indent: str = "") -> list[str]:
-    """Wrap the lines of a text at `cells` characters; longer words are not broken.
-
-    `indent` precedes all but the first part of a line.
-    """
+    """Wrap the lines of a text at `cells` characters, never within a word; `indent` precedes all but a line's first part."""
     lines = textwrap.TextWrapper(cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [part for line in text.split("\n") for part in lines.wrap(line) or [""]]
 

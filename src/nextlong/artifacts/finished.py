@@ -278,6 +278,5 @@ def special_ids(done: Artifacts) -> SpecialIds:
 
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draft order."""
-    composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
-    ends = np.cumsum([0, *composed])
+    ends = np.cumsum([0, *(count for part in compose.results(ComposeResult) for count in part.sequences_per_file)])
     return list(map(int, np.diff(ends if sequences == "all" else np.minimum(ends, sequences))))

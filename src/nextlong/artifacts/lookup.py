@@ -214,8 +214,7 @@ def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction:
         keys.append(key_of_row[rows])
         for batch in iter_chunk_texts(documents_path, chunks_path, rows):
             texts += batch.texts
-    order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
-    return [texts[place] for place in order]
+    return [texts[place] for place in np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")]
 
 
 def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:

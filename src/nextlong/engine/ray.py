@@ -221,10 +221,7 @@ class _ActorLostError(Exception):
 
 
 def _call(folder: str, call: Call) -> Any:
-    """Run a task on a node, in the working directory of the head, from which relative paths start.
-
-    Ray shows each worker only its own GPUs, numbered from 0.
-    """
+    """Run a task on a node, in the head's working directory; Ray shows a worker only its own GPUs, numbered from 0."""
     os.chdir(folder)
     return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call)
 

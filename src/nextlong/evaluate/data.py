@@ -141,10 +141,7 @@ class DataFiles:
         return self._checked(self._loaded(self.text(name), name), shape, name)
 
     def json_lines(self, name: str, shape: Shape = None) -> Iterator[Json]:
-        """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items.
-
-        A Parquet file gives its rows.
-        """
+        """Yield each line's value (a Parquet file's rows), checked for a shape; a JSON list, or one in `data`, gives its items."""
         if name.endswith(".parquet"):
             try:
                 # Small batches: a conversation of a million tokens is several megabytes in one cell.

@@ -96,8 +96,7 @@ class HuggingFaceModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         ids = [self.prompts.ids(sample) for sample in samples]
-        is_shared = _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids))
-        size = 1 if is_shared else len(ids)
+        size = 1 if _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids)) else len(ids)
         for first in range(0, len(ids), size):
             part = samples[first : first + size]
             for answer, sample in zip(self._generated(ids[first : first + size], part), part, strict=True):
@@ -111,11 +110,10 @@ class HuggingFaceModel:
         limits = [(self.prompts.budget(sample), self.prompts.stop(sample)) for sample in samples]
 
         def is_finished(tokens: Tensor, *_: object, **__: object) -> Tensor:
-            written = tokens[:, longest:]
             # A stop string may span several tokens; four hold every one that the tasks have.
             ends = [
                 len(row) >= most or (stop is not None and stop in self.hub_tokenizer.decode(row[-4:]))
-                for row, (most, stop) in zip(written, limits, strict=True)
+                for row, (most, stop) in zip(tokens[:, longest:], limits, strict=True)
             ]
             return torch.tensor(ends, device=tokens.device)
 

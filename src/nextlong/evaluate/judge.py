@@ -180,8 +180,7 @@ def _longqa_scores(_: Json, judgements: Sequence[str]) -> Json:
             scores = json.loads(braces)
             fluency, correctness = scores.get("fluency"), scores.get("correctness")
             if fluency in (0, 1) and correctness in (0, 1, 2, 3):
-                share = fluency * correctness / 3
-                return {"fluency": int(fluency), "correctness": int(correctness), "share": share}
+                return {"fluency": int(fluency), "correctness": int(correctness), "share": fluency * correctness / 3}
     return dict.fromkeys(("fluency", "correctness", "share"))
 
 

@@ -71,8 +71,7 @@ def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     measured = [(one, result.length) for one in results for result in one.finished if result.task in names]
 
     def is_shared(name: str) -> bool:
-        ways = {way for one in results for way in one.scored_by(name)}
-        is_one_way = len(ways) == 1 or name not in _SEVERAL_WAYS
+        is_one_way = len({way for one in results for way in one.scored_by(name)}) == 1 or name not in _SEVERAL_WAYS
         return is_one_way and all(one.score(name, length) is not None for one, length in measured)
 
     return [task for task in tasks_of(category) if measured and is_shared(task.name)]

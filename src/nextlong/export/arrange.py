@@ -51,8 +51,7 @@ def _mix(
         # Order sequences by the relative position, from 0 to 1, of their middle within their own run.
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
-    order = np.argsort(np.concatenate(moments), kind="stable")
-    return np.concatenate(chosen)[order]
+    return np.concatenate(chosen)[np.argsort(np.concatenate(moments), kind="stable")]
 
 
 SPLITS = ("train", "validation")

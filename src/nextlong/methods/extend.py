@@ -189,10 +189,7 @@ def _draft_block(
     filters: tuple[ShingleStore, Path] | None,
     rules: _Drafting,
 ) -> DraftResult:
-    """Draft the documents of `rows` [first, last) of META_DOCUMENTS that fit T; write `{out}.drafts.arrow`.
-
-    `filters`: SHINGLES and WEIGHTS, to filter near-duplicates.
-    """
+    """Write `{out}.drafts.arrow`: drafts of the META_DOCUMENTS `rows` that fit T; `filters`: SHINGLES and WEIGHTS."""
     # The n meta-documents of the block in sampled order; `own_texts`, (n,), has the chunk texts of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
     texts = text.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()  # (chunks of all n,)

@@ -30,8 +30,7 @@ def bar(
     paths: dict[str, list[str]] = {}
     documents: dict[int, int] = {}
     for piece in pieces:
-        order = documents.setdefault(piece.doc_id, len(documents))
-        name = colour(piece, order, lead, scale)
+        name = colour(piece, documents.setdefault(piece.doc_id, len(documents)), lead, scale)
         # A box as a path: from its upper left corner to the right, down, back to the left, and closed.
         top, foot = _TALL if name == "own" else _LOW
         paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{piece.length}V{foot}h-{piece.length}z")
@@ -41,8 +40,7 @@ def bar(
         arcs += f"M{left} {_ARC_FOOT}Q{(left + right) // 2} -40 {right} {_ARC_FOOT}"
     joined = {name: "".join(boxes) for name, boxes in sorted(paths.items())}
     top = 0 if arcs else _FLAT_TOP
-    box = f"0 {top} {tokens} {_FOOT - top}"
-    return html.macro("picture/strip.html", "bar")(joined, arcs, box, label, short)
+    return html.macro("picture/strip.html", "bar")(joined, arcs, f"0 {top} {tokens} {_FOOT - top}", label, short)
 
 
 def explorer(

@@ -149,10 +149,7 @@ def _read_yaml(path: Path, *, init: str) -> Json:
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
-    """Return a deep copy of `data` with each override `a.b[0].c=value` (or `a.b.0.c=value`) applied; values are YAML.
-
-    Short forms of sections are expanded.
-    """
+    """Return a copy of `data`, short forms expanded, with each YAML override `a.b[0].c=value` (or `a.b.0.c=value`) applied."""
     merged: Json = _copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")

@@ -325,8 +325,7 @@ class RealDocuments(Section):
                     made["long"].append("".join(self._paragraphs(rng, document, len(text))[0]))
                 first = 0
                 while first < len(document.words):
-                    most = int(rng.integers(*_REAL_PARAGRAPHS))
-                    paragraphs, first = self._paragraphs(rng, document, most, first)
+                    paragraphs, first = self._paragraphs(rng, document, int(rng.integers(*_REAL_PARAGRAPHS)), first)
                     if len(paragraphs) >= _REAL_PARAGRAPHS[0]:
                         made[part].append("".join(paragraphs))
         rngs = (rng_for(self.seed, "document-echo", place) for place in range(self.echoes))

@@ -124,8 +124,7 @@ class Replication(RecipeFile):
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
         pretrain, extend, short_row = self.pretrain, self.extend, self.pretrain.tokens
-        rows = ((pretrain, pretrain.echo_tokens), (pretrain, short_row), (extend, extend.row_tokens))
-        for phase, row in rows:
+        for phase, row in ((pretrain, pretrain.echo_tokens), (pretrain, short_row), (extend, extend.row_tokens)):
             if (tokens := phase.tokens_per_step) % row:
                 raise ValueError(f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one")
         if max(self.measure.negatives, default=0) * self.corpus.negative_tokens <= short_row:

@@ -135,8 +135,7 @@ def show_text(sequence: Sequence, console: Console) -> None:
 
 def sequences_of(run: Run, *, first: int) -> list[Json]:
     """Return the composition of the `first` sequences (0: all) of a run."""
-    shown = islice(run.sequences(), first or None)
-    return [_outline(number, sequence) for number, sequence in enumerate(shown)]
+    return [_outline(number, sequence) for number, sequence in enumerate(islice(run.sequences(), first or None))]
 
 
 def _outline(number: int, sequence: Sequence) -> Json:

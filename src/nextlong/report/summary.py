@@ -61,10 +61,9 @@ def lines(written: Exported, *, named: str = "RUN") -> list[tuple[str, str]]:
     if partitioned := describe_partition(done):
         facts.append(("partitions", partitioned))
     if "keywords" in done:
-        by_source = stats.with_keywords(done["keywords"].results(KeywordsResult))
         without = ", ".join(
             f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
-            for source, of in by_source.items()
+            for source, of in stats.with_keywords(done["keywords"].results(KeywordsResult)).items()
             if of.with_keywords < of.documents
         )
         unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")

@@ -153,8 +153,7 @@ def _mark_shard(
     vocabulary = _read_vocabulary(words)
     # (chunks,) the bits of each chunk; 0 if it is not embedded.
     marks = np.zeros(count_chunks(files[1]), np.uint8)
-    keys = chunk_keys(*files, seed=seed, stage="shortlist.control")
-    marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
+    marks[chunk_keys(*files, seed=seed, stage="shortlist.control") < threshold_for(CONTROL_SHARE)] = _CONTROL
     batches = []
     for batch in iter_chunk_texts(*files):
         hashes, bounds = _hash_texts(batch.texts)
@@ -168,8 +167,7 @@ def _mark_shard(
                 marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= _SHORTLISTED
     metas = np.load(meta_documents)
     metas = metas[schemas.shard_of(metas["first_chunk"]) == shard]
-    own = lookup.ranges(metas["first_chunk"], metas["chunks"])
-    marks[schemas.row_of(own)] |= _SHORTLISTED
+    marks[schemas.row_of(lookup.ranges(metas["first_chunk"], metas["chunks"]))] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
     return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 

@@ -258,8 +258,7 @@ def _loading(laid: Laid, facts: Json) -> str:
     below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
     place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
     known = {"split": repr(first.name), "tokens": max(facts["target_tokens"]), "eos": facts["eos"]}
-    uint = "uint16" if vocabulary <= 1 << 16 else "uint32"
-    known |= {"place": place, "vocabulary": vocabulary, "uint": uint}
+    known |= {"place": place, "vocabulary": vocabulary, "uint": "uint16" if vocabulary <= 1 << 16 else "uint32"}
     package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
     folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'

@@ -291,7 +291,6 @@ def of_rows(splits: Mapping[str, SplitResult], *, room: int) -> Iterator[Warned]
     """Yield the warnings about the rows of each split, which hold `room` tokens each."""
     for name, split in splits.items():
         if (filled := fill(split.tokens, rows=split.rows, room=room)) < THRESHOLDS.least_fill:
-            padding = split.rows * room - split.tokens
-            yield _warned("empty-rows", padding=padding, name=name, filled=percent(filled))
+            yield _warned("empty-rows", padding=split.rows * room - split.tokens, name=name, filled=percent(filled))
         if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
             yield _warned("read-in-train", split=split, name=name)

@@ -126,8 +126,7 @@ class TextEncoder:
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self.checkable_texts + place
-            is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
-            if is_due and len(text) <= _MAX_CHECKED_CHARS:
+            if (number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0) and len(text) <= _MAX_CHECKED_CHARS:
                 text_ids = ids[stops[place] - lengths[place] : stops[place]]
                 self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
         self.checkable_texts += len(texts)

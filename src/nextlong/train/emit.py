@@ -160,8 +160,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
         recipe = recipe.model_copy(update={"attention": "sequence"})
     check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
     if (local := Path(str(recipe.model.path)).expanduser()).exists():  # launch.sh runs in a folder of its own
-        model = recipe.model.model_copy(update={"path": str(local.absolute())})
-        recipe = recipe.model_copy(update={"model": model})
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": str(local.absolute())})})
     tokens = Run(data.runs[0]).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
     settings = Settings(recipe, folder.absolute(), sequence_tokens=tokens, row_tokens=data.pack or tokens, tokens=1)
     trainer.files(settings)  # refuses what it does not support before anything is written
@@ -195,10 +194,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
 
 
 def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, str]:
-    """Return the files of a trainer by name: the templates of `emitted/TRAINER/`, filled in.
-
-    They know `settings`, `recipe` and `training` by name, `machines`, torchrun's options, and `values`.
-    """
+    """Return a trainer's files by name: `emitted/TRAINER/`, filled in from settings, recipe, training, `machines`, `values`."""
     count, recipe = settings.recipe.hardware.count, settings.recipe
     machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
     if count > _GPUS_PER_NODE:

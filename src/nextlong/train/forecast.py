@@ -159,8 +159,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
     else:
         # A step waits for the group of ranks with the most work: sampled steps, shape (steps, groups, rows of a group).
         shape = (_SAMPLED_STEPS, hardware.count // ranks, rounds * recipe.training.micro_batch_rows)
-        sampled = rng_for(recipe.seed, "plan").choice(row_flops, size=shape)
-        slowest = float(sampled.sum(axis=2).max(axis=1).mean())
+        slowest = float(rng_for(recipe.seed, "plan").choice(row_flops, size=shape).sum(axis=2).max(axis=1).mean())
         seconds = slowest / ranks / (_DEVICES[hardware.device][0] * 1e12 * _UTILISATION) * recipe.training.steps
         basis = f"{_UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows

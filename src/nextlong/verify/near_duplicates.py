@@ -235,8 +235,7 @@ def _runs_of(words: Sequence[_Numbers]) -> tuple[_Numbers, Ids]:
     numbers = np.zeros(len(is_within), np.uint64)
     for step in range(_RUN_WORDS):
         numbers = numbers * np.uint64(_BASE) + joined[step : step + len(numbers)]
-    mixed = _mixed(numbers ^ np.uint64(_RUN_WORDS))
-    return mixed[is_within], text_of_word[: len(is_within)][is_within]
+    return _mixed(numbers ^ np.uint64(_RUN_WORDS))[is_within], text_of_word[: len(is_within)][is_within]
 
 
 def _words_in(texts: Sequence[str]) -> list[_Numbers]:

@@ -93,10 +93,7 @@ class Place(NamedTuple):
 
 
 class _MatchingDocuments(NamedTuple):
-    """Matching documents: doc_id, source, source_id and the result of `snippet`; where to continue, and the searched share.
-
-    `next` is None if there are no more.
-    """
+    """Documents (doc_id, source, source_id, result of `snippet`), where to continue (None: no more), the searched share."""
 
     documents: list[Json]
     next: Place | None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
@@ -77,12 +77,10 @@ def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
 
 def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
     for path in run.steps["ingest"].files(".rejects.arrow"):
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for number in range(reader.num_record_batches):
-                for row in reader.get_batch(number).to_pylist():
-                    reject_kind, _, detail = row["reason"].partition(": ")
-                    if reject_kind == kind:
-                        yield _Entry(f"{row['file']}:{row['line']}", detail=detail)
+        for row in chain.from_iterable(batch.to_pylist() for _, batch in lookup.record_batches(path)):
+            reject_kind, _, detail = row["reason"].partition(": ")
+            if reject_kind == kind:
+                yield _Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 
 def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:

@@ -134,8 +134,7 @@ class SequenceIndex:
 
     def _found(self, matches: _Matches) -> tuple[NDArray[np.int64], int]:
         """Return the numbers of all matches so far, and how many sequences were read for them."""
-        is_complete = matches.blocks == len(self._blocks)
-        read = len(self._run) if is_complete else self._blocks[matches.blocks].number
+        read = len(self._run) if matches.blocks == len(self._blocks) else self._blocks[matches.blocks].number
         return np.flatnonzero(matches.fits[:read]), read
 
     def _extend(self, matches: _Matches) -> None:

@@ -199,8 +199,7 @@ def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
 def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
     questions, rows = all_tasks()["infbench_qa"], []
     has_stories = all(request.data.has(name) for name in questions.files)
-    samples = questions.make(request) if has_stories else haystack.samples(request)
-    for sample in islice(samples, request.samples):
+    for sample in islice(questions.make(request) if has_stories else haystack.samples(request), request.samples):
         if sample is None:
             continue
         ids, text = model.prompts.ids(sample), sample.text

@@ -317,8 +317,7 @@ def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
 
     def build(vocabulary: list[str], words: int) -> Sample:
         # How often each word of the vocabulary occurs, shape (words,), most frequent first.
-        ranks = np.arange(1, len(vocabulary) + 1)
-        counts = (words * (ranks**-_ALPHA) / zeta(_ALPHA)).astype(int)
+        counts = (words * (np.arange(1, len(vocabulary) + 1) ** -_ALPHA) / zeta(_ALPHA)).astype(int)
         coded = [word for word, repeats in zip(vocabulary, counts.tolist(), strict=True) for _ in range(repeats)]
         random.Random(request.seed).shuffle(coded)
         prompt = prompt_of("ruler_fwe").format(context=" ".join(coded))

@@ -97,8 +97,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         # After the header of 34 bytes: the lengths of the sequences, (D,), their byte offsets, and the bounds of documents.
         lengths = np.frombuffer(index, "<i4", sequences, 34)
         pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
-        documents = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
-        if not np.array_equal(documents, np.arange(sequences + 1)):
+        if not np.array_equal(np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences), np.arange(sequences + 1)):
             raise ValueError(f"{path.name} does not have exactly one document for every sequence")
         if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
             raise ValueError(f"{path.name} has documents that do not begin where the previous one ends")

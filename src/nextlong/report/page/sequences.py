@@ -70,14 +70,13 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
         after.append({"heading": heading, "document": document} | drawn)
     place, _, _, sequence, lead = chosen[0]
     before, caption = _before(sequence, lead) if is_common else (Markup(), "")
-    has_negatives = any(span.role == "negative" for span in sequence.spans)
     return {
         "is_common": is_common,
         "before": before,
         "before_caption": caption,
         "after": after,
         "map": _draw_map(runs[place], sequence.spans, lead=lead),
-        "first": pieces.EXAMPLE if is_alone and has_negatives else "",
+        "first": pieces.EXAMPLE if is_alone and any(span.role == "negative" for span in sequence.spans) else "",
     }
 
 

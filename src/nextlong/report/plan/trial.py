@@ -74,10 +74,7 @@ class CorpusSample:
     rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
 
     def drawn(self, chars: int) -> list[str]:
-        """Return random documents of about this many characters, each source with its share after caps and weights.
-
-        They are two at least, if so many are drawn.
-        """
+        """Return random documents of about this many characters, two at least, by the shares of sources after caps and weights."""
         random = np.random.default_rng(0)
         likely = random.random(len(self.chars)) < self.stands_for / self.stands_for.max()
         places = random.permutation(np.flatnonzero(likely))
@@ -307,6 +304,5 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
     ids, _ = TextEncoder(tokenizer, engine="reference").encode_batch(chunks)
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
-    worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
-    rates = tokenizer_rates(read_s, slow_s, worth_chars)
+    rates = tokenizer_rates(read_s, slow_s, chars_before_loading(tokenizer) if is_fast else math.inf)
     return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates)

@@ -155,8 +155,7 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     squares, turn_WW = np.linalg.eigh(gram_WW)  # squared singular values within the basis, ascending
     values = np.sqrt(np.maximum(squares[::-1], 0))
     kept = np.flatnonzero(values[:dimensions] > _NEGLIGIBLE * values[0])
-    turn = turn_WW[:, ::-1][:, kept] / values[kept]
-    return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
+    return np.ascontiguousarray(projected_TW @ (turn_WW[:, ::-1][:, kept] / values[kept]).astype(np.float32))
 
 
 def fit_on_chunks(out: Path, *, corpus: CorpusFiles, options: LsaOptions, seed: int) -> FitResult:

@@ -49,8 +49,7 @@ def train_centres(sample_ND: _Rows, *, count: int, iterations: int, seed: int) -
     """Return `count` centres, shape (count, dim), of spherical k-means that starts from randomly sampled vectors."""
     if count > _MOST_AT_ONCE:
         return _train_in_cells(sample_ND, count=count, iterations=iterations, seed=seed)
-    sampled = rng_for(seed, "index.centres").choice(len(sample_ND), count, replace=False)
-    centres_CD = sample_ND[np.sort(sampled)]
+    centres_CD = sample_ND[np.sort(rng_for(seed, "index.centres").choice(len(sample_ND), count, replace=False))]
     best_N, numbers_N = np.empty(len(sample_ND), np.float32), np.empty(len(sample_ND), np.int64)
     for _ in range(iterations):
         for first, products_RC in _products(sample_ND, centres_CD):

@@ -110,8 +110,7 @@ class Texts(NamedTuple):
 
     def suspects(self, is_shared: _Bools) -> _Bools:
         """Return which texts, (n,), share enough of their words with any others; `is_shared`, (s,), marks shared shingles."""
-        shared = _sums(self.words * highest(is_shared), self.offsets)
-        return (self.whole > 0) & (shared >= self.needed)
+        return (self.whole > 0) & (_sums(self.words * highest(is_shared), self.offsets) >= self.needed)
 
 
 def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
@@ -280,8 +279,7 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     up, down = shingles.powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    passages = shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
-    shared = shared_runs(passages, owners)
+    shared = shared_runs(shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins]), owners)
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]

@@ -134,8 +134,7 @@ def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
 
 def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
     """Return whether the n words from each word on are of the same text, shape (w,)."""
-    left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
-    return left >= n
+    return np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1]) >= n
 
 
 _Offsets = NDArray[np.int64]

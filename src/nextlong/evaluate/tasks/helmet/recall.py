@@ -190,10 +190,7 @@ def _icl_samples(
 
 
 def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelled]:
-    """Return `shots` examples in rounds that hold every label once, in random order.
-
-    A label with fewer examples than rounds gives them again.
-    """
+    """Return `shots` examples in rounds that hold every label once, in random order; a label with fewer repeats them."""
     draw = random.Random(seed)
     by_label: dict[str, list[_Labelled]] = {}
     for one in train:
