@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -311,11 +311,12 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
     Columns (1, T), and where the documents begin and end, also as Python integers (`document_bounds`), so that no layer waits
     for the device to read them.
     """
-    labels = input_ids.clone()
-    labels[0, list(bounds[:-1])] = IGNORED  # the previous document must not predict the first token of the next
-    positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
+    labels, edges = input_ids.clone(), torch.tensor(bounds)
+    labels[0, edges[:-1]] = IGNORED  # the previous document must not predict the first token of the next
+    starts = edges[:-1].repeat_interleave(edges.diff(), output_size=bounds[-1])
+    positions = (torch.arange(bounds[-1]) - starts)[None]
     columns = {"input_ids": input_ids, "labels": labels, "position_ids": positions}
-    return {**columns, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32), "document_bounds": tuple(bounds)}
+    return {**columns, "cu_seq_lens_q": edges.to(torch.int32), "document_bounds": tuple(bounds)}
 
 
 def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
