@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.recipe.text import key_of
+from nextlong.errors import RecipeError
+from nextlong.recipe.text import key_of, read_file
 
 NAMES = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
 
@@ -15,3 +17,11 @@ def test_a_key_is_printed_as_set_takes_it(first, below):
 
 def test_the_whole_recipe_has_no_key():
     assert key_of(()) == ""
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 200_000, "- " * 200_000, "[\n" * 200_000])
+def test_a_file_of_any_depth_is_refused_and_crashes_nothing(tmp_path, text):
+    path = tmp_path / "deep.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"deep\.yaml"):
+        read_file(path, init="nextlong init {}")

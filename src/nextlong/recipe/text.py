@@ -55,8 +55,11 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _parsed(text: str) -> Any:
+    is_deep = (
+        text.count("[") + text.count("{") + max(map(len, text.split("\n"))) > 5000
+    )  # libyaml could crash, not raise
     try:
-        root = yaml.compose(text, _PARSER)
+        root = yaml.compose(text, yaml.SafeLoader if is_deep else _PARSER)
     except yaml.YAMLError:  # of surrogate pairs too; and PyYAML's own messages are the better ones
         return yaml.load(text, _UniqueKeys)
     return _UniqueKeys("").construct_document(root) if root else None
