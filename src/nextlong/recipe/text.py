@@ -55,11 +55,10 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _parsed(text: str) -> Any:
-    is_deep = (
-        text.count("[") + text.count("{") + max(map(len, text.split("\n"))) > 5000
-    )  # libyaml could crash, not raise
+    # libyaml could crash on deep nesting, where PyYAML raises; a line of n characters nests n levels at most.
+    parser = yaml.SafeLoader if sum(map(text.count, "[{")) + max(map(len, text.split("\n"))) > 5000 else _PARSER
     try:
-        root = yaml.compose(text, yaml.SafeLoader if is_deep else _PARSER)
+        root = yaml.compose(text, parser)
     except yaml.YAMLError:  # of surrogate pairs too; and PyYAML's own messages are the better ones
         return yaml.load(text, _UniqueKeys)
     return _UniqueKeys("").construct_document(root) if root else None
