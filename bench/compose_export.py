@@ -42,7 +42,15 @@ from nextlong.runs.run import Run
 from nextlong.sequences.compose import compose_step
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
-FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression
+FORMATS = (
+    "parquet",
+    "parquet:none",
+    "arrow",
+    "mds",
+    "megatron",
+    "torchtitan",
+    "jsonl",
+)  # format:compression
 _FILES = 16  # of the plain write
 _held = np.empty(0, np.int32)  # what a process of the plain write holds
 
@@ -84,7 +92,10 @@ def main() -> int:
         composed.append(compose_row(method, found))
         for row in export_rows(method, found):
             print(row, flush=True)
-    print("\n| method | sequences | compose: M tokens/s per core | M tokens/s, wall |\n|---|" + "---:|" * 3)
+    print(
+        "\n| method | sequences | compose: M tokens/s per core | M tokens/s, wall |\n|---|"
+        + "---:|" * 3
+    )
     print("\n".join(composed))
     return 0
 
@@ -101,20 +112,46 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
     run = nextlong.run(recipe)
     rounds = -(-options.sequences // len(run))
     mb = len(run) * rounds * options.target_tokens * 4 / 1e6
-    found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, {}, [])
+    found = Measured(
+        f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""),
+        mb,
+        [],
+        {},
+        {},
+        [],
+    )
     for _ in range(options.repeats):
         with LocalExecutor(
-            pipeline.worker_count(recipe), preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
+            pipeline.worker_count(recipe),
+            preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"],
         ) as executor:
             ids = run.steps["tokens"].files(".ids.npy")
             found.composed.append(
-                carried_out([composing(recipe, run, rounds)], executor, known={}, out=options.out, mb=mb)
+                carried_out(
+                    [composing(recipe, run, rounds)],
+                    executor,
+                    known={},
+                    out=options.out,
+                    mb=mb,
+                )
             )
             for asked in options.formats:
-                found.alone.setdefault(asked, []).append(plain_write(ids, mb=mb, workers=1, out=options.out))
-                taken = carried_out(writing(run, asked, rounds), executor, known=run.steps, out=options.out, mb=mb)
+                found.alone.setdefault(asked, []).append(
+                    plain_write(ids, mb=mb, workers=1, out=options.out)
+                )
+                taken = carried_out(
+                    writing(run, asked, rounds),
+                    executor,
+                    known=run.steps,
+                    out=options.out,
+                    mb=mb,
+                )
                 found.exported.setdefault(asked, []).append(taken)
-        found.together.append(plain_write(ids, mb=mb, workers=pipeline.worker_count(recipe), out=options.out))
+        found.together.append(
+            plain_write(
+                ids, mb=mb, workers=pipeline.worker_count(recipe), out=options.out
+            )
+        )
     return found
 
 
@@ -122,7 +159,8 @@ def compose_row(method: str, found: Measured) -> str:
     """Return a method's row of the table of composing."""
     million = found.mb / 4
     cpu, seconds = (
-        median([pick(taken) for taken in found.composed]) for pick in (attrgetter("cpu"), attrgetter("seconds"))
+        median([pick(taken) for taken in found.composed])
+        for pick in (attrgetter("cpu"), attrgetter("seconds"))
     )
     return f"| {method} | {found.sequences} | {million / cpu:.1f} | {million / seconds:.1f} |"
 
@@ -138,9 +176,14 @@ def export_rows(method: str, found: Measured) -> list[str]:
             f"{taken[0].bytes / 1e6 / found.mb:.0%}",
             _spread([found.mb / seconds for seconds in alone]),
             _spread([found.mb / seconds for seconds in found.together]),
-            _spread([plain / own.seconds for plain, own in zip(alone, taken, strict=True)], digits=2),
+            _spread(
+                [plain / own.seconds for plain, own in zip(alone, taken, strict=True)],
+                digits=2,
+            ),
         ]
-        rows.append(f"| {method} | {asked} | {found.sequences} | " + " | ".join(cells) + " |")
+        rows.append(
+            f"| {method} | {asked} | {found.sequences} | " + " | ".join(cells) + " |"
+        )
     return rows
 
 
@@ -171,9 +214,14 @@ def tasks_of(step: Step, done: Artifacts) -> list[Task]:
 def writing(run: Run, asked: str, rounds: int) -> list[Step]:
     """Return the steps that write a run's sequences, each `rounds` times, in `format:compression`."""
     name, _, compression = asked.partition(":")
-    changes = [f"export.formats=[{name}]", *([f"export.compression={compression}"] if compression else [])]
+    changes = [
+        f"export.formats=[{name}]",
+        *([f"export.compression={compression}"] if compression else []),
+    ]
     recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=changes)
-    rows, write = export_steps(recipe.export, read_steps(run.steps), sequences=recipe.compose.sequences)
+    rows, write = export_steps(
+        recipe.export, read_steps(run.steps), sequences=recipe.compose.sequences
+    )
 
     def arranging(done: Artifacts) -> list[Task]:
         (task,) = tasks_of(rows, done)
@@ -190,7 +238,14 @@ def _repeated(task: Task, rounds: int, out: Path) -> TaskResult:
     return result
 
 
-def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Artifacts, out: Path, mb: float) -> Taken:
+def carried_out(
+    planned: Sequence[Step],
+    executor: LocalExecutor,
+    *,
+    known: Artifacts,
+    out: Path,
+    mb: float,
+) -> Taken:
     """Run steps in a folder of their own: hashes, fsync and manifests included."""
     timed = [replace(step, tasks=partial(_timed_tasks, step)) for step in planned]
     with tempfile.TemporaryDirectory(dir=out) as folder:
@@ -199,7 +254,9 @@ def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Arti
         done = run_steps(timed, run_dir=Path(folder), executor=executor, known=known)
         seconds = time.perf_counter() - start
         own = [done[step.name] for step in timed]
-        cpu = sum(float(path.read_text()) for step in own for path in step.files(".cpu"))
+        cpu = sum(
+            float(path.read_text()) for step in own for path in step.files(".cpu")
+        )
         return Taken(seconds, cpu, own[-1].manifest["bytes"])
 
 
@@ -219,8 +276,12 @@ def plain_write(ids: Sequence[Path], *, mb: float, workers: int, out: Path) -> f
     sizes = [round(mb * 1e6 / 4 / _FILES)] * _FILES
     with tempfile.TemporaryDirectory(dir=out) as folder:
         paths = [Path(folder) / f"{number}.npy" for number in range(_FILES)]
-        with ProcessPoolExecutor(workers, initializer=_hold, initargs=(ids, max(sizes))) as pool:
-            list(pool.map(time.sleep, [0.05] * workers))  # all are started and hold their ids
+        with ProcessPoolExecutor(
+            workers, initializer=_hold, initargs=(ids, max(sizes))
+        ) as pool:
+            list(
+                pool.map(time.sleep, [0.05] * workers)
+            )  # all are started and hold their ids
             settle(out, mb=mb)
             start = time.perf_counter()
             list(pool.map(_save, paths, sizes))
@@ -242,7 +303,9 @@ def settle(out: Path, *, mb: float) -> None:
 
 def _hold(paths: Sequence[Path], size: int) -> None:
     global _held
-    _held = np.resize(np.concatenate([np.load(path).view(np.int32) for path in paths]), size)
+    _held = np.resize(
+        np.concatenate([np.load(path).view(np.int32) for path in paths]), size
+    )
 
 
 def _save(path: Path, size: int) -> None:
@@ -255,15 +318,31 @@ def _sync(path: Path) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path, help="its run directory keeps what is there and gets what is missing")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "recipe",
+        type=Path,
+        help="its run directory keeps what is there and gets what is missing",
+    )
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE"
+    )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--formats", nargs="+", default=FORMATS, metavar="FORMAT[:COMPRESSION]")
+    parser.add_argument(
+        "--formats", nargs="+", default=FORMATS, metavar="FORMAT[:COMPRESSION]"
+    )
     parser.add_argument("--sequences", type=int, default=1000)
     parser.add_argument("--target-tokens", type=int, default=131_072)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(".bench"), metavar="DIR", help="on the disk to measure")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(".bench"),
+        metavar="DIR",
+        help="on the disk to measure",
+    )
     return parser.parse_args()
 
 

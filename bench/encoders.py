@@ -69,7 +69,9 @@ with tempfile.TemporaryDirectory() as folder:
 
 def main() -> int:
     """Print a line a round and the medians; return the exit status, 1 where a vector is further than cosine 0.999."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", nargs="+", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--clock", default="wall", choices=["wall", "processor"])
@@ -94,7 +96,9 @@ def main() -> int:
             f"({count / library_s:.1f}/s); ratio {ratios[-1]:.2f}; least cosine {cosine:.5f}",
             flush=True,
         )
-    print(f"ratio, median of {len(ratios)}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(
+        f"ratio, median of {len(ratios)}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    )
     return int(least < 0.999)
 
 
@@ -119,7 +123,9 @@ def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, Json
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     subprocess.run(
-        [sys.executable, "-m", "nextlong", "run", str(folder / "recipe.yaml")], check=True, capture_output=True
+        [sys.executable, "-m", "nextlong", "run", str(folder / "recipe.yaml")],
+        check=True,
+        capture_output=True,
     )
     manifests = {name: _manifest(run, name) for name in ("encoder", "embed")}
     seconds = sum(manifest["seconds"] for manifest in manifests.values())
@@ -127,18 +133,27 @@ def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, Json
 
 
 def _library(folder: Path, run: Path, model: str) -> Json:
-    taken: Json = _python(_LIBRARY, {"shards": _shards(run), "model": model, "out": str(folder / "library.npy")})
+    taken: Json = _python(
+        _LIBRARY,
+        {"shards": _shards(run), "model": model, "out": str(folder / "library.npy")},
+    )
     return taken
 
 
 def _tasks(run: Path, execution: Json) -> float:
     recipe = yaml.safe_load((run.parent / "recipe.yaml").read_text())
     one_thread = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    given = {"shards": _shards(run), "encoder": recipe["encoder"], "execution": execution}
+    given = {
+        "shards": _shards(run),
+        "encoder": recipe["encoder"],
+        "execution": execution,
+    }
     return float(_python(_TASKS, given, environment=one_thread))
 
 
-def _python(script: str, given: Json, *, environment: Mapping[str, str] | None = None) -> Any:
+def _python(
+    script: str, given: Json, *, environment: Mapping[str, str] | None = None
+) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(given),
@@ -151,11 +166,19 @@ def _python(script: str, given: Json, *, environment: Mapping[str, str] | None =
 
 
 def _shards(run: Path) -> list[tuple[str, str]]:
-    return list(zip(_files(run, "ingest", ".documents.arrow"), _files(run, "chunk", ".chunks.arrow"), strict=True))
+    return list(
+        zip(
+            _files(run, "ingest", ".documents.arrow"),
+            _files(run, "chunk", ".chunks.arrow"),
+            strict=True,
+        )
+    )
 
 
 def _least_cosine(run: Path, library: Path) -> float:
-    own = np.concatenate([np.load(path) for path in _files(run, "embed", ".vectors.npy")]).astype(np.float32)
+    own = np.concatenate(
+        [np.load(path) for path in _files(run, "embed", ".vectors.npy")]
+    ).astype(np.float32)
     others = np.load(library)
     lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(others, axis=1)
     return float((np.einsum("nd,nd->n", own, others) / lengths).min())

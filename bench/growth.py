@@ -29,17 +29,35 @@ def write_parts(files: Sequence[Path], *, copies: range, out: Path) -> list[Path
     texts = list(_documents(files))
     # Cut into words and what stands between them once, not for each copy; equal pieces are one string.
     known: dict[str, str] = {}
-    cut = [[known.setdefault(piece, piece) for piece in _PIECES.findall(text)] for text in texts] if copies[-1] else []
-    frequencies = Counter(piece for pieces in cut for piece in pieces if _WORD.fullmatch(piece))
+    cut = (
+        [
+            [known.setdefault(piece, piece) for piece in _PIECES.findall(text)]
+            for text in texts
+        ]
+        if copies[-1]
+        else []
+    )
+    frequencies = Counter(
+        piece for pieces in cut for piece in pieces if _WORD.fullmatch(piece)
+    )
     parts: list[Path] = []
     for copy in copies:
         exchange = exchanged_words(frequencies, copy=copy) if copy else {}
-        of_copy = [out / f"part-{copy * PARTS + number:03d}.jsonl" for number in range(PARTS)]
+        of_copy = [
+            out / f"part-{copy * PARTS + number:03d}.jsonl" for number in range(PARTS)
+        ]
         with ExitStack() as stack:
-            opened = [stack.enter_context(part.open("w", encoding="utf-8")) for part in of_copy]
+            opened = [
+                stack.enter_context(part.open("w", encoding="utf-8"))
+                for part in of_copy
+            ]
             for row, text in enumerate(texts):
-                rewritten = "".join(map(exchange.get, cut[row], cut[row])) if copy else text
-                line = json.dumps({"id": f"{copy}-{row}", "text": rewritten}, ensure_ascii=False)
+                rewritten = (
+                    "".join(map(exchange.get, cut[row], cut[row])) if copy else text
+                )
+                line = json.dumps(
+                    {"id": f"{copy}-{row}", "text": rewritten}, ensure_ascii=False
+                )
                 opened[row % PARTS].write(line + "\n")
         parts += of_copy
     return parts
@@ -53,13 +71,19 @@ def exchanged_words(frequencies: Mapping[str, int], *, copy: int) -> dict[str, s
         band = ranked[first : first + _ALIKE]
         others = band.copy()
         random.Random(f"{copy}:{first}").shuffle(others)
-        exchange.update(zip(sorted(band, key=len), sorted(others, key=len), strict=True))
+        exchange.update(
+            zip(sorted(band, key=len), sorted(others, key=len), strict=True)
+        )
     return exchange
 
 
 def _documents(files: Sequence[Path]) -> Iterator[str]:
     for file in files:
-        opened = zstandard.open(file, "rt", encoding="utf-8") if file.suffix == ".zst" else file.open(encoding="utf-8")
+        opened = (
+            zstandard.open(file, "rt", encoding="utf-8")
+            if file.suffix == ".zst"
+            else file.open(encoding="utf-8")
+        )
         with opened as lines:
             for line in lines:
                 yield json.loads(line)["text"]

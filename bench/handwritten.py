@@ -38,7 +38,9 @@ TUNED_BATCH = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", nargs="+", type=Path, required=True, metavar="FILE")
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE")
     parser.add_argument("--target-tokens", type=int, default=131_072)
@@ -47,7 +49,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    seconds = dict.fromkeys(("read", "tfidf", "svd", "search", "tokenize", "write"), 0.0)
+    seconds = dict.fromkeys(
+        ("read", "tfidf", "svd", "search", "tokenize", "write"), 0.0
+    )
 
     with timed(seconds, "read"):
         documents = [text for file in options.corpus for text in read(file)]
@@ -57,7 +61,9 @@ def main() -> None:
             chunks.extend(chunk(text))
             first_chunk.append(len(chunks))
     with timed(seconds, "tfidf"):
-        tuning = {"max_features": TUNED_TERMS, "dtype": np.float32} if options.tuned else {}
+        tuning = (
+            {"max_features": TUNED_TERMS, "dtype": np.float32} if options.tuned else {}
+        )
         terms = TfidfVectorizer(**tuning).fit_transform(chunks)
     with timed(seconds, "svd"):
         svd = TruncatedSVD(DIMENSIONS, random_state=SEED)
@@ -69,7 +75,10 @@ def main() -> None:
     rng = np.random.default_rng(SEED)
     with timed(seconds, "tokenize"):
         sample = [documents[i] for i in rng.permutation(len(documents))[:200]]
-        tokens = sum(len(encoding) for encoding in tokenizer.encode_batch(sample, add_special_tokens=False))
+        tokens = sum(
+            len(encoding)
+            for encoding in tokenizer.encode_batch(sample, add_special_tokens=False)
+        )
         chars_per_token = sum(map(len, sample)) / tokens
     draft_chars = options.target_tokens * chars_per_token * DRAFT_FACTOR
 
@@ -79,13 +88,30 @@ def main() -> None:
     dropped = 0
     batch = TUNED_BATCH if options.tuned else 1
     while queue and len(kept) < options.sequences:
-        drawn = [queue.pop() for _ in range(min(batch, len(queue), options.sequences - len(kept)))]
+        drawn = [
+            queue.pop()
+            for _ in range(min(batch, len(queue), options.sequences - len(kept)))
+        ]
         with timed(seconds, "search"):
-            ranges = [(int(first_chunk[document]), int(first_chunk[document + 1])) for document in drawn]
-            _, neighbours = index.search(np.concatenate([vectors[first:last] for first, last in ranges]), CANDIDATES)
+            ranges = [
+                (int(first_chunk[document]), int(first_chunk[document + 1]))
+                for document in drawn
+            ]
+            _, neighbours = index.search(
+                np.concatenate([vectors[first:last] for first, last in ranges]),
+                CANDIDATES,
+            )
             texts = []
             for first, last in ranges:
-                texts.append(draft(first, last, chunks, neighbours[: last - first], draft_chars=draft_chars))
+                texts.append(
+                    draft(
+                        first,
+                        last,
+                        chunks,
+                        neighbours[: last - first],
+                        draft_chars=draft_chars,
+                    )
+                )
                 neighbours = neighbours[last - first :]
         with timed(seconds, "tokenize"):
             encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -119,7 +145,11 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 def read(file: Path) -> Iterator[str]:
     """Yield the text of each document in a JSONL file, plain or zstd."""
-    opened = zstandard.open(file, "rt", encoding="utf-8") if file.suffix == ".zst" else file.open(encoding="utf-8")
+    opened = (
+        zstandard.open(file, "rt", encoding="utf-8")
+        if file.suffix == ".zst"
+        else file.open(encoding="utf-8")
+    )
     with opened as lines:
         for line in lines:
             yield json.loads(line)["text"]
@@ -140,11 +170,20 @@ def chunk(text: str) -> list[str]:
     return chunks
 
 
-def draft(start: int, end: int, chunks: list[str], neighbours: NDArray[np.int64], *, draft_chars: float) -> str:
+def draft(
+    start: int,
+    end: int,
+    chunks: list[str],
+    neighbours: NDArray[np.int64],
+    *,
+    draft_chars: float,
+) -> str:
     """Return the text of one sequence: chunks [start, end) of a document, each followed by its k nearest others."""
     meta_chunks = end - start
     document_chars = sum(map(len, chunks[start:end]))
-    negatives = max(1, math.ceil((draft_chars - document_chars) / (meta_chunks * MAX_CHARS)))
+    negatives = max(
+        1, math.ceil((draft_chars - document_chars) / (meta_chunks * MAX_CHARS))
+    )
     used = set(range(start, end))
     used.add(-1)  # FAISS pads with it where the index holds fewer vectors
     parts: list[str] = []

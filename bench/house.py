@@ -36,7 +36,11 @@ def modules() -> dict[str, Path]:
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield every function and method of a module."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def public_names(tree: ast.Module) -> list[str]:
@@ -58,7 +62,9 @@ def used_once(trees: dict[str, ast.Module]) -> tuple[list[str], int]:
         private = [
             node.name
             for node in tree.body
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("_") and not node.name.startswith("__")
+            if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("_")
+            and not node.name.startswith("__")
         ]
         uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         once += [f"{module}.{name}" for name in private if uses[name] == 1]
@@ -72,15 +78,23 @@ def comment_lines(text: str) -> int:
     return len({token.start[0] for token in tokens if token.type == tokenize.COMMENT})
 
 
-def imports_of(module: str, path: Path, tree: ast.Module, known: dict[str, Path]) -> set[str]:
+def imports_of(
+    module: str, path: Path, tree: ast.Module, known: dict[str, Path]
+) -> set[str]:
     """Return the modules of the package that a module imports when it is imported itself."""
     found: set[str] = set()
     for node in tree.body:  # not inside functions, nor under TYPE_CHECKING
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return {name for name in found if name in known and name != module and known[name] != path}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {
+                node.module
+            }
+    return {
+        name
+        for name in found
+        if name in known and name != module and known[name] != path
+    }
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -119,8 +133,15 @@ def siblings(graph: dict[str, set[str]]) -> Iterator[dict[str, set[str]]]:
         between: dict[str, set[str]] = defaultdict(set)
         for module, others in graph.items():
             if (here := _within(folder, module)) is not None:
-                between[here] |= {there for other in others if (there := _within(folder, other)) not in (None, here)}
-        yield {one: {other for other in others if other in between} for one, others in between.items()}
+                between[here] |= {
+                    there
+                    for other in others
+                    if (there := _within(folder, other)) not in (None, here)
+                }
+        yield {
+            one: {other for other in others if other in between}
+            for one, others in between.items()
+        }
 
 
 def _within(folder: str, module: str) -> str | None:
@@ -139,14 +160,19 @@ def passed_by_a_small_run() -> int:
     def profile(frame: Any, event: str, _: object) -> None:
         code = frame.f_code
         # Until Python 3.12, comprehensions are functions too; the bodies of modules and classes have no fast locals.
-        is_function = code.co_flags & inspect.CO_OPTIMIZED and (code.co_name[0] != "<" or code.co_name == "<lambda>")
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and (
+            code.co_name[0] != "<" or code.co_name == "<lambda>"
+        )
         if event == "call" and is_function and f"{SRC}/nextlong" in code.co_filename:
             seen.add(code)
 
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.jsonl"
         write_demo_corpus(corpus)
-        corpus.write_text("".join(corpus.read_text(encoding="utf-8").splitlines(keepends=True)[:300]), encoding="utf-8")
+        corpus.write_text(
+            "".join(corpus.read_text(encoding="utf-8").splitlines(keepends=True)[:300]),
+            encoding="utf-8",
+        )
         recipe = nextlong.Recipe.from_dict(
             {
                 "run_dir": f"{folder}/run",
@@ -171,10 +197,17 @@ def measure() -> tuple[dict[str, float | int | str], dict[str, list[str]]]:
     trees = {module: ast.parse(text) for module, text in texts.items()}
     lines = {module: text.count("\n") for module, text in texts.items()}
     once, function_count = used_once(trees)
-    classes = Counter(node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = Counter(
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
     twice = sorted(name for name, count in classes.items() if count > 1)
     small = sorted(
-        module for module, path in known.items() if path.name != "__init__.py" and lines[module] < SMALL_FILE_LINES
+        module
+        for module, path in known.items()
+        if path.name != "__init__.py" and lines[module] < SMALL_FILE_LINES
     )
     longest = max(
         (node.end_lineno - node.lineno + 1, f"{module}.{node.name}")
@@ -182,10 +215,18 @@ def measure() -> tuple[dict[str, float | int | str], dict[str, list[str]]]:
         for node in functions(tree)
         if node.end_lineno is not None
     )
-    graph = {module: imports_of(module, known[module], tree, known) for module, tree in trees.items()}
-    found = [*circles(graph), *(circle for between in siblings(graph) for circle in circles(between))]
+    graph = {
+        module: imports_of(module, known[module], tree, known)
+        for module, tree in trees.items()
+    }
+    found = [
+        *circles(graph),
+        *(circle for between in siblings(graph) for circle in circles(between)),
+    ]
     any_words = sum(
-        isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree)
+        isinstance(node, ast.Name) and node.id == "Any"
+        for tree in trees.values()
+        for node in ast.walk(tree)
     )
     total = sum(lines.values())
     return {
@@ -195,7 +236,9 @@ def measure() -> tuple[dict[str, float | int | str], dict[str, list[str]]]:
         "private functions used once, %": round(100 * len(once) / function_count, 1),
         f"files under {SMALL_FILE_LINES} lines": len(small),
         "class names defined twice": len(twice),
-        "comment lines, %": round(100 * sum(map(comment_lines, texts.values())) / total, 1),
+        "comment lines, %": round(
+            100 * sum(map(comment_lines, texts.values())) / total, 1
+        ),
         "the word Any": any_words,
         "circles": len(found),
         "longest function": longest[0],
@@ -212,15 +255,23 @@ def measure() -> tuple[dict[str, float | int | str], dict[str, list[str]]]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="also print what the counts name")
-    parser.add_argument("--run", action="store_true", help="also count the functions that a small run passes")
+    parser.add_argument(
+        "--list", action="store_true", help="also print what the counts name"
+    )
+    parser.add_argument(
+        "--run",
+        action="store_true",
+        help="also count the functions that a small run passes",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
     figures, named = measure()
     if given.run:
         figures["functions that a small run passes"] = passed_by_a_small_run()
     if given.json:
-        print(json.dumps({"figures": figures, **(named if given.list else {})}, indent=1))
+        print(
+            json.dumps({"figures": figures, **(named if given.list else {})}, indent=1)
+        )
         return
     for name, value in figures.items():
         print(f"{name:36} {value:>10}")

@@ -22,8 +22,12 @@ OPTIONS = iclm.Iclm()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, nargs="+", default=[50_000, 100_000, 200_000, 400_000])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--documents", type=int, nargs="+", default=[50_000, 100_000, 200_000, 400_000]
+    )
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
@@ -36,7 +40,10 @@ def main() -> int:
             print(taken.stderr, file=sys.stderr)
             return 1
         seconds = json.loads(taken.stdout)
-        print(f"| {documents:,} | {seconds:.1f} s | {taken.peak_mb:,.0f} MB {taken.memory} |", flush=True)
+        print(
+            f"| {documents:,} | {seconds:.1f} s | {taken.peak_mb:,.0f} MB {taken.memory} |",
+            flush=True,
+        )
     return 0
 
 
@@ -45,8 +52,12 @@ def walk(documents: int) -> float:
     draw = np.random.default_rng(0)
     count = iclm.METHOD.neighbours(OPTIONS)
     neighbours = draw.integers(documents - 1, size=(documents, count))
-    neighbours += neighbours >= np.arange(documents)[:, None]  # no document is its own neighbour
-    cosines = -np.sort(-0.9 * draw.random((documents, count), np.float32), axis=1)  # below `max_similarity`
+    neighbours += (
+        neighbours >= np.arange(documents)[:, None]
+    )  # no document is its own neighbour
+    cosines = -np.sort(
+        -0.9 * draw.random((documents, count), np.float32), axis=1
+    )  # below `max_similarity`
     tokens = draw.integers(100, 2_000, size=documents)
     corpus = CorpusArrays(
         content_hashes=draw.integers(2**63, size=documents, dtype=np.uint64),
@@ -61,7 +72,9 @@ def walk(documents: int) -> float:
         ),
     )
     start = time.process_time()
-    drafted = iclm.METHOD.draft(corpus, OPTIONS, DraftRequest(target_tokens=131_072, sequences=None, seed=0))
+    drafted = iclm.METHOD.draft(
+        corpus, OPTIONS, DraftRequest(target_tokens=131_072, sequences=None, seed=0)
+    )
     seconds = time.process_time() - start
     assert drafted.drafts
     return seconds

@@ -29,14 +29,25 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     started, totals = time.monotonic(), Counter[str]()
-    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(options.workers) as pool:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ProcessPoolExecutor(options.workers) as pool,
+    ):
         tokenizer = write_tokenizer(Path(name) / "tokenizer.json")
         seeds = range(options.first, options.first + options.seeds)
-        for seed, (checked, wrong) in zip(seeds, pool.map(partial(tried, Path(name), tokenizer), seeds), strict=True):
-            totals.update({"corpora": 1, "without a sequence": not checked, "failed": bool(wrong)} | checked)
+        for seed, (checked, wrong) in zip(
+            seeds, pool.map(partial(tried, Path(name), tokenizer), seeds), strict=True
+        ):
+            totals.update(
+                {"corpora": 1, "without a sequence": not checked, "failed": bool(wrong)}
+                | checked
+            )
             for problem in wrong:
                 print(f"seed {seed}: {problem}", flush=True)
-    print(", ".join(f"{key} {count:,}" for key, count in totals.items()), f"in {time.monotonic() - started:.0f} s")
+    print(
+        ", ".join(f"{key} {count:,}" for key, count in totals.items()),
+        f"in {time.monotonic() - started:.0f} s",
+    )
     sys.exit(bool(totals["failed"]))
 
 

@@ -38,13 +38,26 @@ _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>")  # what tokenizers call the
 
 def main() -> int:
     """Print a line a run and the counts; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", nargs="+", required=True, metavar="FILE[,FILE]")
-    parser.add_argument("--only", nargs="+", metavar="FILE[,FILE]", help="carry out the rows of these corpora alone")
-    parser.add_argument("--rows", type=int, help="carry out so many random rows of each corpus, instead of all")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="FILE[,FILE]",
+        help="carry out the rows of these corpora alone",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        help="carry out so many random rows of each corpus, instead of all",
+    )
     parser.add_argument("--tokenizer", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--max-chars", nargs="+", type=int, default=[512, 2048, 8192])
-    parser.add_argument("--target-tokens", nargs="+", type=int, default=[4096, 16_384, 32_768, 131_072])
+    parser.add_argument(
+        "--target-tokens", nargs="+", type=int, default=[4096, 16_384, 32_768, 131_072]
+    )
     parser.add_argument("--sequences", type=int, default=20)
     parser.add_argument("--sample", type=int, default=100, help="of verify")
     parser.add_argument("--out", type=Path, default=Path(".bench"))
@@ -66,9 +79,15 @@ def main() -> int:
     for corpus in asked.only or asked.corpus:
         with tempfile.TemporaryDirectory(prefix="matrix-", dir=asked.out) as folder:
             of_corpus = [row for row in rows if row["corpus"] == corpus]
-            drawn = of_corpus if asked.rows is None else random.Random(corpus).sample(of_corpus, asked.rows)
+            drawn = (
+                of_corpus
+                if asked.rows is None
+                else random.Random(corpus).sample(of_corpus, asked.rows)
+            )
             for number, row in enumerate(drawn):
-                outcome, told = tried(row, Path(folder) / "run", asked, name=f"row-{number}")
+                outcome, told = tried(
+                    row, Path(folder) / "run", asked, name=f"row-{number}"
+                )
                 counts["runs"] += 1
                 counts["sequences"] += max(outcome, 0)
                 counts["too small"] += outcome == 0
@@ -81,7 +100,9 @@ def main() -> int:
 def methods() -> list[str]:
     """Return the methods, `nextlong` once for each kind of negatives."""
     kinds = get_args(Compose.model_fields["negatives"].annotation)
-    return [f"nextlong {kind}" for kind in kinds] + [name for name in METHODS.names() if name != "nextlong"]
+    return [f"nextlong {kind}" for kind in kinds] + [
+        name for name in METHODS.names() if name != "nextlong"
+    ]
 
 
 def covering(values: Mapping[str, Sequence[Any]]) -> list[Row]:
@@ -93,7 +114,9 @@ def covering(values: Mapping[str, Sequence[Any]]) -> list[Row]:
         for a, b in itertools.product(values[one], values[other])
     }
     rows: list[Row] = []
-    for one, other in itertools.combinations(sorted(names, key=lambda name: -len(values[name])), 2):
+    for one, other in itertools.combinations(
+        sorted(names, key=lambda name: -len(values[name])), 2
+    ):
         for a, b in itertools.product(values[one], values[other]):
             if frozenset({(one, a), (other, b)}) not in missing:
                 continue
@@ -101,19 +124,29 @@ def covering(values: Mapping[str, Sequence[Any]]) -> list[Row]:
             for name in names:
                 if name not in row:
                     gain = {
-                        v: sum(frozenset({(name, v), pair}) in missing for pair in row.items()) for v in values[name]
+                        v: sum(
+                            frozenset({(name, v), pair}) in missing
+                            for pair in row.items()
+                        )
+                        for v in values[name]
                     }
                     row[name] = max(gain, key=lambda value: gain[value])
-            missing -= {frozenset(pair) for pair in itertools.combinations(row.items(), 2)}
+            missing -= {
+                frozenset(pair) for pair in itertools.combinations(row.items(), 2)
+            }
             rows.append(row)
     return rows
 
 
-def tried(row: Row, run_dir: Path, asked: argparse.Namespace, *, name: str) -> tuple[int, str]:
+def tried(
+    row: Row, run_dir: Path, asked: argparse.Namespace, *, name: str
+) -> tuple[int, str]:
     """Carry out and verify one row; return its sequences, 0 if the corpus is too small and -1 if it failed, and what to say."""
     began = time.process_time()
     try:
-        recipe = Recipe.from_dict(recipe_of(row, run_dir, name=name, sequences=asked.sequences))
+        recipe = Recipe.from_dict(
+            recipe_of(row, run_dir, name=name, sequences=asked.sequences)
+        )
         made = nextlong.run(recipe)
         middle = time.process_time()
         outcomes = list(verify(Path(f"{run_dir}@{name}"), sample=asked.sample))
@@ -122,10 +155,16 @@ def tried(row: Row, run_dir: Path, asked: argparse.Namespace, *, name: str) -> t
     except Exception as error:
         return -1, f"FAILED, {type(error).__name__}: {error}"
     wrong = [
-        f"{outcome.check}: {outcome.breaches:,}, as {outcome.examples[0]}" for outcome in outcomes if outcome.breaches
+        f"{outcome.check}: {outcome.breaches:,}, as {outcome.examples[0]}"
+        for outcome in outcomes
+        if outcome.breaches
     ]
     told = f"{len(made):,} sequences, run {middle - began:.1f} s, verify {time.process_time() - middle:.1f} s"
-    return (-1, f"{told}, BREACHES {'; '.join(wrong)}") if wrong else (len(made), f"{told}, no breach")
+    return (
+        (-1, f"{told}, BREACHES {'; '.join(wrong)}")
+        if wrong
+        else (len(made), f"{told}, no breach")
+    )
 
 
 def recipe_of(row: Row, run_dir: Path, *, name: str, sequences: int) -> dict[str, Any]:
@@ -136,7 +175,9 @@ def recipe_of(row: Row, run_dir: Path, *, name: str, sequences: int) -> dict[str
         "run_dir": str(run_dir),
         "name": name,
         "executor": "serial",  # one process, so that processor time is all of it
-        "ingest": {"sources": [{"path": str(file), "name": file.name} for file in files]},
+        "ingest": {
+            "sources": [{"path": str(file), "name": file.name} for file in files]
+        },
         "chunk": {"max_chars": row["max_chars"]},
         "tokenizer": {
             "source": row["tokenizer"],
@@ -160,15 +201,29 @@ def needs_end(name: str) -> bool:
 
 def end_of(tokenizer: str) -> str:
     """Return what a tokenizer.json calls its EOS."""
-    added = {token["content"] for token in json.loads(Path(tokenizer).read_text(encoding="utf-8"))["added_tokens"]}
+    added = {
+        token["content"]
+        for token in json.loads(Path(tokenizer).read_text(encoding="utf-8"))[
+            "added_tokens"
+        ]
+    }
     return next(end for end in _ENDS if end in added)
 
 
 def name_of(row: Row) -> str:
     """Return a row in words, files by their names."""
-    corpus = "+".join(Path(file).name.split(".")[0] for file in row["corpus"].split(","))
+    corpus = "+".join(
+        Path(file).name.split(".")[0] for file in row["corpus"].split(",")
+    )
     tokenizer = Path(row["tokenizer"]).parent.name
-    rest = (row["max_chars"], row["target_tokens"], tokenizer, row["format"], row["fit"], row["position"])
+    rest = (
+        row["max_chars"],
+        row["target_tokens"],
+        tokenizer,
+        row["format"],
+        row["fit"],
+        row["position"],
+    )
     return " ".join(map(str, (corpus, row["method"], *rest)))
 
 

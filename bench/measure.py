@@ -40,12 +40,16 @@ class Measurement:
     stderr: str
 
 
-def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> Measurement:
+def measure(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None
+) -> Measurement:
     """Run `command` to its end and return what it took; a failing command is returned, not raised."""
     memory = "pss" if _has_pss() else "rss"
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         start, before = time.perf_counter(), _processor_seconds()
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env
+        ) as process:
             peak_bytes = _watch(process, memory=memory)
         seconds = time.perf_counter() - start
         stdout.seek(0)
@@ -91,7 +95,11 @@ def _tree_bytes(root: psutil.Process, *, memory: str) -> int:
         return 0
     for process in tree:
         try:
-            total += process.memory_full_info().pss if memory == "pss" else process.memory_info().rss
+            total += (
+                process.memory_full_info().pss
+                if memory == "pss"
+                else process.memory_info().rss
+            )
         except psutil.Error:  # it ended between listing and reading
             continue
     return total

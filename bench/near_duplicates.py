@@ -44,12 +44,16 @@ ALIGNED_CHUNKS = 600  # of each kind of pair; an alignment takes milliseconds
 Pair = tuple[int, int]
 
 
-def similarities(candidates: Shingles, *, document: ComparedDocument, weights: Weights) -> NDArray[np.float64]:
+def similarities(
+    candidates: Shingles, *, document: ComparedDocument, weights: Weights
+) -> NDArray[np.float64]:
     """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1]."""
     texts = Texts.of(candidates, weights, 1.0)
     shares_of = _covered_by(document, texts).astype(np.float64)
     np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
-    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    short = (
+        candidates.is_short
+    )  # of fewer than ten words: the document has the same or not
     shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
     return shares_of
 
@@ -57,17 +61,27 @@ def similarities(candidates: Shingles, *, document: ComparedDocument, weights: W
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--corpus", nargs="+", type=Path, required=True, help="JSONL with id and text")
-    parser.add_argument("--versions", type=Path, help="JSONL with text and group")
-    parser.add_argument("--pairs", type=Path, help="JSONL with a and b, ids of the corpora")
     parser.add_argument(
-        "--planted", type=Path, help="JSONL whose chunks are copied with changes; default: the first corpus"
+        "--corpus", nargs="+", type=Path, required=True, help="JSONL with id and text"
+    )
+    parser.add_argument("--versions", type=Path, help="JSONL with text and group")
+    parser.add_argument(
+        "--pairs", type=Path, help="JSONL with a and b, ids of the corpora"
+    )
+    parser.add_argument(
+        "--planted",
+        type=Path,
+        help="JSONL whose chunks are copied with changes; default: the first corpus",
     )
     parser.add_argument("--threshold", type=float, default=0.8)
     parser.add_argument("--sample", type=int, default=1500, help="pairs of each kind")
-    parser.add_argument("--show", type=int, default=0, help="disagreements to print of each kind")
+    parser.add_argument(
+        "--show", type=int, default=0, help="disagreements to print of each kind"
+    )
     options = parser.parse_args()
-    documents = {record["id"]: record["text"] for path in options.corpus for record in read(path)}
+    documents = {
+        record["id"]: record["text"] for path in options.corpus for record in read(path)
+    }
     weights = weights_of(list(documents.values()))
     print(f"{len(documents):,} documents; threshold {options.threshold}\n")
     planted = [record["text"] for record in read(options.planted or options.corpus[0])]
@@ -75,18 +89,26 @@ def main() -> None:
     if options.versions:
         pages = read(options.versions)
         texts = [page["text"] for page in pages]
-        same, other = version_pairs([page["group"] for page in pages], texts, options.sample)
-        print_pairs("versions of a page", texts, same, other, weights_of(texts), options)
+        same, other = version_pairs(
+            [page["group"] for page in pages], texts, options.sample
+        )
+        print_pairs(
+            "versions of a page", texts, same, other, weights_of(texts), options
+        )
     if options.pairs:
         listed = [(pair["a"], pair["b"]) for pair in read(options.pairs)]
-        listed = [pair for pair in listed if pair[0] in documents and pair[1] in documents]
+        listed = [
+            pair for pair in listed if pair[0] in documents and pair[1] in documents
+        ]
         texts, same, other = listed_pairs(listed, documents)
         print_pairs("listed pairs", texts, same, other, weights, options)
 
 
 def read(path: Path) -> list[dict[str, str]]:
     """Return the records of a JSONL file."""
-    with fsspec.open(str(path), "rb", compression=COMPRESSIONS.get(path.suffix)) as lines:
+    with fsspec.open(
+        str(path), "rb", compression=COMPRESSIONS.get(path.suffix)
+    ) as lines:
         return [orjson.loads(line) for line in lines.read().splitlines()]
 
 
@@ -102,7 +124,9 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
     """Change a share of the words of every chunk, one by one or as one passage, and look for its document in it."""
     draw = random.Random(0)
     vocabulary = [word for text in texts for word in re.findall(r"\w+", text)]
-    print("| copy | chunks | caught | least similarity | median |\n|---|---|---|---|---|")
+    print(
+        "| copy | chunks | caught | least similarity | median |\n|---|---|---|---|---|"
+    )
     for share, how in (
         (0.05, "words"),
         (0.1, "words"),
@@ -113,9 +137,16 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
     ):
         found = []
         for text in texts:
-            changed = [change(text[a:b], share, how, vocabulary, draw) for a, b in chunk_text(text)]
-            changed = [chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS]
-            found += similarities(shingles(changed), document=documents_of([[text]])[0], weights=weights).tolist()
+            changed = [
+                change(text[a:b], share, how, vocabulary, draw)
+                for a, b in chunk_text(text)
+            ]
+            changed = [
+                chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS
+            ]
+            found += similarities(
+                shingles(changed), document=documents_of([[text]])[0], weights=weights
+            ).tolist()
         caught = np.mean(np.array(found) >= threshold)
         print(
             f"| {share:.0%} of the words, {'one by one' if how == 'words' else 'one passage'} | {len(found):,} | {caught:.2%} "
@@ -124,24 +155,37 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
     print()
 
 
-def change(text: str, share: float, how: str, vocabulary: Sequence[str], draw: random.Random) -> str:
+def change(
+    text: str, share: float, how: str, vocabulary: Sequence[str], draw: random.Random
+) -> str:
     """Return the text with a share of its words replaced by words drawn from the vocabulary."""
     pieces = re.split(r"(\w+)", text)
     places = list(range(1, len(pieces), 2))
     count = round(share * len(places))
     start = draw.randint(0, len(places) - count) if places else 0
-    for place in draw.sample(places, count) if how == "words" else places[start : start + count]:
+    for place in (
+        draw.sample(places, count) if how == "words" else places[start : start + count]
+    ):
         pieces[place] = draw.choice(vocabulary)
     return "".join(pieces)
 
 
-def version_pairs(groups: Sequence[str], texts: Sequence[str], sample: int) -> tuple[list[Pair], dict[str, list[Pair]]]:
+def version_pairs(
+    groups: Sequence[str], texts: Sequence[str], sample: int
+) -> tuple[list[Pair], dict[str, list[Pair]]]:
     """Return ordered pairs of one group; of different groups, each page with its three nearest, and random ones."""
     draw = random.Random(0)
     of_group = np.unique(np.array(groups), return_inverse=True)[1]
-    same = [(a, b) for a in range(len(groups)) for b in np.flatnonzero(of_group == of_group[a]).tolist() if a != b]
+    same = [
+        (a, b)
+        for a in range(len(groups))
+        for b in np.flatnonzero(of_group == of_group[a]).tolist()
+        if a != b
+    ]
     near = nearest(texts, of_group, list(range(len(texts))), 3)
-    chance = [(draw.randrange(len(texts)), draw.randrange(len(texts))) for _ in range(sample)]
+    chance = [
+        (draw.randrange(len(texts)), draw.randrange(len(texts))) for _ in range(sample)
+    ]
     chance = [(a, b) for a, b in chance if of_group[a] != of_group[b]]
     return draw.sample(same, min(sample, len(same))), {
         "nearest of another group": draw.sample(near, min(sample, len(near))),
@@ -159,12 +203,18 @@ def listed_pairs(
     same = [pair for a, b in listed for pair in ((row[a], row[b]), (row[b], row[a]))]
     known = set(same)
     near = [
-        pair for pair in nearest(texts, np.arange(len(texts)), sorted({a for a, _ in same}), 8) if pair not in known
+        pair
+        for pair in nearest(
+            texts, np.arange(len(texts)), sorted({a for a, _ in same}), 8
+        )
+        if pair not in known
     ]
     return texts, same, {"nearest not listed": near}
 
 
-def nearest(texts: Sequence[str], groups: NDArray[np.int64], rows: Sequence[int], count: int) -> list[Pair]:
+def nearest(
+    texts: Sequence[str], groups: NDArray[np.int64], rows: Sequence[int], count: int
+) -> list[Pair]:
     """Return for each row its nearest texts outside its group, by TF-IDF and SVD."""
     terms = TfidfVectorizer(sublinear_tf=True, max_features=50_000).fit_transform(texts)
     vectors = TruncatedSVD(100, random_state=0).fit_transform(terms)
@@ -206,22 +256,35 @@ def print_pairs(
             f"| {kind} | {len(chunks):,} | {len(flagged) / max(len(chunks), 1):.2%} | {pairs_flagged:,} of {len(set(pairs)):,} "
             f"| {len(picked)} | {hits} of {sum(yes)} | {wrong} of {len(yes) - sum(yes)} |"
         )
-        differing = [row for row in zip(picked, truth, yes, said, strict=True) if row[2] != row[3]]
-        shown += [(kind, chunk[2], true, chunk[1]) for chunk, true, _, _ in differing[: options.show]]
+        differing = [
+            row
+            for row in zip(picked, truth, yes, said, strict=True)
+            if row[2] != row[3]
+        ]
+        shown += [
+            (kind, chunk[2], true, chunk[1])
+            for chunk, true, _, _ in differing[: options.show]
+        ]
     print()
     for kind, found, true, chunk in shown:
-        print(f"- {kind}: similarity {found:.2f}, aligned {true:.2f}: {' '.join(chunk.split())[:400]}")
+        print(
+            f"- {kind}: similarity {found:.2f}, aligned {true:.2f}: {' '.join(chunk.split())[:400]}"
+        )
     print()
 
 
-def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pair, str, float]]:
+def judged(
+    pair: Pair, texts: Sequence[str], weights: Weights
+) -> list[tuple[Pair, str, float]]:
     """Return (pair, chunk, similarity) for the chunks of the pair's first text, compared with the second."""
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
     chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
     other: ComparedDocument = documents_of([[texts[pair[1]]]])[0]
     found = similarities(shingles(chunks), document=other, weights=weights)
-    return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]
+    return [
+        (pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)
+    ]
 
 
 def words_of(text: str) -> list[str]:

@@ -27,23 +27,37 @@ from nextlong.recipe import Recipe
 _NEAREST = 100
 _RANKS = (1, 10, 100)
 _RANDOM_PAIRS = 200_000
-_BEFORE = {"ingest", "select", "minhash", "similar_pairs", "near_duplicates", "chunk", "encoder"}
+_BEFORE = {
+    "ingest",
+    "select",
+    "minhash",
+    "similar_pairs",
+    "near_duplicates",
+    "chunk",
+    "encoder",
+}
 
 
 def main() -> int:
     """Print a row for each model and one for each pair of models; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe")
     parser.add_argument("--models", nargs="+", required=True)
     asked = parser.parse_args()
     nearest: dict[str, NDArray[np.int64]] = {}
     ranks = " | ".join(f"rank {rank}" for rank in _RANKS)
     above = " | ".join(f"above random at {rank}" for rank in _RANKS)
-    print(f"| encoder | dimensions | chunks/s | random pairs | {ranks} | {above} | own source | by chance |")
+    print(
+        f"| encoder | dimensions | chunks/s | random pairs | {ranks} | {above} | own source | by chance |"
+    )
     print("|---|" + "---:|" * (5 + 2 * len(_RANKS)))
     for model in asked.models:
         vectors, documents_of, sources_of, speed = embedded(asked.recipe, model)
-        first, second = np.random.default_rng(0).integers(0, len(vectors), (2, _RANDOM_PAIRS))
+        first, second = np.random.default_rng(0).integers(
+            0, len(vectors), (2, _RANDOM_PAIRS)
+        )
         apart = documents_of[first] != documents_of[second]
         random = np.einsum("nd,nd->n", vectors[first[apart]], vectors[second[apart]])
         nearest[model], cosines = search(vectors, documents_of)
@@ -59,12 +73,17 @@ def main() -> int:
     print(f"\n{count:,} chunks of {len(np.unique(documents_of)):,} documents\n")
     print(f"| of the {_NEAREST} nearest | in common |\n|---|---:|")
     for one, other in itertools.combinations(asked.models, 2):
-        common = [len(np.intersect1d(a, b)) for a, b in zip(nearest[one], nearest[other], strict=True)]
+        common = [
+            len(np.intersect1d(a, b))
+            for a, b in zip(nearest[one], nearest[other], strict=True)
+        ]
         print(f"| {one}, {other} | {np.mean(common) / _NEAREST:.0%} |")
     return 0
 
 
-def embedded(path: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], str]:
+def embedded(
+    path: str, model: str
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], str]:
     """Return the vectors (n, dimensions), the document and the source of each chunk (n,), and chunks per processor second."""
     kind, _, name = model.partition(":")
     named = f"{kind}:{model_path(name)}" if name else kind
@@ -79,17 +98,27 @@ def embedded(path: str, model: str) -> tuple[NDArray[np.float32], NDArray[np.int
     vectors = np.concatenate([np.load(file) for file in files]).astype(np.float32)
     documents, sources, before = [], [], 0
     for chunks, texts in zip(
-        done["chunk"].files(".chunks.arrow"), done["ingest"].files(".documents.arrow"), strict=True
+        done["chunk"].files(".chunks.arrow"),
+        done["ingest"].files(".documents.arrow"),
+        strict=True,
     ):
         rows = read_chunks(chunks, ("doc_row",))["doc_row"]
         with pa.ipc.open_file(pa.memory_map(str(texts))) as reader:
-            names = [reader.get_batch(number).column("source") for number in range(reader.num_record_batches)]
+            names = [
+                reader.get_batch(number).column("source")
+                for number in range(reader.num_record_batches)
+            ]
         documents.append(before + rows.astype(np.int64))
         sources.append(np.array(pa.chunked_array(names).to_pylist())[rows])
         before += sum(map(len, names))
     is_new = files[0].stat().st_mtime > began
     numbers = np.unique(np.concatenate(sources), return_inverse=True)[1]
-    return vectors, np.concatenate(documents), numbers, f"{len(vectors) / taken:,.0f}" if is_new else "–"
+    return (
+        vectors,
+        np.concatenate(documents),
+        numbers,
+        f"{len(vectors) / taken:,.0f}" if is_new else "–",
+    )
 
 
 def search(
@@ -102,7 +131,10 @@ def search(
         scores = vectors[low : low + 1024] @ vectors.T
         scores[documents_of[low : low + 1024, None] == documents_of] = -np.inf
         best = np.argsort(-scores, axis=1, kind="stable")[:, :_NEAREST]
-        places[low : low + 1024], cosines[low : low + 1024] = best, np.take_along_axis(scores, best, axis=1)
+        places[low : low + 1024], cosines[low : low + 1024] = (
+            best,
+            np.take_along_axis(scores, best, axis=1),
+        )
     return places, cosines
 
 

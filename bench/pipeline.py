@@ -27,7 +27,16 @@ ROWS: Mapping[str, frozenset[str]] = {
     "embed (TF-IDF, SVD)": frozenset({"tfidf", "svd", "encoder", "embed"}),
     "search": frozenset({"search", "meta_documents", "mine"}),
     "draft, tokenize, compose": frozenset(
-        {"tokenize", "tokenizer", "shingles", "weights", "draft", "referenced_chunks", "tokens", "compose"}
+        {
+            "tokenize",
+            "tokenizer",
+            "shingles",
+            "weights",
+            "draft",
+            "referenced_chunks",
+            "tokens",
+            "compose",
+        }
     ),
     "write": frozenset({"write", "rows", "parquet"}),
 }
@@ -36,7 +45,11 @@ OTHER = "other"
 
 def main() -> int:
     options = _options()
-    order = Order(tokenizer=options.tokenizer, sequences=options.sequences, target_tokens=options.target_tokens)
+    order = Order(
+        tokenizer=options.tokenizer,
+        sequences=options.sequences,
+        target_tokens=options.target_tokens,
+    )
     options.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
@@ -44,18 +57,36 @@ def main() -> int:
         "sequences": order.sequences,
         "target_tokens": order.target_tokens,
     }
-    print(f"{results['machine']}; {order.sequences} sequences of {order.target_tokens:,} tokens\n")
+    print(
+        f"{results['machine']}; {order.sequences} sequences of {order.target_tokens:,} tokens\n"
+    )
     if options.measure in ("all", "compare"):
-        results["compare"] = compare(options.corpus, order=order, repeats=options.repeats, out=options.out)
+        results["compare"] = compare(
+            options.corpus, order=order, repeats=options.repeats, out=options.out
+        )
     if options.measure in ("all", "growth"):
         results["growth"] = grow(
-            options.corpus, order=order, sizes=options.growth, copies=options.inflate, out=options.out
+            options.corpus,
+            order=order,
+            sizes=options.growth,
+            copies=options.inflate,
+            out=options.out,
         )
-    (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(results[part]["passed"] for part in ("compare", "growth") if part in results) else 1
+    (options.out / "results.json").write_text(
+        json.dumps(results, indent=1) + "\n", encoding="utf-8"
+    )
+    return (
+        0
+        if all(
+            results[part]["passed"] for part in ("compare", "growth") if part in results
+        )
+        else 1
+    )
 
 
-def compare(files: Sequence[Path], *, order: Order, repeats: int, out: Path) -> dict[str, Any]:
+def compare(
+    files: Sequence[Path], *, order: Order, repeats: int, out: Path
+) -> dict[str, Any]:
     """Run the three programs alternately on the same files; print medians, stage by stage, and their ratios."""
     programs: Mapping[str, Callable[..., Route]] = {
         "handwritten": run_handwritten,
@@ -69,13 +100,22 @@ def compare(files: Sequence[Path], *, order: Order, repeats: int, out: Path) -> 
             taken[name].append(_fresh(program, files, order=order, out=out))
     for name, routes in taken.items():
         _print_outcome(name, routes, order=order)
-    passed = all(_gave_all(route, order=order) for routes in taken.values() for route in routes)
+    passed = all(
+        _gave_all(route, order=order) for routes in taken.values() for route in routes
+    )
     if all(not route.error for routes in taken.values() for route in routes):
         print(comparison_table(taken))
-    return {"passed": passed, "runs": {name: [asdict(route) for route in routes] for name, routes in taken.items()}}
+    return {
+        "passed": passed,
+        "runs": {
+            name: [asdict(route) for route in routes] for name, routes in taken.items()
+        },
+    }
 
 
-def grow(files: Sequence[Path], *, order: Order, sizes: Sequence[int], copies: int, out: Path) -> dict[str, Any]:
+def grow(
+    files: Sequence[Path], *, order: Order, sizes: Sequence[int], copies: int, out: Path
+) -> dict[str, Any]:
     """Run nextlong on growing corpora; print seconds, peak memory and vector bytes per size, and their ratios."""
     taken: dict[int, Route] = {}
     corpus_mb: dict[int, float] = {}
@@ -91,7 +131,10 @@ def grow(files: Sequence[Path], *, order: Order, sizes: Sequence[int], copies: i
         print(growth_table(finished, corpus_mb=corpus_mb))
     return {
         "passed": all(_gave_all(route, order=order) for route in taken.values()),
-        "runs": {str(size): {"corpus_mb": corpus_mb[size], **asdict(route)} for size, route in taken.items()},
+        "runs": {
+            str(size): {"corpus_mb": corpus_mb[size], **asdict(route)}
+            for size, route in taken.items()
+        },
     }
 
 
@@ -102,40 +145,84 @@ def comparison_table(taken: Mapping[str, Sequence[Route]]) -> str:
     totals have a ratio.
     """
     rows = {name: [_rows(route) for route in routes] for name, routes in taken.items()}
-    lines = ["", f"| | {' | '.join(rows)} | ratios |", "|---|" + "---:|" * (len(rows) + 1)]
+    lines = [
+        "",
+        f"| | {' | '.join(rows)} | ratios |",
+        "|---|" + "---:|" * (len(rows) + 1),
+    ]
     for row in rows["nextlong"][0]:
-        medians = {name: statistics.median(run[row] for run in runs) for name, runs in rows.items()}
+        medians = {
+            name: statistics.median(run[row] for run in runs)
+            for name, runs in rows.items()
+        }
         if not any(medians.values()):
             continue
         unit = "MB" if "peak" in row else "s"
         ours = medians["nextlong"]
-        ratios = [_ratio(value, ours) for name, value in medians.items() if name != "nextlong" and row.startswith("**")]
+        ratios = [
+            _ratio(value, ours)
+            for name, value in medians.items()
+            if name != "nextlong" and row.startswith("**")
+        ]
         lines.append(
             f"| {row} | {' | '.join(f'{value:,.1f} {unit}' for value in medians.values())} | {', '.join(ratios)} |"
         )
-    steps = ", ".join(f"{name} {seconds:.1f}" for name, seconds in taken["nextlong"][-1].stage_seconds.items())
-    return "\n".join([*lines, "", f"seconds of the tasks of nextlong's steps (last run): {steps}", ""])
+    steps = ", ".join(
+        f"{name} {seconds:.1f}"
+        for name, seconds in taken["nextlong"][-1].stage_seconds.items()
+    )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"seconds of the tasks of nextlong's steps (last run): {steps}",
+            "",
+        ]
+    )
 
 
 def growth_table(routes: Mapping[int, Route], *, corpus_mb: Mapping[int, float]) -> str:
     """Return a column a size and the ratio of the last to the first, as Markdown."""
     sizes = list(routes)
     last_over_first = f"{sizes[-1]}x / {sizes[0]}x"
-    lines = ["", f"| | {' | '.join(f'{size}x' for size in sizes)} | {last_over_first} |"]
+    lines = [
+        "",
+        f"| | {' | '.join(f'{size}x' for size in sizes)} | {last_over_first} |",
+    ]
     lines.append("|---|" + "---:|" * (len(sizes) + 1))
-    values: dict[str, list[float]] = {"corpus (MB)": [corpus_mb[size] for size in sizes]}
-    for name in dict.fromkeys(name for route in routes.values() for name in route.stage_seconds):
-        values[f"{name} (s)"] = [route.stage_seconds.get(name, 0.0) for route in routes.values()]
+    values: dict[str, list[float]] = {
+        "corpus (MB)": [corpus_mb[size] for size in sizes]
+    }
+    for name in dict.fromkeys(
+        name for route in routes.values() for name in route.stage_seconds
+    ):
+        values[f"{name} (s)"] = [
+            route.stage_seconds.get(name, 0.0) for route in routes.values()
+        ]
     values["**total, wall (s)**"] = [route.seconds for route in routes.values()]
-    values["**total, processor (s)**"] = [route.processor_seconds for route in routes.values()]
+    values["**total, processor (s)**"] = [
+        route.processor_seconds for route in routes.values()
+    ]
     values["load at the end"] = [route.load for route in routes.values()]
-    for name in dict.fromkeys(name for route in routes.values() for name in route.step_peaks_mb):
-        values[f"peak of a task of {name} (MB)"] = [route.step_peaks_mb.get(name, 0.0) for route in routes.values()]
-    values[f"**peak memory, {routes[sizes[0]].memory} (MB)**"] = [route.peak_mb for route in routes.values()]
-    values["vectors, memory-mapped by the search (MB)"] = [route.vectors_mb for route in routes.values()]
-    values["**peak − vectors (MB)**"] = [route.peak_mb - route.vectors_mb for route in routes.values()]
+    for name in dict.fromkeys(
+        name for route in routes.values() for name in route.step_peaks_mb
+    ):
+        values[f"peak of a task of {name} (MB)"] = [
+            route.step_peaks_mb.get(name, 0.0) for route in routes.values()
+        ]
+    values[f"**peak memory, {routes[sizes[0]].memory} (MB)**"] = [
+        route.peak_mb for route in routes.values()
+    ]
+    values["vectors, memory-mapped by the search (MB)"] = [
+        route.vectors_mb for route in routes.values()
+    ]
+    values["**peak − vectors (MB)**"] = [
+        route.peak_mb - route.vectors_mb for route in routes.values()
+    ]
     for name, row in values.items():
-        lines.append(f"| {name} | {' | '.join(f'{value:,.1f}' for value in row)} | {_ratio(row[-1], row[0])} |")
+        lines.append(
+            f"| {name} | {' | '.join(f'{value:,.1f}' for value in row)} | {_ratio(row[-1], row[0])} |"
+        )
     return "\n".join([*lines, ""])
 
 
@@ -143,20 +230,27 @@ def _rows(route: Route) -> dict[str, float]:
     """Return the rows of the comparison for one run; what no row claims is OTHER."""
     rows = dict.fromkeys([*ROWS, OTHER], 0.0)
     for stage, seconds in route.stage_seconds.items():
-        rows[next((row for row, stages in ROWS.items() if stage in stages), OTHER)] += seconds
+        rows[next((row for row, stages in ROWS.items() if stage in stages), OTHER)] += (
+            seconds
+        )
     rows["**total**"] = route.seconds
     rows[f"**peak memory, {route.memory}**"] = route.peak_mb
     return rows
 
 
-def _fresh(program: Callable[..., Route], files: Sequence[Path], *, order: Order, out: Path) -> Route:
+def _fresh(
+    program: Callable[..., Route], files: Sequence[Path], *, order: Order, out: Path
+) -> Route:
     """Run in a folder that did not exist before and does not afterwards."""
     with tempfile.TemporaryDirectory(prefix="run-", dir=out) as folder:
         return program(files, order=order, out=Path(folder) / "out")
 
 
 def _gave_all(route: Route, *, order: Order) -> bool:
-    return not route.error and (route.exact_sequences, route.other_sequences) == (order.sequences, 0)
+    return not route.error and (route.exact_sequences, route.other_sequences) == (
+        order.sequences,
+        0,
+    )
 
 
 def _print_outcome(name: str, routes: Sequence[Route], *, order: Order) -> None:
@@ -176,20 +270,54 @@ def _ratio(above: float, below: float) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", nargs="+", type=_file, required=True, metavar="FILE", help="JSONL, plain or .zst")
-    parser.add_argument("--tokenizer", type=_file, required=True, metavar="FILE", help="a tokenizer.json")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--corpus",
+        nargs="+",
+        type=_file,
+        required=True,
+        metavar="FILE",
+        help="JSONL, plain or .zst",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=_file,
+        required=True,
+        metavar="FILE",
+        help="a tokenizer.json",
+    )
     parser.add_argument("--sequences", type=int, default=100)
     parser.add_argument("--target-tokens", type=int, default=131_072)
-    parser.add_argument("--measure", choices=("all", "compare", "growth"), default="all")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each program, alternating; medians are shown")
-    parser.add_argument("--growth", type=_sizes, default=(1, 2, 4, 8), help="sizes in eighths of the corpus: 1,2,4,8")
-    parser.add_argument("--inflate", type=int, default=1, help="corpora to have: sizes up to 8 times this are possible")
+    parser.add_argument(
+        "--measure", choices=("all", "compare", "growth"), default="all"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="runs of each program, alternating; medians are shown",
+    )
+    parser.add_argument(
+        "--growth",
+        type=_sizes,
+        default=(1, 2, 4, 8),
+        help="sizes in eighths of the corpus: 1,2,4,8",
+    )
+    parser.add_argument(
+        "--inflate",
+        type=int,
+        default=1,
+        help="corpora to have: sizes up to 8 times this are possible",
+    )
     parser.add_argument("--out", type=Path, default=Path(".bench"), metavar="DIR")
     options = parser.parse_args()
     if max(options.growth) > PARTS * options.inflate:
         needed = -(-max(options.growth) // PARTS)
-        parser.error(f"--growth {max(options.growth)} is more than the whole corpus (8); add --inflate {needed}")
+        parser.error(
+            f"--growth {max(options.growth)} is more than the whole corpus (8); add --inflate {needed}"
+        )
     return options
 
 

@@ -37,7 +37,9 @@ _HEADINGS = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("corpora", type=Path, nargs="+")
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--sequences", default="100")
@@ -63,7 +65,9 @@ def run(plain: dict[str, Any], out: Path) -> None:
     out.write_text(json.dumps({"seconds": timed.seconds, "memory_bytes": memory_bytes}))
 
 
-def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace) -> None:
+def compare(
+    corpus: Path, method: str, folder: Path, options: argparse.Namespace
+) -> None:
     """Plan and run one corpus; print a row."""
     plain: dict[str, Any] = {
         "run_dir": str(folder / "run"),
@@ -71,7 +75,11 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
         "workers": 1,
         "ingest": {"sources": [{"path": str(corpus)}]},
         "tokenizer": options.tokenizer,
-        "compose": {"sequences": options.sequences, "target_tokens": options.target_tokens, "method": method},
+        "compose": {
+            "sequences": options.sequences,
+            "target_tokens": options.target_tokens,
+            "method": method,
+        },
     }
     recipe = Recipe.from_dict(plain)
     import_preloaded(recipe.encoder)  # in neither figure
@@ -82,7 +90,9 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
     assert plan.amounts is not None
     ((machines, told),) = plan.on
     total = plan_costs.total(plan.steps, told, machines._replace(head_s=0.0))
-    process = multiprocessing.get_context("spawn").Process(target=run, args=(plain, folder / "taken.json"))
+    process = multiprocessing.get_context("spawn").Process(
+        target=run, args=(plain, folder / "taken.json")
+    )
     process.start()
     process.join()
     taken = json.loads((folder / "taken.json").read_text())
@@ -92,9 +102,15 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
     written = sum(step.manifest["bytes"] for step in done.values())
     chunks = sum(part.chunks for part in done["chunk"].results(ChunkResult))
     composed = sum(part.sequences for part in done["compose"].results(ComposeResult))
-    sequences = composed if options.sequences == "all" else min(composed, int(options.sequences))
+    sequences = (
+        composed
+        if options.sequences == "all"
+        else min(composed, int(options.sequences))
+    )
     sequence_chars = recipe.sequence_tokens * plan.measured.tokenizing.chars_per_token
-    documents = plan.measured.sample.documents_of(sequence_chars / plan.amounts.chunk_chars)
+    documents = plan.measured.sample.documents_of(
+        sequence_chars / plan.amounts.chunk_chars
+    )
     documents *= plan.measured.trial.documents_share
     spread = stats.documents_per_sequence
     assert total.seconds is not None

@@ -48,17 +48,36 @@ class Route:
     error: str = ""
 
 
-def run_handwritten(files: Sequence[Path], *, order: Order, out: Path, tuning: Sequence[str] = ()) -> Route:
+def run_handwritten(
+    files: Sequence[Path], *, order: Order, out: Path, tuning: Sequence[str] = ()
+) -> Route:
     """Run bench/handwritten.py on `files`, its result in `out`."""
     script = Path(__file__).with_name("handwritten.py")
-    command = [sys.executable, str(script), "--corpus", *map(str, files), "--tokenizer", str(order.tokenizer)]
-    command += ["--target-tokens", str(order.target_tokens), "--sequences", str(order.sequences)]
+    command = [
+        sys.executable,
+        str(script),
+        "--corpus",
+        *map(str, files),
+        "--tokenizer",
+        str(order.tokenizer),
+    ]
+    command += [
+        "--target-tokens",
+        str(order.target_tokens),
+        "--sequences",
+        str(order.sequences),
+    ]
     command += ["--out", str(out), *tuning]
     taken = measure(command)
     if taken.rc:
         return _failed(taken)
     report = json.loads(taken.stdout.splitlines()[-1])
-    return _finished(taken, stage_seconds=report["seconds"], out=out, target_tokens=order.target_tokens)
+    return _finished(
+        taken,
+        stage_seconds=report["seconds"],
+        out=out,
+        target_tokens=order.target_tokens,
+    )
 
 
 def run_tuned(files: Sequence[Path], *, order: Order, out: Path) -> Route:
@@ -73,7 +92,9 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
     run_dir = out / "run"
     request = {
         "run_dir": str(run_dir),
-        "ingest": {"sources": [{"path": str(file), "name": file.name} for file in files]},
+        "ingest": {
+            "sources": [{"path": str(file), "name": file.name} for file in files]
+        },
         "tokenizer": str(order.tokenizer),
         "compose": {"sequences": order.sequences, "target_tokens": order.target_tokens},
     }
@@ -81,7 +102,12 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
     taken = measure([sys.executable, "-m", "nextlong", "run", str(recipe)])
     if taken.rc:
         return _failed(taken)
-    return _finished(taken, stage_seconds=step_seconds(run_dir), out=run_dir, target_tokens=order.target_tokens)
+    return _finished(
+        taken,
+        stage_seconds=step_seconds(run_dir),
+        out=run_dir,
+        target_tokens=order.target_tokens,
+    )
 
 
 def step_seconds(run_dir: Path) -> dict[str, float]:
@@ -101,18 +127,30 @@ def step_peaks_mb(run_dir: Path) -> dict[str, float]:
     peaks: dict[str, float] = {}
     for path in sorted(run_dir.glob("*/manifest.json")):
         manifest = json.loads(path.read_bytes())
-        peaks[manifest["step"]] = max((part.get("peak_bytes") or 0 for part in manifest["parts"]), default=0) / 1e6
+        peaks[manifest["step"]] = (
+            max((part.get("peak_bytes") or 0 for part in manifest["parts"]), default=0)
+            / 1e6
+        )
     return peaks
 
 
 def _failed(taken: Measurement) -> Route:
     end = (taken.stderr or taken.stdout).strip()[-2000:]
     return Route(
-        seconds=taken.seconds, peak_mb=taken.peak_mb, memory=taken.memory, error=f"exit status {taken.rc}: {end}"
+        seconds=taken.seconds,
+        peak_mb=taken.peak_mb,
+        memory=taken.memory,
+        error=f"exit status {taken.rc}: {end}",
     )
 
 
-def _finished(taken: Measurement, *, stage_seconds: dict[str, float], out: Path, target_tokens: int) -> Route:
+def _finished(
+    taken: Measurement,
+    *,
+    stage_seconds: dict[str, float],
+    out: Path,
+    target_tokens: int,
+) -> Route:
     # A run's rows lie in `data/` and, as links, in the folder of the step that wrote them.
     lengths = _sequence_lengths(out / "data" if (out / "data").is_dir() else out)
     exact = lengths.count(target_tokens)
@@ -126,7 +164,8 @@ def _finished(taken: Measurement, *, stage_seconds: dict[str, float], out: Path,
         step_peaks_mb=step_peaks_mb(out),
         exact_sequences=exact,
         other_sequences=len(lengths) - exact,
-        vectors_mb=sum(path.stat().st_size for path in out.rglob("*.vectors.npy")) / 1e6,
+        vectors_mb=sum(path.stat().st_size for path in out.rglob("*.vectors.npy"))
+        / 1e6,
     )
 
 

@@ -26,18 +26,33 @@ import xxhash
 
 import nextlong
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, Shingles, documents_of, shingle_store
+from nextlong.retrieval.near_duplicates.shingles import (
+    ComparedDocument,
+    Shingles,
+    documents_of,
+    shingle_store,
+)
 from nextlong.schemas import META, NEGATIVE
 
 
 def main() -> int:
     """Print the table, or judge for one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path)
-    parser.add_argument("--baseline", type=Path, help="the folder src of another checkout, such as one from before")
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        help="the folder src of another checkout, such as one from before",
+    )
     parser.add_argument("--drafts", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--judge", action="store_true", help="time what is stored in the file that `run` names")
+    parser.add_argument(
+        "--judge",
+        action="store_true",
+        help="time what is stored in the file that `run` names",
+    )
     options = parser.parse_args()
     if options.judge:
         return judge(options.run)
@@ -51,11 +66,17 @@ def main() -> int:
         for _ in range(options.repeats):
             for name, tree in trees.items():
                 timed[name].append(judged(tree, stored))
-    print(f"{options.drafts} drafts of {candidates:,.0f} candidates and {runs:,.0f} runs of words each, one core:\n")
+    print(
+        f"{options.drafts} drafts of {candidates:,.0f} candidates and {runs:,.0f} runs of words each, one core:\n"
+    )
     print("| program | processor time a draft | of the baseline |\n|---|---:|---:|")
-    least = {name: min(seconds for seconds, _ in found) for name, found in timed.items()}
+    least = {
+        name: min(seconds for seconds, _ in found) for name, found in timed.items()
+    }
     for name, seconds in least.items():
-        print(f"| {name} | {1e3 * seconds / options.drafts:.1f} ms | {seconds / next(iter(least.values())):.2f}× |")
+        print(
+            f"| {name} | {1e3 * seconds / options.drafts:.1f} ms | {seconds / next(iter(least.values())):.2f}× |"
+        )
     alike = len({said for found in timed.values() for _, said in found}) == 1
     print(f"\njudged alike: {'yes' if alike else 'NO'}")
     return 0 if alike else 1
@@ -68,16 +89,22 @@ def store(run: Any, count: int, path: Path) -> tuple[float, float]:
     rows = []
     for file in run.steps["draft"].files(".drafts.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(file))) as reader:
-            rows += [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            rows += [
+                reader.get_batch(number) for number in range(reader.num_record_batches)
+            ]
     drafts: list[tuple[Any, ...]] = []
     for number in np.random.default_rng(0).permutation(len(rows))[:count].tolist():
-        chunks, roles = (rows[number].column(name).values.to_numpy() for name in ("chunk_id", "role"))
+        chunks, roles = (
+            rows[number].column(name).values.to_numpy() for name in ("chunk_id", "role")
+        )
         document = documents_of([run.corpus.texts(chunks[roles == META]).tolist()])[0]
         drafts.append((*shingles.of(np.unique(chunks[roles == NEGATIVE])), *document))
     threshold = run.recipe.mine.near_duplicates_for(run.recipe.compose.negatives)
     path.write_bytes(pickle.dumps((weights, threshold, drafts)))
     sizes = [(len(offsets) - 1, len(hashes)) for hashes, offsets, *_ in drafts]
-    return float(np.mean([size[0] for size in sizes])), float(np.mean([size[1] for size in sizes]))
+    return float(np.mean([size[0] for size in sizes])), float(
+        np.mean([size[1] for size in sizes])
+    )
 
 
 def judged(tree: Path, stored: Path) -> tuple[float, str]:
@@ -99,7 +126,9 @@ def judge(stored: Path) -> int:
     for hashes, offsets, runs, wholes in drafts:
         given = Shingles(hashes, offsets), ComparedDocument(runs, wholes)
         start = time.process_time()
-        found = find_near_duplicates(given[0], document=given[1], weights=weights, threshold=threshold)
+        found = find_near_duplicates(
+            given[0], document=given[1], weights=weights, threshold=threshold
+        )
         seconds += time.process_time() - start
         for column in found:
             state.update(np.ascontiguousarray(column).tobytes())

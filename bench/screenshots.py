@@ -19,13 +19,23 @@ WIDTH, HEIGHT = 1440, 900
 
 def main(report: Path, folder: Path) -> None:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(
+            viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+        )
         page.goto(report.resolve().as_uri())
         for name, section in (("report", "decision"), ("report-sequence", "sequence")):
-            top = page.locator(f"#{section}").evaluate("(one) => one.offsetTop") if section != "decision" else 0
+            top = (
+                page.locator(f"#{section}").evaluate("(one) => one.offsetTop")
+                if section != "decision"
+                else 0
+            )
             page.evaluate("(top) => scrollTo(0, top)", top)
-            page.locator(f"nav [aria-current][href='#{section}']").wait_for(state="attached")
+            page.locator(f"nav [aria-current][href='#{section}']").wait_for(
+                state="attached"
+            )
             page.screenshot(path=folder / f"{name}.png")
         browser.close()
 

@@ -42,13 +42,29 @@ _ResultT = TypeVar("_ResultT")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vectors", type=Path, nargs="*", default=[], help="files of a run; none: synthetic")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="files of a run; none: synthetic",
+    )
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--dimensions", type=int, default=256, help="of synthetic vectors")
-    parser.add_argument("--exact-queries", type=int, default=160, help="0: leave the first table out")
-    parser.add_argument("--clusters", type=int, default=1_024, help="0: leave the second table out")
-    parser.add_argument("--index-queries", type=int, default=4_000, help="0: leave the third table out")
+    parser.add_argument(
+        "--dimensions", type=int, default=256, help="of synthetic vectors"
+    )
+    parser.add_argument(
+        "--exact-queries", type=int, default=160, help="0: leave the first table out"
+    )
+    parser.add_argument(
+        "--clusters", type=int, default=1_024, help="0: leave the second table out"
+    )
+    parser.add_argument(
+        "--index-queries", type=int, default=4_000, help="0: leave the third table out"
+    )
     parser.add_argument("--k", type=int, nargs="+", default=[1_088, 200])
     parser.add_argument("--recall", type=float, default=0.95)
     parser.add_argument("--kinds", nargs="+", default=["IVF,Flat", "IVF,SQ8"])
@@ -77,7 +93,9 @@ def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
     stored = np.concatenate(real) if real else None
     dimensions = options.dimensions if stored is None else stored.shape[1]
     is_whole = stored is not None and len(stored) >= options.count
-    order = draw.permutation(len(stored)) if stored is not None else np.empty(0, np.int64)
+    order = (
+        draw.permutation(len(stored)) if stored is not None else np.empty(0, np.int64)
+    )
     scale = np.arange(1, dimensions + 1) ** -0.4  # as the spectrum of texts falls off
     centres = draw.standard_normal((4_000, dimensions)).astype(np.float32) * scale
     paths = []
@@ -90,9 +108,13 @@ def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
             size = block.stop - block.start
             noise = draw.standard_normal((size, dimensions), dtype=np.float32)
             if is_whole and stored is not None:
-                made = stored[order[first + low : first + low + size]].astype(np.float32)
+                made = stored[order[first + low : first + low + size]].astype(
+                    np.float32
+                )
             elif stored is None:
-                made = centres[draw.integers(0, len(centres), size)] + 0.6 * noise * scale
+                made = (
+                    centres[draw.integers(0, len(centres), size)] + 0.6 * noise * scale
+                )
             else:
                 base = stored[draw.integers(0, len(stored), size)].astype(np.float32)
                 made = base + 0.5 * noise * base.std(axis=0)
@@ -103,15 +125,23 @@ def _write_vectors(folder: Path, options: argparse.Namespace) -> list[Path]:
         if stored is None
         else f"{len(stored):,} of a run{', inflated by noisy copies' * (not is_whole)}"
     )
-    print(f"{options.count:,} vectors of {dimensions} dimensions ({kind})\n", flush=True)
+    print(
+        f"{options.count:,} vectors of {dimensions} dimensions ({kind})\n", flush=True
+    )
     return paths
 
 
-def _queries(paths: Sequence[Path], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _queries(
+    paths: Sequence[Path], count: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
-    ids = np.concatenate([(shard << 32) + np.arange(size) for shard, size in enumerate(sizes)])
+    ids = np.concatenate(
+        [(shard << 32) + np.arange(size) for shard, size in enumerate(sizes)]
+    )
     ids = np.sort(np.random.default_rng(1).choice(ids, count, replace=False))
-    return VectorShards(paths).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
+    return VectorShards(paths).take(ids).astype(np.float32), np.stack(
+        [ids, ids + 1], axis=1
+    )
 
 
 def _seconds(call: Callable[[], _ResultT]) -> tuple[float, _ResultT]:
@@ -129,7 +159,9 @@ def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
     programs: dict[str, Callable[[], Any]] = {
         "stream": lambda: _stream(paths, None),
         "stream and products": lambda: _stream(paths, queries),
-        "exact": lambda: exact.Exact(VectorShards(paths)).search(queries, k, exclude=exclude),
+        "exact": lambda: exact.Exact(VectorShards(paths)).search(
+            queries, k, exclude=exclude
+        ),
         "FAISS": lambda: _faiss(paths, queries, k + 1),
     }
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -142,28 +174,40 @@ def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
     print(f"Exact search, {len(queries)} queries, k = {k:,}, one core:\n")
     print("| program | processor time | of streaming and products |\n|---|---:|---:|")
     for name, seconds in least.items():
-        print(f"| {name} | {seconds:.2f} s | {seconds / least['stream and products']:.2f}× |")
+        print(
+            f"| {name} | {seconds:.2f} s | {seconds / least['stream and products']:.2f}× |"
+        )
     same = [
         len(np.intersect1d(ids, others[others != own])) / len(ids)
-        for ids, others, own in zip(found["exact"][0], found["FAISS"], exclude[:, 0], strict=True)
+        for ids, others, own in zip(
+            found["exact"][0], found["FAISS"], exclude[:, 0], strict=True
+        )
     ]
     print(f"\nneighbours that FAISS found too: {np.mean(same):.6f}\n", flush=True)
 
 
 def _stream(paths: Sequence[Path], queries: NDArray[np.float32] | None) -> None:
-    scores = None if queries is None else np.empty((len(queries), exact._BLOCK_ROWS), np.float32)
+    scores = (
+        None
+        if queries is None
+        else np.empty((len(queries), exact._BLOCK_ROWS), np.float32)
+    )
     for _, block in VectorShards(paths).blocks(exact._BLOCK_ROWS):
         if queries is not None and scores is not None:
             np.matmul(queries, block.T, out=scores[:, : len(block)])
 
 
-def _faiss(paths: Sequence[Path], queries: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def _faiss(
+    paths: Sequence[Path], queries: NDArray[np.float32], k: int
+) -> NDArray[np.int64]:
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
     for shard, path in enumerate(paths):
         stored = np.load(path, mmap_mode="r")
         for first in range(0, len(stored), _FAISS_ROWS):
             block = stored[first : first + _FAISS_ROWS].astype(np.float32)
-            scores, rows = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, rows = faiss.knn(
+                queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT
+            )
             heap.add_result(scores, (shard << 32) + first + rows)
     heap.finalize()
     ids: NDArray[np.int64] = heap.I
@@ -175,7 +219,9 @@ def _faiss(paths: Sequence[Path], queries: NDArray[np.float32], k: int) -> NDArr
 
 def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> None:
     sample, _ = _queries(paths, min(options.count, 40 * options.clusters))
-    theirs = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
+    theirs = faiss.Kmeans(
+        sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0
+    )
     how = {"count": options.clusters, "iterations": ivf.ITERATIONS, "seed": 0}
 
     def train_with_faiss() -> NDArray[np.float32]:
@@ -183,23 +229,36 @@ def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> Non
         return np.asarray(theirs.centroids)
 
     trained: dict[str, Callable[[], NDArray[np.float32]]]
-    trained = {"nextlong": partial(kmeans.train_centres, sample, **how), "FAISS": train_with_faiss}
-    print(f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n")
+    trained = {
+        "nextlong": partial(kmeans.train_centres, sample, **how),
+        "FAISS": train_with_faiss,
+    }
+    print(
+        f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n"
+    )
     print(
         "| program | training | looking up each vector's nearest | GFLOP/s of it | mean cosine |\n|---|---:|---:|---:|---:|"
     )
     for name, train in trained.items():
-        training, centres = min((_seconds(train) for _ in range(options.repeats)), key=lambda one: one[0])
+        training, centres = min(
+            (_seconds(train) for _ in range(options.repeats)), key=lambda one: one[0]
+        )
         looking, nearest = min(
-            (_seconds(_finder(name, centres, sample)) for _ in range(options.repeats)), key=lambda one: one[0]
+            (_seconds(_finder(name, centres, sample)) for _ in range(options.repeats)),
+            key=lambda one: one[0],
         )
         cosine = float(np.einsum("nd,nd->n", sample, centres[nearest[:, 0]]).mean())
         rate = 2 * sample.size * options.clusters / looking / 1e9
-        print(f"| {name} | {training:.1f} s | {looking:.2f} s | {rate:.0f} | {cosine:.3f} |", flush=True)
+        print(
+            f"| {name} | {training:.1f} s | {looking:.2f} s | {rate:.0f} | {cosine:.3f} |",
+            flush=True,
+        )
     print()
 
 
-def _finder(name: str, centres: NDArray[np.float32], rows: NDArray[np.float32]) -> Callable[[], NDArray[np.int64]]:
+def _finder(
+    name: str, centres: NDArray[np.float32], rows: NDArray[np.float32]
+) -> Callable[[], NDArray[np.int64]]:
     if name == "nextlong":
         return lambda: kmeans.nearest_centres(rows, centres, count=1)
     flat = faiss.IndexFlatIP(centres.shape[1])
@@ -210,25 +269,39 @@ def _finder(name: str, centres: NDArray[np.float32], rows: NDArray[np.float32]) 
 # indexes
 
 
-def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Namespace) -> None:
+def _compare_indexes(
+    folder: Path, paths: Sequence[Path], options: argparse.Namespace
+) -> None:
     queries, exclude = _queries(paths, options.index_queries)
     some = slice(0, min(len(queries), 512))
     base = {
-        k: _seconds(partial(exact.Exact(VectorShards(paths)).search, queries[some], k, exclude=exclude[some]))[0]
+        k: _seconds(
+            partial(
+                exact.Exact(VectorShards(paths)).search,
+                queries[some],
+                k,
+                exclude=exclude[some],
+            )
+        )[0]
         / some.stop
         for k in options.k
     }
-    print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")
+    print(
+        f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n"
+    )
     print(
         "| index | train | fill | bytes a vector | k | tune | clusters looked into | recall | queries/s | of exact search | peak |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k, seconds in base.items():
         print(
-            f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | – | 1 | {1 / seconds:,.0f} | 1× | |", flush=True
+            f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | – | 1 | {1 / seconds:,.0f} | 1× | |",
+            flush=True,
         )
     for number, kind in enumerate(options.kinds):
-        _measure_index(folder / f"index{number}", kind, paths, queries, exclude, base, options)
+        _measure_index(
+            folder / f"index{number}", kind, paths, queries, exclude, base, options
+        )
 
 
 def _measure_index(
@@ -244,8 +317,12 @@ def _measure_index(
     template = stem.with_name(f"{stem.name}.template.faiss")
     stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
     peak = peak_from_now()
-    training, clusters = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
-    filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
+    training, clusters = _seconds(
+        lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0)
+    )
+    filling, filled = _seconds(
+        lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))]
+    )
     built_mb = _mb(peak())
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
@@ -263,19 +340,30 @@ def _measure_index(
         )
 
 
-def _tune(stem: Path, files: IndexFiles, queries: Path, k: int, target: float) -> TuneResult:
+def _tune(
+    stem: Path, files: IndexFiles, queries: Path, k: int, target: float
+) -> TuneResult:
     """Measure the whole corpus as one block, and choose."""
     block, shards = slice(0, len(files.lists)), range(len(files.vectors))
     part = stem.with_name("part-00000")
-    ivf.measure_block(part, lists=block, shards=shards, files=files, queries=queries, k=k, seed=0)
+    ivf.measure_block(
+        part, lists=block, shards=shards, files=files, queries=queries, k=k, seed=0
+    )
     work = stem.with_name("work") / "part"
-    return ivf.tune(work, blocks=1, target=target, files=files, queries=queries, k=k, seed=0)
+    return ivf.tune(
+        work, blocks=1, target=target, files=files, queries=queries, k=k, seed=0
+    )
 
 
-def _fill(stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int) -> int:
+def _fill(
+    stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int
+) -> int:
     """Encode one shard; return the bytes of its codes and ids."""
     ivf.fill(stems[shard], template=template, vectors=[paths[shard]], first_shard=shard)
-    return sum(Path(f"{stems[shard]}.{name}.npy").stat().st_size for name in ("codes", "members"))
+    return sum(
+        Path(f"{stems[shard]}.{name}.npy").stat().st_size
+        for name in ("codes", "members")
+    )
 
 
 def _mb(size: int | None) -> str:

@@ -26,14 +26,21 @@ from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, CONTROL_SHARE, _ShortlistResult
+from nextlong.retrieval.shortlist import (
+    _CONTROL,
+    _SHORTLISTED,
+    CONTROL_SHARE,
+    _ShortlistResult,
+)
 
 _RANKS = 1024  # nearest kept of each meta-chunk
 
 
 def main() -> int:
     """Print a row for each setting; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe")
     parser.add_argument("--sequences", nargs="+", type=int, required=True)
     parser.add_argument("--chunks", nargs="+", type=float, default=[1, 2, 4, 8])
@@ -46,19 +53,39 @@ def main() -> int:
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     for sequences in asked.sequences:
         for factor in asked.chunks:
-            recipe = Recipe.load(asked.recipe, overrides=[f"compose.sequences={sequences}"])
-            drafted_chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
-            print(_row(asked.recipe, sequences, factor, drafted_chars, vectors, embedded), flush=True)
+            recipe = Recipe.load(
+                asked.recipe, overrides=[f"compose.sequences={sequences}"]
+            )
+            drafted_chars = (
+                recipe.compose.target_tokens
+                * TYPICAL_CHARS_PER_TOKEN
+                * recipe.compose.draft_factor
+            )
+            print(
+                _row(asked.recipe, sequences, factor, drafted_chars, vectors, embedded),
+                flush=True,
+            )
     return 0
 
 
 def _row(
-    path: str, sequences: int, factor: float, drafted_chars: float, vectors: NDArray[np.float32], embedded: list[Path]
+    path: str,
+    sequences: int,
+    factor: float,
+    drafted_chars: float,
+    vectors: NDArray[np.float32],
+    embedded: list[Path],
 ) -> str:
     with pipeline.session(Recipe.load(path)) as session:
-        chunk = session.run_steps(session.route(), only={"ingest", "select", "chunk"})["chunk"]
+        chunk = session.run_steps(session.route(), only={"ingest", "select", "chunk"})[
+            "chunk"
+        ]
     counts = [part["counts"] for part in chunk.manifest["parts"]]
-    a_draft = drafted_chars * sum(one["chunks"] for one in counts) / sum(one["chars"] for one in counts)
+    a_draft = (
+        drafted_chars
+        * sum(one["chunks"] for one in counts)
+        / sum(one["chars"] for one in counts)
+    )
     settings = [
         f"compose.sequences={sequences}",
         "mine.shortlist=bm25",
@@ -66,10 +93,17 @@ def _row(
     ]
     with pipeline.session(Recipe.load(path, overrides=settings)) as session:
         route = session.route()
-        until = {step.name for step in route[: 1 + [step.name for step in route].index("shortlist")]}
+        until = {
+            step.name
+            for step in route[: 1 + [step.name for step in route].index("shortlist")]
+        }
         done: dict[str, Artifact] = session.run_steps(route, only=until)
-    marks = np.concatenate([np.load(file) for file in done["shortlist"].files(".shortlist.npy")])
-    starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(_ShortlistResult))])
+    marks = np.concatenate(
+        [np.load(file) for file in done["shortlist"].files(".shortlist.npy")]
+    )
+    starts = np.cumsum(
+        [0, *(result.chunks for result in done["shortlist"].results(_ShortlistResult))]
+    )
 
     def places(ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(starts[ids >> 32] + (ids & 0xFFFFFFFF), np.int64)

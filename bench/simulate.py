@@ -30,15 +30,23 @@ from nextlong.report.plan.trial import measure, sample
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--chunks", type=float, nargs="+", default=[1e8, 1e9])
     parser.add_argument("--nodes", type=int, nargs="+", default=[64])
-    parser.add_argument("--workers", type=int, nargs="+", default=[96], help="processors of a node")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[96], help="processors of a node"
+    )
     parser.add_argument("--gpus", type=int, default=8, help="of a node")
     parser.add_argument("--gpu-tflops", type=float, default=GPU_TFLOP_PER_S)
-    parser.add_argument("--node-gb-s", type=float, default=10, help="between a node and the storage")
-    parser.add_argument("--storage-gb-s", type=float, default=100, help="of all nodes together")
+    parser.add_argument(
+        "--node-gb-s", type=float, default=10, help="between a node and the storage"
+    )
+    parser.add_argument(
+        "--storage-gb-s", type=float, default=100, help="of all nodes together"
+    )
     parser.add_argument("--head-ms", type=float, default=1e3 * plan_costs.RAY_HEAD_S)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
@@ -51,16 +59,33 @@ def main() -> int:
         "|---:|---:|---:|---:|---:|---:|---:|---:|---|"
     )
     by_machines: dict[tuple[int, int], list[Simulated]] = {}
-    for chunks, nodes, workers in itertools.product(options.chunks, options.nodes, options.workers):
-        asked = Scenario(nodes=nodes, workers=workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks)
+    for chunks, nodes, workers in itertools.product(
+        options.chunks, options.nodes, options.workers
+    ):
+        asked = Scenario(
+            nodes=nodes,
+            workers=workers,
+            gpus=options.gpus,
+            gpu_tflops=options.gpu_tflops,
+            chunks=chunks,
+        )
         _, _, costs = page.costs_on(recipe, files, steps, measured, asked)[-1]
-        machines = Machines(nodes * workers, nodes * options.gpus, head_s=options.head_ms / 1e3)
-        stored = {name: with_storage(cost, options, nodes=nodes, workers=workers) for name, cost in costs.items()}
-        simulated = Simulated(chunks, machines, stored, schedule(steps, stored, machines))
+        machines = Machines(
+            nodes * workers, nodes * options.gpus, head_s=options.head_ms / 1e3
+        )
+        stored = {
+            name: with_storage(cost, options, nodes=nodes, workers=workers)
+            for name, cost in costs.items()
+        }
+        simulated = Simulated(
+            chunks, machines, stored, schedule(steps, stored, machines)
+        )
         by_machines.setdefault((nodes, workers), []).append(simulated)
         print(simulated.summary(nodes), flush=True)
     for (nodes, workers), sizes in by_machines.items():
-        print(f"\n{nodes} nodes of {workers} processors and {options.gpus} GPUs\n\n{steps_table(sizes)}")
+        print(
+            f"\n{nodes} nodes of {workers} processors and {options.gpus} GPUs\n\n{steps_table(sizes)}"
+        )
     return 0
 
 
@@ -87,7 +112,8 @@ class Simulated:
         """Return the seconds of tasks on processors, or on GPUs with loading their model."""
         return sum(
             (cost.seconds or 0.0)
-            + cost.start_s * min(self.machines.gpus if on_gpus else self.machines.workers, cost.tasks)
+            + cost.start_s
+            * min(self.machines.gpus if on_gpus else self.machines.workers, cost.tasks)
             for cost in self.costs.values()
             if cost.on_gpus == on_gpus
         )
@@ -96,7 +122,9 @@ class Simulated:
         """Return the row of the table of all simulations."""
         machines, embed, gpus = self.machines, self.costs.get("embed"), "–"
         if embed is not None and embed.on_gpus:
-            taken = (embed.seconds or 0.0) + embed.start_s * min(machines.gpus, embed.tasks)
+            taken = (embed.seconds or 0.0) + embed.start_s * min(
+                machines.gpus, embed.tasks
+            )
             gpus = f"{taken / (machines.gpus * max(self.wall('embed'), 1e-9)):.0%}"
         tasks_s = self.busy(on_gpus=False)
         longest = sorted(self.when, key=self.wall, reverse=True)[:4]
@@ -110,7 +138,13 @@ class Simulated:
 def steps_table(sizes: Sequence[Simulated]) -> str:
     """Return a row for each step: tasks and wall time of each size; bytes and memory of the last."""
     names, last = [_power(one.chunks) for one in sizes], sizes[-1]
-    columns = [f"tasks, {', '.join(names)}", "read, written", "memory of a task", *names, f"of {names[-1]}"]
+    columns = [
+        f"tasks, {', '.join(names)}",
+        "read, written",
+        "memory of a task",
+        *names,
+        f"of {names[-1]}",
+    ]
     lines = [f"| step | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for name, cost in last.costs.items():
         is_alone = cost.tasks == 1 and last.wall(name) >= 1
@@ -127,14 +161,18 @@ def _power(chunks: float) -> str:
     return f"10{str(round(math.log10(chunks))).translate(str.maketrans('0123456789', '⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
-def with_storage(cost: Cost, options: argparse.Namespace, *, nodes: int, workers: int) -> Cost:
+def with_storage(
+    cost: Cost, options: argparse.Namespace, *, nodes: int, workers: int
+) -> Cost:
     """Return a step that takes no less time than its bytes at the bandwidth of the nodes it runs on and of the storage."""
     task_bytes = cost.read_bytes + cost.disk_bytes
     per_node = options.gpus if cost.on_gpus else workers
     at_once = min(cost.tasks, nodes * per_node, cost.at_once or cost.tasks)
     # Tasks spread over the nodes, so even few of them have many nodes' bandwidth.
     bandwidth = 1e9 * min(options.storage_gb_s, min(at_once, nodes) * options.node_gb_s)
-    return replace(cost, seconds=max(cost.seconds or 0.0, at_once * task_bytes / bandwidth))
+    return replace(
+        cost, seconds=max(cost.seconds or 0.0, at_once * task_bytes / bandwidth)
+    )
 
 
 if __name__ == "__main__":

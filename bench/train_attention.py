@@ -40,7 +40,13 @@ def rows(row: int, documents: int, steps: int) -> list[dict[str, Any]]:
         ids = torch.randint(SIZES["vocab_size"], (row,))
         labels = ids.clone()
         labels[::length] = -100
-        made.append({"input_ids": ids, "labels": labels, "position_ids": torch.arange(length).repeat(documents)})
+        made.append(
+            {
+                "input_ids": ids,
+                "labels": labels,
+                "position_ids": torch.arange(length).repeat(documents),
+            }
+        )
     return made
 
 
@@ -63,7 +69,9 @@ def ours(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
 
     from nextlong.train import exact
 
-    model = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation=exact.register_attention())
+    model = LlamaForCausalLM._from_config(
+        LlamaConfig(**SIZES), attn_implementation=exact.register_attention()
+    )
     exact.install_loss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     bounds = torch.arange(0, row + 1, row // documents, dtype=torch.int32)
@@ -71,7 +79,9 @@ def ours(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
     for number, one in enumerate(rows(row, documents, steps + warm_up)):
         if number == warm_up:
             started = clocks()
-        model(**{name: column[None] for name, column in one.items()}, cu_seq_lens_q=bounds).loss.backward()
+        model(
+            **{name: column[None] for name, column in one.items()}, cu_seq_lens_q=bounds
+        ).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -104,15 +114,34 @@ def stock(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
             save_strategy="no",
             learning_rate=1e-4, max_grad_norm=1.0, disable_tqdm=True,
         )  # fmt: skip
-        model = LlamaForCausalLM._from_config(LlamaConfig(**SIZES), attn_implementation="sdpa")
+        model = LlamaForCausalLM._from_config(
+            LlamaConfig(**SIZES), attn_implementation="sdpa"
+        )
         data = rows(row, documents, steps + warm_up)
-        Trainer(model, arguments, train_dataset=data, data_collator=default_data_collator, callbacks=[Clock()]).train()
+        Trainer(
+            model,
+            arguments,
+            train_dataset=data,
+            data_collator=default_data_collator,
+            callbacks=[Clock()],
+        ).train()
     return between(Clock.ends[warm_up], Clock.ends[-1])
 
 
-def child(path: str, asked: argparse.Namespace, *, documents: int, row: int) -> dict[str, float]:
+def child(
+    path: str, asked: argparse.Namespace, *, documents: int, row: int
+) -> dict[str, float]:
     """Measure one path in a process of its own: tokens a second, processor seconds a row, peak GB."""
-    command = [sys.executable, __file__, "--path", path, "--row", str(row), "--documents", str(documents)]
+    command = [
+        sys.executable,
+        __file__,
+        "--path",
+        path,
+        "--row",
+        str(row),
+        "--documents",
+        str(documents),
+    ]
     for name in ("steps", "warm_up", "layers"):
         command += [f"--{name.replace('_', '-')}", str(getattr(asked, name))]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -125,7 +154,9 @@ def main() -> None:
     parser.add_argument("--row", type=int, default=16_384, help="tokens")
     parser.add_argument("--documents", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2, help="measured")
-    parser.add_argument("--warm-up", type=int, default=1, help="steps before those that are measured")
+    parser.add_argument(
+        "--warm-up", type=int, default=1, help="steps before those that are measured"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="of both paths in turn")
     parser.add_argument(
         "--layers",
@@ -142,7 +173,10 @@ def main() -> None:
             asked.row, asked.documents, asked.steps, asked.warm_up
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        found = {"tokens_per_second": asked.row * asked.steps / seconds, "processor_seconds": processor / asked.steps}
+        found = {
+            "tokens_per_second": asked.row * asked.steps / seconds,
+            "processor_seconds": processor / asked.steps,
+        }
         print(json.dumps(found | {"peak_gb": peak}))
         return
     if asked.growth:
@@ -156,14 +190,20 @@ def main() -> None:
             )
         return
     for _ in range(asked.rounds):
-        measured = {path: child(path, asked, documents=asked.documents, row=asked.row) for path in ("ours", "stock")}
+        measured = {
+            path: child(path, asked, documents=asked.documents, row=asked.row)
+            for path in ("ours", "stock")
+        }
         for path, found in measured.items():
             print(
                 f"{path:6} {found['tokens_per_second']:8,.0f} tokens/s  {found['processor_seconds']:8.1f} processor seconds a row  "
                 f"{found['peak_gb']:6.2f} GB",
                 flush=True,
             )
-        faster = measured["stock"]["processor_seconds"] / measured["ours"]["processor_seconds"]
+        faster = (
+            measured["stock"]["processor_seconds"]
+            / measured["ours"]["processor_seconds"]
+        )
         print(
             f"{faster:.1f} times as fast by processor time, "
             f"{measured['ours']['peak_gb'] / measured['stock']['peak_gb']:.0%} of the memory",

@@ -51,13 +51,21 @@ def write_corpus(path: Path) -> None:
     """Write documents of a few paragraphs on 60 topics, in words that look like words."""
     draw = random.Random(7)
     syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(30_000)]
+    words = [
+        "".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(30_000)
+    ]
     topics = [draw.sample(words, 400) for _ in range(60)]
     with path.open("w", encoding="utf-8") as file:
         for number in range(_DOCUMENTS):
             own = [*draw.choice(topics), *words[:200]]
-            lines = [" ".join(draw.choices(own, k=draw.randint(30, 90))) + "." for _ in range(draw.randint(1, 12))]
-            file.write(json.dumps({"id": f"document-{number}", "text": "\n".join(lines)}) + "\n")
+            lines = [
+                " ".join(draw.choices(own, k=draw.randint(30, 90))) + "."
+                for _ in range(draw.randint(1, 12))
+            ]
+            file.write(
+                json.dumps({"id": f"document-{number}", "text": "\n".join(lines)})
+                + "\n"
+            )
 
 
 def recipe_of(folder: Path, tokens: int) -> Recipe:
@@ -65,7 +73,10 @@ def recipe_of(folder: Path, tokens: int) -> Recipe:
     plain = {
         "run_dir": str(folder / "run"),
         "name": "real",
-        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}], "shard_mb": 2},
+        "ingest": {
+            "sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}],
+            "shard_mb": 2,
+        },
         "encoder": {"lsa": {"dimensions": 64}},
         "mine": {"near_duplicates": None},
         "tokenizer": {"train": 8192},
@@ -78,17 +89,29 @@ def recipe_of(folder: Path, tokens: int) -> Recipe:
 def repeated(out: Path, *, sources: list[Path], sequences: int) -> ComposeResult:
     """Write the sequences of some files over and over, each under a name of its own; a task of the compose step."""
     batches = [batch for path in sources for batch in _batches(path)]
-    with pa.OSFile(f"{out}.sequences.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.SEQUENCES) as writer:
+    with (
+        pa.OSFile(f"{out}.sequences.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
+    ):
         for number in range(sequences):
             batch = batches[number % len(batches)]
             names = pa.array([f"{batch.column('sequence_id')[0].as_py()}-{number}"])
-            writer.write_batch(batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names))
-    return ComposeResult(sequences=sequences, sequences_per_file=(sequences,), dropped={}, longest_dropped_tokens=0)
+            writer.write_batch(
+                batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names)
+            )
+    return ComposeResult(
+        sequences=sequences,
+        sequences_per_file=(sequences,),
+        dropped={},
+        longest_dropped_tokens=0,
+    )
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        yield from (
+            reader.get_batch(number) for number in range(reader.num_record_batches)
+        )
 
 
 def make(folder: Path, sequences: int, tokens: int) -> str:
@@ -102,7 +125,9 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
     if name not in record.variant_names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
-        task = partial(repeated, sources=compose.files(".sequences.arrow"), sequences=sequences)
+        task = partial(
+            repeated, sources=compose.files(".sequences.arrow"), sequences=sequences
+        )
         step = Step(
             "compose",
             compose.manifest["version"],
@@ -111,11 +136,16 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
             lambda _: [task],
         )
         known = {own: done[own] for own in done if own not in ("compose", "statistics")}
-        done = run_steps([step], run_dir=folder / "run", executor=SerialExecutor(), known=known)
+        done = run_steps(
+            [step], run_dir=folder / "run", executor=SerialExecutor(), known=known
+        )
         many = Recipe.from_dict(
             {
                 **recipe.model_dump(mode="json"),
-                "compose": {**recipe.compose.model_dump(mode="json"), "sequences": sequences},
+                "compose": {
+                    **recipe.compose.model_dump(mode="json"),
+                    "sequences": sequences,
+                },
             }
         )
         record.write(many, done, folder / "run", name=name)
@@ -130,7 +160,8 @@ def viewer(run: str) -> Iterator[tuple[str, int, str, float]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             found = re.match(
-                r"http://([\d.]+):(\d+)/\?token=(\S+)", process.stdout.readline() if process.stdout else ""
+                r"http://([\d.]+):(\d+)/\?token=(\S+)",
+                process.stdout.readline() if process.stdout else "",
             )
             if found is None:
                 raise RuntimeError("the viewer did not start")
@@ -159,32 +190,50 @@ def first_paint(url: str) -> float | None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
         page = browser.new_page()
         page.goto("about:blank")
         page.goto(url)
-        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
-        painted: float = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        page.wait_for_function(
+            "performance.getEntriesByName('first-contentful-paint').length > 0"
+        )
+        painted: float = page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        )
         browser.close()
     return painted
 
 
-def pages(variant: str, sequences: int, tokens: int) -> dict[str, Callable[[random.Random], str]]:
+def pages(
+    variant: str, sequences: int, tokens: int
+) -> dict[str, Callable[[random.Random], str]]:
     """Return the kinds of pages that are asked for, each as what draws a path."""
     name = quote(variant)
     return {
-        "a list, anywhere": lambda draw: f"/{name}/sequences?after={draw.randrange(sequences)}",
-        "a list by cosine": lambda draw: f"/{name}/sequences?least={draw.uniform(0, 0.9):.3f}",
+        "a list, anywhere": lambda draw: (
+            f"/{name}/sequences?after={draw.randrange(sequences)}"
+        ),
+        "a list by cosine": lambda draw: (
+            f"/{name}/sequences?least={draw.uniform(0, 0.9):.3f}"
+        ),
         "a list that finds nothing": lambda draw: (
             f"/{name}/sequences?name=none{draw.randrange(99)}&after={draw.randrange(sequences)}"
         ),
-        "sequences of a document": lambda draw: f"/{name}/sequences?document={draw.randrange(600)}",
+        "sequences of a document": lambda draw: (
+            f"/{name}/sequences?document={draw.randrange(600)}"
+        ),
         "a sequence": lambda draw: f"/{name}/sequence/{draw.randrange(sequences)}",
         "a chunk beside its meta-chunk": lambda draw: (
             f"/{name}/sequence/{draw.randrange(sequences)}/pairs/{draw.randrange(1, max(2, tokens // 1024))}"
         ),
-        "documents by name": lambda draw: f"/{name}/documents?name=document-{draw.randrange(999)}",
-        "documents by text": lambda draw: f"/{name}/documents?text=no+such+word+{draw.randrange(99)}",
+        "documents by name": lambda draw: (
+            f"/{name}/documents?name=document-{draw.randrange(999)}"
+        ),
+        "documents by text": lambda draw: (
+            f"/{name}/documents?text=no+such+word+{draw.randrange(99)}"
+        ),
         "a document": lambda draw: f"/{name}/document/{draw.randrange(600)}",
         "what was filtered out": lambda _: f"/{name}/filtered",
     }
@@ -192,7 +241,9 @@ def pages(variant: str, sequences: int, tokens: int) -> dict[str, Callable[[rand
 
 def main() -> None:
     """Make the run and print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sequences", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each sequence")
@@ -200,24 +251,46 @@ def main() -> None:
     asked = parser.parse_args()
     run = make(asked.out.absolute(), asked.sequences, asked.tokens)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    report = measure([sys.executable, "-m", "nextlong", "report", run, "-o", str(asked.out / "report.html")])
+    report = measure(
+        [
+            sys.executable,
+            "-m",
+            "nextlong",
+            "report",
+            run,
+            "-o",
+            str(asked.out / "report.html"),
+        ]
+    )
     if report.rc:
         raise RuntimeError(report.stderr)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     size = (asked.out / "report.html").stat().st_size / 1e6
     told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
-    print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB", flush=True)
+    print(
+        f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB",
+        flush=True,
+    )
     draw, variant = random.Random(1), run.rpartition("@")[2]
     with viewer(run) as (host, port, token, started):
         first = milliseconds(host, port, token, f"/{quote(variant)}/sequences")
-        print(f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more", flush=True)
+        print(
+            f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more",
+            flush=True,
+        )
     with viewer(run) as (host, port, token, _):
         if (painted := first_paint(f"http://{host}:{port}/?token={token}")) is not None:
             print(f"first contentful paint: {painted:.0f} ms", flush=True)
         for what, path in pages(variant, asked.sequences, asked.tokens).items():
-            taken = [milliseconds(host, port, token, path(draw)) for _ in range(asked.repeats)]
-            print(f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms", flush=True)
+            taken = [
+                milliseconds(host, port, token, path(draw))
+                for _ in range(asked.repeats)
+            ]
+            print(
+                f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ from nextlong.recipe import Recipe
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--steps", nargs="+", default=["embed", "tokens"])
     parser.add_argument("--workers", type=int, default=2)
@@ -38,20 +40,27 @@ def main() -> int:
     for _ in range(options.repeats):
         for workers in (1, options.workers):
             for step in options.steps:
-                taken.setdefault((step, workers), []).append(again(options, step, workers=workers))
+                taken.setdefault((step, workers), []).append(
+                    again(options, step, workers=workers)
+                )
     print(
         f"| step | tasks | 1 worker | {options.workers} workers | ratio | that tasks allow |\n|---|---:|---:|---:|---:|---:|"
     )
     for step in options.steps:
         one, more = (
-            statistics.median(seconds_of(manifest) for manifest in taken[step, n]) for n in (1, options.workers)
+            statistics.median(seconds_of(manifest) for manifest in taken[step, n])
+            for n in (1, options.workers)
         )
         tasks = [
             statistics.median(part["seconds"] for part in parts)
-            for parts in zip(*(manifest["parts"] for manifest in taken[step, 1]), strict=True)
+            for parts in zip(
+                *(manifest["parts"] for manifest in taken[step, 1]), strict=True
+            )
         ]
         allowed = sum(tasks) / makespan(tasks, workers=options.workers)
-        print(f"| {step} | {len(tasks)} | {one:.2f} s | {more:.2f} s | {one / more:.2f} | {allowed:.2f} |")
+        print(
+            f"| {step} | {len(tasks)} | {one:.2f} s | {more:.2f} s | {one / more:.2f} | {allowed:.2f} |"
+        )
     print(f"\nload: {os.getloadavg()[0]:.1f}")
     return 0
 
@@ -67,7 +76,11 @@ def again(options: argparse.Namespace, step: str, *, workers: int) -> dict[str, 
 
 def run(options: argparse.Namespace, *, workers: int) -> dict[str, Artifact]:
     """Run the recipe with so many workers; return its finished steps."""
-    return pipeline.run(Recipe.load(options.recipe, overrides=[*options.overrides, f"workers={workers}"]))
+    return pipeline.run(
+        Recipe.load(
+            options.recipe, overrides=[*options.overrides, f"workers={workers}"]
+        )
+    )
 
 
 def seconds_of(manifest: dict[str, Any]) -> float:

@@ -31,19 +31,45 @@ def main(arguments: Sequence[str]) -> int:
         torch, transformers = required("torch"), required("transformers")
         torch.manual_seed(0)
         tokenizer = train_bpe([text], vocab_size=4096)
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-        sizes |= {"num_key_value_heads": 2, "max_position_embeddings": 16_384, "bos_token_id": 0, "eos_token_id": 0}
-        config = transformers.LlamaConfig(vocab_size=tokenizer.get_vocab_size(), **sizes)
+        sizes = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
+        sizes |= {
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 16_384,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+        config = transformers.LlamaConfig(
+            vocab_size=tokenizer.get_vocab_size(), **sizes
+        )
         required("transformers.utils.logging").disable_progress_bar()
-        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+        fast = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, eos_token=END_OF_TEXT
+        )
         for part in (fast, transformers.LlamaForCausalLM(config)):
             part.save_pretrained(folder / "model")
-    tasks, data = chosen([], ("niah_single_1", "needle", "attention")), DataFiles(folder / "data")
+    tasks, data = (
+        chosen([], ("niah_single_1", "needle", "attention")),
+        DataFiles(folder / "data"),
+    )
     out, model = folder / "results", ModelOptions(str(folder / "model"))
-    settings = EvaluationSettings(tasks, [1024, 2048], out, data, model, samples=11, label="random tiny Llama")
-    results = [evaluate(lambda: opened(settings), settings, progress=TaskProgress(console))]
+    settings = EvaluationSettings(
+        tasks, [1024, 2048], out, data, model, samples=11, label="random tiny Llama"
+    )
+    results = [
+        evaluate(lambda: opened(settings), settings, progress=TaskProgress(console))
+    ]
     report.show(results, console)
-    report.write(results, outputs=[folder / "report.html"], figures=folder / "figures", console=console)
+    report.write(
+        results,
+        outputs=[folder / "report.html"],
+        figures=folder / "figures",
+        console=console,
+    )
     return 0
 
 

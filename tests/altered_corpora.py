@@ -7,7 +7,11 @@ from nextlong.verify.checks import verify
 
 def rows_of(corpus):
     """Return the rows of a folder of JSON lines."""
-    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for path in sorted(corpus.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
 
 
 def write_source(folder, rows):
@@ -19,4 +23,8 @@ def write_source(folder, rows):
 
 def breaches(run_dir):
     """Return the first example of each check that found a breach."""
-    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
+    return {
+        outcome.check: outcome.examples[0]
+        for outcome in verify(run_dir)
+        if outcome.breaches
+    }

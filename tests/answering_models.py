@@ -14,7 +14,9 @@ from nextlong.evaluate.task import TextTokenizer, registered
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
     """Return the settings of an evaluation of some tasks, by name."""
     tasks = [registered()[name] for name in names]
-    return EvaluationSettings(tasks, lengths, out, DataFiles(data), ModelOptions("model"), samples, **more)
+    return EvaluationSettings(
+        tasks, lengths, out, DataFiles(data), ModelOptions("model"), samples, **more
+    )
 
 
 def evaluated(model, settings):
@@ -60,15 +62,24 @@ class Blind(Oracle):
 
 def _needles(text):
     context, question = text.rsplit("\nWhat ", 1)
-    keys = re.split(r", and |, ", re.search(r" for (.+?) mentioned in the provided text\?", question)[1])
-    pairs = re.findall(r"One of the special magic \w+ for (.+?) is: ([\w-]+)\.", context)
+    keys = re.split(
+        r", and |, ",
+        re.search(r" for (.+?) mentioned in the provided text\?", question)[1],
+    )
+    pairs = re.findall(
+        r"One of the special magic \w+ for (.+?) is: ([\w-]+)\.", context
+    )
     return " and ".join(value for key, value in pairs if key in keys)
 
 
 def _variables(text):
     asked = text.rsplit("Memorize and track", 1)[1]
     value = re.search(r"assigned the value (\d+) in the text", asked)[1]
-    holds = {name for name, number in re.findall(r"VAR (\w+) = (\d+)", asked) if number == value}
+    holds = {
+        name
+        for name, number in re.findall(r"VAR (\w+) = (\d+)", asked)
+        if number == value
+    }
     links = re.findall(r"VAR (\w+) = VAR (\w+)", asked)
     while new := {later for later, earlier in links if earlier in holds} - holds:
         holds |= new
@@ -76,9 +87,14 @@ def _variables(text):
 
 
 def _common(text):
-    listed = text.rsplit("Memorize the ones that appear most often.\n", 1)[1].split("\nQuestion:")[0]
+    listed = text.rsplit("Memorize the ones that appear most often.\n", 1)[1].split(
+        "\nQuestion:"
+    )[0]
     words = re.split(r"(?:^| )\d+\. ", listed)[1:]
-    return " ".join(f"{n}. {word}" for n, (word, _) in enumerate(Counter(words).most_common(10), start=1))
+    return " ".join(
+        f"{n}. {word}"
+        for n, (word, _) in enumerate(Counter(words).most_common(10), start=1)
+    )
 
 
 def _frequent(text):
@@ -101,7 +117,9 @@ def _label(text):
 
 
 def _graph(text):
-    edges, operation = text.rsplit("The graph has the following edges:\n", 1)[1].split("\n\nOperation:\n")
+    edges, operation = text.rsplit("The graph has the following edges:\n", 1)[1].split(
+        "\n\nOperation:\n"
+    )
     pairs = [line.split(" -> ") for line in edges.splitlines()]
     node = re.search(r"node (\w+)", operation)[1]
     if operation.startswith("Find the parents"):
@@ -115,7 +133,11 @@ def _graph(text):
 
 def _world(text):
     """Answer bAbI's questions by the facts in the context, read one after the other."""
-    context, question = text.split("</example>")[-1].split("<context>\n")[1].split("\n</context>\n\nQuestion: ")
+    context, question = (
+        text.split("</example>")[-1]
+        .split("<context>\n")[1]
+        .split("\n</context>\n\nQuestion: ")
+    )
     at, held, been, gifts = {}, {}, {}, []
     for who, act, what in re.findall(
         r"(Daniel|John|Mary|Sandra|Bill|Fred|Jeff) "
@@ -142,11 +164,21 @@ def _world(text):
     if found := re.match(r"What is (\w+) of the (\w+)\?", question):
         return re.search(rf"The (\w+) is {found[1]} of the {found[2]}\.", context)[1]
     if found := re.match(r"What is the (\w+) (\w+) of\?", question):
-        opposite = {"north": "south", "south": "north", "east": "west", "west": "east"}[found[2]]
+        opposite = {"north": "south", "south": "north", "east": "west", "west": "east"}[
+            found[2]
+        ]
         return re.search(rf"The (\w+) is {opposite} of the {found[1]}\.", context)[1]
     names = re.findall(r"Bill|Fred|Jeff|Mary|apple|football|milk", question)
-    giver, thing, taker = next(gift for gift in reversed(gifts) if set(names) <= set(gift))
-    return thing if question.startswith("What") else taker if re.match("Who (did|received)", question) else giver
+    giver, thing, taker = next(
+        gift for gift in reversed(gifts) if set(names) <= set(gift)
+    )
+    return (
+        thing
+        if question.startswith("What")
+        else taker
+        if re.match("Who (did|received)", question)
+        else giver
+    )
 
 
 def _latent(text):
@@ -167,12 +199,20 @@ def _latent(text):
     body, question = text.rsplit("\n\nQuestion: ", 1)
     sign = next(sign for word, sign in signs.items() if word in question)
     line = next(part for part in re.split(r"(?<=[.!?])\s+", body) if sign in part)
-    return re.search(r"Amara|Bastian|Celeste|Dmitri|Elowen|Farouk|Greta|Hiroshi|Ingrid|Joaquin", line)[0]
+    return re.search(
+        r"Amara|Bastian|Celeste|Dmitri|Elowen|Farouk|Greta|Hiroshi|Ingrid|Joaquin", line
+    )[0]
 
 
 def _conversation(text):
-    mark, number, asked = re.findall(r"Prepend (\w+) to the (\d)\w+ \(1 indexed\) (.+)\. Do not include", text)[-1]
-    told = re.findall(rf"User: Write a {re.escape(asked)}\.\n\nAssistant: (.+?)(?=\n\nUser: )", text, flags=re.DOTALL)
+    mark, number, asked = re.findall(
+        r"Prepend (\w+) to the (\d)\w+ \(1 indexed\) (.+)\. Do not include", text
+    )[-1]
+    told = re.findall(
+        rf"User: Write a {re.escape(asked)}\.\n\nAssistant: (.+?)(?=\n\nUser: )",
+        text,
+        flags=re.DOTALL,
+    )
     return mark + told[int(number) - 1]
 
 
@@ -186,6 +226,8 @@ READERS = {
     "Memorize the ones that appear": _common,
     "coded words": _frequent,
     "Corresponding value:": _value,
-    "San Francisco?": lambda text: re.search(r"San Francisco is (eat a sandwich and sit in [\w ]+ day)", text)[1],
+    "San Francisco?": lambda text: re.search(
+        r"San Francisco is (eat a sandwich and sit in [\w ]+ day)", text
+    )[1],
     "Where does": _question,
 }

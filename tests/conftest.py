@@ -18,7 +18,9 @@ from hypothesis import settings
 
 # Before NumPy and FAISS are loaded: on small arrays and texts, threads of two test processes wait for each other more than
 # they compute. A twelfth of the time of tests that tokenize.
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(
+    OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false"
+)
 
 import nextlong
 from executing import carry_out
@@ -65,7 +67,14 @@ TOPICS = {
 COMMON = "the of and a to in is that it was for on are with as be at this from which when where not also over after"
 
 # What a run writes beside its data: times, and where it ran.
-RECORDS = {"manifest.json", "run.json", "inputs.json", "report.html", "sweep.html", ".lock"}
+RECORDS = {
+    "manifest.json",
+    "run.json",
+    "inputs.json",
+    "report.html",
+    "sweep.html",
+    ".lock",
+}
 
 
 def write_corpus(folder, *, documents=260):
@@ -79,8 +88,13 @@ def write_corpus(folder, *, documents=260):
             " ".join(draw.choices(words, k=draw.randint(5, 14))).capitalize() + "."
             for _ in range(draw.choice([2, 4, 8, 16, 24]))
         ]
-        text = "\n".join(" ".join(sentences[first : first + 3]) for first in range(0, len(sentences), 3))
-        files[number % 4].append(json.dumps({"id": f"{topic}-{number}", "text": text}) + "\n")
+        text = "\n".join(
+            " ".join(sentences[first : first + 3])
+            for first in range(0, len(sentences), 3)
+        )
+        files[number % 4].append(
+            json.dumps({"id": f"{topic}-{number}", "text": text}) + "\n"
+        )
     folder.mkdir(parents=True)
     for number, lines in enumerate(files):
         (folder / f"{number}.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -97,7 +111,12 @@ def small_corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
-    preload = ["nextlong.pipeline", "nextlong.retrieval.encoders.lsa", "faiss", "pyarrow.parquet"]
+    preload = [
+        "nextlong.pipeline",
+        "nextlong.retrieval.encoders.lsa",
+        "faiss",
+        "pyarrow.parquet",
+    ]
     with LocalExecutor(1, preload=preload) as executor:
         assert list(carry_out(executor, len, [("warm",)])) == [4]
 
@@ -111,7 +130,10 @@ def recipe_for(small_corpus, warm_workers):
             "run_dir": str(run_dir),
             "executor": "serial",  # a third of the time of two workers, on two cores that two test processes share
             "workers": 2,
-            "ingest": {"sources": [{"path": str(small_corpus), "name": "small"}], "shard_mb": 0.0355},
+            "ingest": {
+                "sources": [{"path": str(small_corpus), "name": "small"}],
+                "shard_mb": 0.0355,
+            },
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 16}},
             "tokenizer": {"train": 512},
@@ -129,9 +151,13 @@ def hashes_of():
 
     def hashes(run_dir):
         return {
-            str(path.relative_to(run_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
+            str(path.relative_to(run_dir)): hashlib.sha256(
+                path.read_bytes()
+            ).hexdigest()
             for path in sorted(run_dir.rglob("*"))
-            if path.is_file() and path.name not in RECORDS and path.parent.name != "variants"
+            if path.is_file()
+            and path.name not in RECORDS
+            and path.parent.name != "variants"
         }
 
     return hashes
@@ -150,7 +176,9 @@ def started(shared_run):
     """A function of run_dir that puts the shared run's steps before its drafts there: a recipe reuses what it has in common."""
 
     def start(run_dir, run=shared_run):
-        for step in takewhile(lambda step: "-draft-" not in step.name, sorted(run.glob("[0-9]*"))):
+        for step in takewhile(
+            lambda step: "-draft-" not in step.name, sorted(run.glob("[0-9]*"))
+        ):
             shutil.copytree(step, run_dir / step.name)
         return run_dir
 
@@ -182,7 +210,10 @@ def own_few_run(few_run, tmp_path):
 @pytest.fixture(scope="session")
 def shared_ids(shared_run):
     """The token ids of each sequence of the shared run, by its id."""
-    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
+    return {
+        sequence.id: sequence.input_ids.tolist()
+        for sequence in nextlong.open(shared_run).sequences()
+    }
 
 
 @pytest.fixture
@@ -195,7 +226,11 @@ def own_run(shared_run, tmp_path):
 def shorter_run(recipe_for, started, tmp_path_factory):
     """A run of half the length, of the same corpus and tokenizer."""
     run_dir = started(tmp_path_factory.mktemp("shorter") / "run")
-    pipeline.run(recipe_for(run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"))
+    pipeline.run(
+        recipe_for(
+            run_dir, "compose.target_tokens=1024", "compose.sequences=30", "workers=1"
+        )
+    )
     return run_dir
 
 
@@ -206,10 +241,20 @@ def command():
     def run(*arguments, ranks=1, check=True, **environment):
         launcher = [sys.executable, "-m"]
         if ranks > 1:
-            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+            launcher += [
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={ranks}",
+                "-m",
+            ]
         return subprocess.run(
             [*launcher, "nextlong", *map(str, arguments)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "HF_HUB_OFFLINE": "1",
+                **environment,
+            },
             capture_output=True,
             text=True,
             check=check,

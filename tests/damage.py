@@ -18,16 +18,25 @@ from nextlong.verify.run_files import StoredRun
 def outcomes(run, *names, sample=100, seed=0):
     """Return the outcome of each check of these groups, without the hashes; of none, all that `verify` says."""
     if not names:
-        return _named({outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)})
+        return _named(
+            {
+                outcome.check: outcome
+                for outcome in verify(run, sample=sample, seed=seed)
+            }
+        )
     artefacts = StoredRun(run, sample=sample, seed=seed)
     checked = [_guarded(artefacts, name, CHECKS[name]) for name in names]
-    return _named({outcome.check: outcome for of_group in checked for outcome in of_group})
+    return _named(
+        {outcome.check: outcome for of_group in checked for outcome in of_group}
+    )
 
 
 def _named(found):
     """Return what was found, which whatever the damage never says an internal id."""
     for name, outcome in found.items():
-        for example in outcome.examples if name != "manifests" else ():  # a fingerprint may have no letter
+        for example in (
+            outcome.examples if name != "manifests" else ()
+        ):  # a fingerprint may have no letter
             assert not re.search(r"(?<![\w.-])[1-9]\d{9,}(?!\w)|⟦", example), example
     return found
 
@@ -47,11 +56,17 @@ def document_name(run, row, *, shard=0):
 def breaches(run, *names, **options):
     """Return what each check that found a breach says first."""
     found = outcomes(run, *names, **options)
-    return {check: outcome.examples[0] for check, outcome in found.items() if outcome.breaches}
+    return {
+        check: outcome.examples[0]
+        for check, outcome in found.items()
+        if outcome.breaches
+    }
 
 
 def files(run, step, suffix):
-    return sorted(path for path in folder_of(run, step).iterdir() if path.name.endswith(suffix))
+    return sorted(
+        path for path in folder_of(run, step).iterdir() if path.name.endswith(suffix)
+    )
 
 
 def rehash(path):
@@ -59,13 +74,18 @@ def rehash(path):
     manifest = json.loads((path.parent / "manifest.json").read_text())
     (part,) = (part for part in manifest["parts"] if path.name in part["files"])
     raw = path.read_bytes()
-    part["files"][path.name] |= {"bytes": len(raw), "xxh3": xxhash.xxh3_128_hexdigest(raw)}
+    part["files"][path.name] |= {
+        "bytes": len(raw),
+        "xxh3": xxhash.xxh3_128_hexdigest(raw),
+    }
     (path.parent / "manifest.json").write_text(json.dumps(manifest))
 
 
 def read_batches(path):
     with pa.ipc.open_file(path.read_bytes()) as reader:
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)], reader.schema
+        return [
+            reader.get_batch(number) for number in range(reader.num_record_batches)
+        ], reader.schema
 
 
 def read_rows(path):
@@ -91,16 +111,22 @@ def change_array(path, change):
 
 
 def change_recipe(run, section, key, value):
-    change_json(record_of(run), lambda record: record["recipe"][section].update({key: value}))
+    change_json(
+        record_of(run), lambda record: record["recipe"][section].update({key: value})
+    )
 
 
 def first_sequence(run):
-    return read_batches(files(run, "compose", ".sequences.arrow")[0])[0][0].to_pylist()[0]
+    return read_batches(files(run, "compose", ".sequences.arrow")[0])[0][0].to_pylist()[
+        0
+    ]
 
 
 def change_sequence(run, change):
     """Alter the first sequence; `change` gets its lists."""
-    change_rows(files(run, "compose", ".sequences.arrow")[0], lambda rows: change(rows[0]))
+    change_rows(
+        files(run, "compose", ".sequences.arrow")[0], lambda rows: change(rows[0])
+    )
 
 
 def spans_of(row, role):

@@ -7,7 +7,20 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-NOUNS = ["harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck", "cargo"]
+NOUNS = [
+    "harbour",
+    "tide",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "storm",
+    "rope",
+    "deck",
+    "cargo",
+]
 NOUNS += ["gull", "wave", "oven", "dough", "crust", "rye", "loaf"]
 VERBS = [
     "carries",
@@ -23,23 +36,49 @@ VERBS = [
     "calls",
     "moves",
 ]
-PLACES = ["Ostrava", "Lyon", "Cork", "Turin", "Malmo", "Ghent", "Porto", "Basel", "Graz", "Varna", "Split", "Bergen"]
+PLACES = [
+    "Ostrava",
+    "Lyon",
+    "Cork",
+    "Turin",
+    "Malmo",
+    "Ghent",
+    "Porto",
+    "Basel",
+    "Graz",
+    "Varna",
+    "Split",
+    "Bergen",
+]
 
 
 def sentences(draw, count):
     """Return so many sentences of 6 to 16 words."""
     made = []
     for _ in range(count):
-        words = [draw.choice(VERBS if number % 3 == 1 else NOUNS) for number in range(draw.randint(6, 16))]
-        made.append(" ".join(words).capitalize() + draw.choice(["", ", said Dr. Moss", ", at 3.5 knots"]) + ".")
+        words = [
+            draw.choice(VERBS if number % 3 == 1 else NOUNS)
+            for number in range(draw.randint(6, 16))
+        ]
+        made.append(
+            " ".join(words).capitalize()
+            + draw.choice(["", ", said Dr. Moss", ", at 3.5 knots"])
+            + "."
+        )
     return made
 
 
 def write_data(folder):
     """Write every file that the tasks read, but HELMET's own; return the folder."""
     draw = random.Random(7)
-    write(folder / "ruler/PaulGrahamEssays.json", json.dumps({"text": "\n\n".join(sentences(draw, 3000))}))
-    write(folder / "ruler/english_words.json", json.dumps({str(n): f"word{n}" for n in range(30_000)}))
+    write(
+        folder / "ruler/PaulGrahamEssays.json",
+        json.dumps({"text": "\n\n".join(sentences(draw, 3000))}),
+    )
+    write(
+        folder / "ruler/english_words.json",
+        json.dumps({str(n): f"word{n}" for n in range(30_000)}),
+    )
     write(folder / "ruler/squad.json", json.dumps(squad(draw)))
     write(folder / "ruler/hotpotqa.json", json.dumps(hotpotqa(draw)))
     write(folder / "needle/haystack.txt", "\n".join(sentences(draw, 1500)))
@@ -47,15 +86,26 @@ def write_data(folder):
     write(folder / "icl/trec/TREC_10.label", "".join(trec(draw, 12)))
     for name in ("train", "test"):
         rows = labelled(draw, 90 if name == "train" else 12)
-        write_csv(folder / f"icl/banking77/{name}.csv", [{"text": text, "category": label} for text, label in rows])
-        write_csv(folder / f"icl/nlu/{name}.csv", [{"text": t, "scenario": s, "intent": "query"} for t, s in rows])
+        write_csv(
+            folder / f"icl/banking77/{name}.csv",
+            [{"text": text, "category": label} for text, label in rows],
+        )
+        write_csv(
+            folder / f"icl/nlu/{name}.csv",
+            [{"text": t, "scenario": s, "intent": "query"} for t, s in rows],
+        )
     parts = ("train", "val", "test", "oos_train", "oos_val", "oos_test")
-    clinc = {part: [[t, "oos" if "oos" in part else s] for t, s in labelled(draw, 30)] for part in parts}
+    clinc = {
+        part: [[t, "oos" if "oos" in part else s] for t, s in labelled(draw, 30)]
+        for part in parts
+    }
     write(folder / "icl/clinc150/data_full.json", json.dumps(clinc))
     write(folder / "longbench-v2/data.json", json.dumps(longbench(draw)))
     for name in ("qa", "choice"):
         lines = [json.dumps(infinite(draw, number, name)) for number in range(8)]
-        write(folder / f"infinitebench/longbook_{name}_eng.jsonl", "\n".join(lines) + "\n")
+        write(
+            folder / f"infinitebench/longbook_{name}_eng.jsonl", "\n".join(lines) + "\n"
+        )
     # Llama 2's tokenizer stands here as one of bytes, so that 131,072 tokens are a short book.
     write(folder / "helmet/llama2/tokenizer.json", byte_tokenizer().to_str())
     for name, count in (("train", 20), ("test", 1900)):
@@ -81,7 +131,9 @@ def write_csv(path, rows):
 def fact(draw, number):
     """Return a paragraph, a question that it answers, and the answer."""
     name, place = f"{draw.choice(NOUNS).capitalize()} {number}", draw.choice(PLACES)
-    text = " ".join([*sentences(draw, 3), f"{name} lies in {place}.", *sentences(draw, 2)])
+    text = " ".join(
+        [*sentences(draw, 3), f"{name} lies in {place}.", *sentences(draw, 2)]
+    )
     return text, f"Where does {name} lie?", place
 
 
@@ -92,7 +144,11 @@ def squad(draw):
         for part in range(6):
             text, question, answer = fact(draw, article * 10 + part)
             asked = [
-                {"question": question, "answers": [{"text": answer}, {"text": answer}], "is_impossible": False},
+                {
+                    "question": question,
+                    "answers": [{"text": answer}, {"text": answer}],
+                    "is_impossible": False,
+                },
                 {"question": "Why?", "answers": [], "is_impossible": True},
             ]
             paragraphs.append({"context": text, "qas": asked})
@@ -104,18 +160,33 @@ def hotpotqa(draw):
     items = []
     for number in range(20):
         facts = [fact(draw, number * 10 + part) for part in range(10)]
-        context = [[f"Title {number}-{part}", text.split("  ")] for part, (text, _, _) in enumerate(facts)]
-        items.append({"question": facts[3][1], "answer": facts[3][2], "context": context})
+        context = [
+            [f"Title {number}-{part}", text.split("  ")]
+            for part, (text, _, _) in enumerate(facts)
+        ]
+        items.append(
+            {"question": facts[3][1], "answer": facts[3][2], "context": context}
+        )
     return items
 
 
 def trec(draw, count):
-    kinds = ["DESC:manner", "DESC:def", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date"]
+    kinds = [
+        "DESC:manner",
+        "DESC:def",
+        "ENTY:animal",
+        "HUM:ind",
+        "LOC:city",
+        "NUM:date",
+    ]
     return [f"{kinds[n % 6]} {sentences(draw, 1)[0]}\n" for n in range(count)]
 
 
 def labelled(draw, count):
-    return [(" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}") for n in range(count)]
+    return [
+        (" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}")
+        for n in range(count)
+    ]
 
 
 def longbench(draw):
@@ -125,10 +196,18 @@ def longbench(draw):
         text, question, answer = fact(draw, number)
         wrong = [place for place in PLACES if place != answer][:3]
         letter = "ABCD"[number % 4]
-        choices = dict(zip([one for one in "ABCD" if one != letter], wrong, strict=True)) | {letter: answer}
+        choices = dict(
+            zip([one for one in "ABCD" if one != letter], wrong, strict=True)
+        ) | {letter: answer}
         story = "\n".join([text, *sentences(draw, 900 if length == "long" else 20)])
         rows.append(
-            {"context": story, "question": question, "answer": letter, "difficulty": difficulty, "length": length}
+            {
+                "context": story,
+                "question": question,
+                "answer": letter,
+                "difficulty": difficulty,
+                "length": length,
+            }
             | {f"choice_{one}": place for one, place in choices.items()}
         )
     return rows
@@ -136,8 +215,17 @@ def longbench(draw):
 
 def infinite(draw, number, name):
     text, question, answer = fact(draw, number)
-    row = {"id": number, "context": "\n".join([text, *sentences(draw, 800)]), "input": question, "answer": [answer]}
-    return row | ({"options": [answer, "Rome", "Oslo", "Kyiv"]} if name == "choice" else {"options": []})
+    row = {
+        "id": number,
+        "context": "\n".join([text, *sentences(draw, 800)]),
+        "input": question,
+        "answer": [answer],
+    }
+    return row | (
+        {"options": [answer, "Rome", "Oslo", "Kyiv"]}
+        if name == "choice"
+        else {"options": []}
+    )
 
 
 def narrative(draw, story):
@@ -160,7 +248,9 @@ def byte_tokenizer():
     """Return a tokenizer whose tokens are bytes."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer = tokenizers.Tokenizer(
-        models.BPE(vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[])
+        models.BPE(
+            vocab={letter: n for n, letter in enumerate(sorted(alphabet))}, merges=[]
+        )
     )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -179,7 +269,9 @@ def bpe_tokenizer():
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TRAINING, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", 0)]
+    )
     return tokenizer
 
 
@@ -188,7 +280,9 @@ def unigram_tokenizer():
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=400, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
     tokenizer.train_from_iterator(_TRAINING, trainer)
     return tokenizer
 
@@ -198,4 +292,8 @@ _TRAINING = [
     "One of the special magic numbers for tidy-harbour is: 4839201. The grass is green. The sky is blue.",
     "0123456789 abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ -.,:;?!'()<>=\n",
 ]
-TOKENIZERS = {"bytes": byte_tokenizer, "bpe": bpe_tokenizer, "unigram": unigram_tokenizer}
+TOKENIZERS = {
+    "bytes": byte_tokenizer,
+    "bpe": bpe_tokenizer,
+    "unigram": unigram_tokenizer,
+}

@@ -16,7 +16,11 @@ SERVES = "view"  # until it is stopped
 
 def commands():
     """Yield the name and parser of every command, as the parser knows them."""
-    (subparsers,) = (action for action in main.parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (subparsers,) = (
+        action
+        for action in main.parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
     return dict(subparsers.choices)
 
 
@@ -25,7 +29,10 @@ def write_long_documents(path):
     rows = [
         {
             "id": f"d{number}",
-            "text": "\n".join(f"{place}{number} " + f"word{place % 7} of {number} " * 110 for place in range(4)),
+            "text": "\n".join(
+                f"{place}{number} " + f"word{place % 7} of {number} " * 110
+                for place in range(4)
+            ),
         }
         for number in range(60)
     ]
@@ -38,9 +45,16 @@ def write_results(folder):
     """Write what an evaluation leaves of one task."""
     (folder / "vt").mkdir(parents=True)
     (folder / "evaluation.json").write_text(
-        json.dumps({"format": 2, "nextlong": "0", "model": {"name": "m", "label": "a model"}})
+        json.dumps(
+            {"format": 2, "nextlong": "0", "model": {"name": "m", "label": "a model"}}
+        )
     )
-    values = {"task": "vt", "length": 8192, "score": 12.5, "samples": [{"details": {}, "scores": {}}]}
+    values = {
+        "task": "vt",
+        "length": 8192,
+        "score": 12.5,
+        "samples": [{"details": {}, "scores": {}}],
+    }
     results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
 
 
@@ -48,14 +62,27 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
     """Return the arguments of each command, and of some of its forms, by name; `folder` is theirs to write in."""
     run = Path(shutil.copytree(few_run, folder / "run"))
     (folder / "r.yaml").write_text(few_recipe(run).dump())
-    few_rows = ["--set", "data.validation=0.5", "--set", "training.tokens_per_step=1024"]
+    few_rows = [
+        "--set",
+        "data.validation=0.5",
+        "--set",
+        "training.tokens_per_step=1024",
+    ]
     write_long_documents(folder / "own.jsonl")
     write_results(folder / "results")
     monkeypatch.setattr(demo, "write_demo_corpus", write_long_documents)
-    for name, value in (("_SEQUENCES", 2), ("_TARGET_TOKENS", 8192), ("_VOCABULARY", 512)):
+    for name, value in (
+        ("_SEQUENCES", 2),
+        ("_TARGET_TOKENS", 8192),
+        ("_VOCABULARY", 512),
+    ):
         monkeypatch.setattr(demo, name, value)
-    whole = demo.run_recipe  # in this process: starting others took most of the demo's time
-    serial = lambda recipe, args: whole(recipe.model_copy(update={"executor": "serial"}), args)  # noqa: E731
+    whole = (
+        demo.run_recipe
+    )  # in this process: starting others took most of the demo's time
+    serial = lambda recipe, args: whole(  # noqa: E731
+        recipe.model_copy(update={"executor": "serial"}), args
+    )
     monkeypatch.setattr(demo, "run_recipe", serial)
     monkeypatch.chdir(folder)
     return {
@@ -76,7 +103,17 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
         "view": ["view", "run"],
         "sweep": ["sweep", "r.yaml", "--over", "compose.position=head,tail"],
         "export": ["export", "run", "--to", "jsonl"],
-        "train": ["train", "init", "t.yaml", "--data", "run@base", "--preset", "tiny", "--force", *few_rows],
+        "train": [
+            "train",
+            "init",
+            "t.yaml",
+            "--data",
+            "run@base",
+            "--preset",
+            "tiny",
+            "--force",
+            *few_rows,
+        ],
         "train --dry-run": ["train", "t.yaml", "--dry-run"],
         "evaluate": ["evaluate", "report", "results"],
         "evaluate --dry-run": [
@@ -105,6 +142,8 @@ def paths_left_out(line):
 
 def documented(command):
     """Return the keys that docs/reference/json.md names for a command."""
-    section = re.search(rf"^## {command}\n(.*?)(?=^## |\Z)", _PAGE, flags=re.DOTALL | re.MULTILINE)[1]
+    section = re.search(
+        rf"^## {command}\n(.*?)(?=^## |\Z)", _PAGE, flags=re.DOTALL | re.MULTILINE
+    )[1]
     keys = re.search(r"Keys: (.*?)(?:\n\n|\Z)", section, flags=re.DOTALL)[1]
     return re.findall(r"`(\w+)`", keys)

@@ -9,15 +9,31 @@ from nextlong.verify.exports import check_exports
 from nextlong.verify.run_files import StoredRun
 
 SEQUENCES, TOKENS = 12, 512
-SIZES = [f"compose.sequences={SEQUENCES}", f"compose.target_tokens={TOKENS}", "compose.min_meta_chunks=2"]
+SIZES = [
+    f"compose.sequences={SEQUENCES}",
+    f"compose.target_tokens={TOKENS}",
+    "compose.min_meta_chunks=2",
+]
 EOD = "<|endoftext|>"
-FORMATS = ["parquet", "arrow", "jsonl", "mds", "megatron", "axolotl", "prolong"]  # of sequences of one length
+FORMATS = [
+    "parquet",
+    "arrow",
+    "jsonl",
+    "mds",
+    "megatron",
+    "axolotl",
+    "prolong",
+]  # of sequences of one length
 OPTIONS = [f"export.megatron_eod='{EOD}'", "workers=1"]
 
 
 def record_of(run):
     """Return the record of the variant that a run directory stands for."""
-    return run / "variants" / (json.loads((run / "run.json").read_text())["variant"] + ".json")
+    return (
+        run
+        / "variants"
+        / (json.loads((run / "run.json").read_text())["variant"] + ".json")
+    )
 
 
 def folder_of(run, step):
@@ -30,7 +46,11 @@ def outcomes_of(run):
 
 def breaches(run):
     """Return the examples of each check that found a breach."""
-    return {check: outcome.examples for check, outcome in outcomes_of(run).items() if outcome.breaches}
+    return {
+        check: outcome.examples
+        for check, outcome in outcomes_of(run).items()
+        if outcome.breaches
+    }
 
 
 def change_json(path, change):
@@ -46,4 +66,8 @@ def exported(runs, **options):
 
 def parquet_rows(folder):
     """Return the rows of the Parquet files in a folder."""
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted(folder.glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]

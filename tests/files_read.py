@@ -15,11 +15,18 @@ zstd = zstandard.ZstdCompressor().compress
 def read(path, **options):
     source = Source(path=str(path), **options)
     files = list_files(source, where="ingest.sources[0].path")
-    return [item for file in files for item in read_records(FilePart(file), source, max_document_chars=1000)]
+    return [
+        item
+        for file in files
+        for item in read_records(FilePart(file), source, max_document_chars=1000)
+    ]
 
 
 def lines(path, *rows, **options):
-    path.write_bytes(b"\n".join(row if isinstance(row, bytes) else row.encode() for row in rows) + b"\n")
+    path.write_bytes(
+        b"\n".join(row if isinstance(row, bytes) else row.encode() for row in rows)
+        + b"\n"
+    )
     return read(path, **options)
 
 
@@ -30,7 +37,9 @@ def arrow_file(path, table, *, layout="file"):
     return path
 
 
-TABLE = pa.table({"id": [5, None, 7, 8], "text": ["one", "two", None, "four"], "vector": [[1.0]] * 4})
+TABLE = pa.table(
+    {"id": [5, None, 7, 8], "text": ["one", "two", None, "four"], "vector": [[1.0]] * 4}
+)
 
 ITEMS = [("one", "5"), ("two", ":2"), "text is null", ("four", "8")]
 
@@ -39,6 +48,9 @@ def summary(items):
     return [
         item.reason
         if isinstance(item, Reject)
-        else (item.text, item.source_id.removeprefix("a.parquet").removeprefix("a.arrow"))
+        else (
+            item.text,
+            item.source_id.removeprefix("a.parquet").removeprefix("a.arrow"),
+        )
         for item in items
     ]

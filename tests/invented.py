@@ -41,7 +41,24 @@ SCRIPTS = (
     "a\u0301e\u0308i\u0307o\u200d\u00adn",
     "𝐀𝐁𝐚𝟘🄰🜁x",
 )
-GAPS = (" ", " ", " ", " ", ", ", "; ", " – ", "\t", "_", "-", "\u00a0", "\u2028", "…", "'", "\u3000", " 🙂 ")
+GAPS = (
+    " ",
+    " ",
+    " ",
+    " ",
+    ", ",
+    "; ",
+    " – ",
+    "\t",
+    "_",
+    "-",
+    "\u00a0",
+    "\u2028",
+    "…",
+    "'",
+    "\u3000",
+    " 🙂 ",
+)
 Words = Sequence[str]
 
 
@@ -51,9 +68,17 @@ class Corpus:
     def __init__(self, seed: int) -> None:
         """Draw the words of the corpus, and then its documents."""
         self.draw = random.Random(seed)
-        self.scripts = self.draw.sample(SCRIPTS, self.draw.randint(1, 3)) if self.draw.random() < 0.6 else SCRIPTS[:1]
-        self.vocabulary = [self._word() for _ in range(self.draw.choice((40, 150, 600)))]
-        self.stock = [self.words(self.draw.choice((3, 12, 60, 120, 300))) for _ in range(4)]
+        self.scripts = (
+            self.draw.sample(SCRIPTS, self.draw.randint(1, 3))
+            if self.draw.random() < 0.6
+            else SCRIPTS[:1]
+        )
+        self.vocabulary = [
+            self._word() for _ in range(self.draw.choice((40, 150, 600)))
+        ]
+        self.stock = [
+            self.words(self.draw.choice((3, 12, 60, 120, 300))) for _ in range(4)
+        ]
         self.gaps = GAPS if self.draw.random() < 0.3 else (" ",)
         kinds = self.draw.sample(KINDS, self.draw.randint(1, 3))
         count = self.draw.choice((1, 6, 6, 12, 12, 25, 25))
@@ -63,30 +88,46 @@ class Corpus:
 
     def _word(self) -> str:
         letters = self.draw.choice(self.scripts)
-        word = "".join(self.draw.choices(letters, k=self.draw.choice((1, 2, 3, 5, 8, 8, 13))))
+        word = "".join(
+            self.draw.choices(letters, k=self.draw.choice((1, 2, 3, 5, 8, 8, 13)))
+        )
         return self.draw.choice((word, word, word.upper(), word.title()))
 
     def words(self, count: int) -> list[str]:
         """Return words of the corpus, the first of its vocabulary more often than the last."""
         most = len(self.vocabulary)
-        return [self.vocabulary[int(most * self.draw.random() ** 2)] for _ in range(count)]
+        return [
+            self.vocabulary[int(most * self.draw.random() ** 2)] for _ in range(count)
+        ]
 
     def line(self, words: Words) -> str:
         """Return words as text, some in another case."""
-        cases: Sequence[Callable[[str], str]] = (str, str, str, str.upper, str.lower, str.title)
+        cases: Sequence[Callable[[str], str]] = (
+            str,
+            str,
+            str,
+            str.upper,
+            str.lower,
+            str.title,
+        )
         case = self.draw.choice(cases)
         return "".join(case(word) + self.draw.choice(self.gaps) for word in words)
 
     def lines(self, count: int, *, fewest: int, most: int) -> list[str]:
         """Return `count` lines of `fewest` to `most` words."""
-        return [self.line(self.words(self.draw.randint(fewest, most))) for _ in range(count)]
+        return [
+            self.line(self.words(self.draw.randint(fewest, most))) for _ in range(count)
+        ]
 
 
 def questions(corpus: Corpus) -> str:
     """A list of questions that differ in one word, with short answers, some of them the same."""
     draw, ask = corpus.draw, corpus.draw.choice(corpus.stock[:2])
     answers = corpus.lines(3, fewest=1, most=14)
-    asked = [f"{corpus.line([*ask, *corpus.words(1)])}?\n{draw.choice(answers)}" for _ in range(draw.randint(3, 15))]
+    asked = [
+        f"{corpus.line([*ask, *corpus.words(1)])}?\n{draw.choice(answers)}"
+        for _ in range(draw.randint(3, 15))
+    ]
     return "\n\n".join(asked)
 
 
@@ -94,13 +135,22 @@ def statute(corpus: Corpus) -> str:
     """Numbered clauses that begin alike, one after the other."""
     formula = corpus.draw.choice(corpus.stock)
     clauses = corpus.lines(corpus.draw.randint(2, 10), fewest=4, most=40)
-    return "\n".join(f"({number}) {corpus.line(formula)} {clause}" for number, clause in enumerate(clauses))
+    return "\n".join(
+        f"({number}) {corpus.line(formula)} {clause}"
+        for number, clause in enumerate(clauses)
+    )
 
 
 def boilerplate(corpus: Corpus) -> str:
     """A little of its own between passages that other documents have too."""
     own = corpus.lines(corpus.draw.randint(1, 4), fewest=3, most=60)
-    return "\n".join([corpus.line(corpus.stock[0]), *own, corpus.line(corpus.draw.choice(corpus.stock))])
+    return "\n".join(
+        [
+            corpus.line(corpus.stock[0]),
+            *own,
+            corpus.line(corpus.draw.choice(corpus.stock)),
+        ]
+    )
 
 
 def novel(corpus: Corpus) -> str:
@@ -112,15 +162,28 @@ def standard(corpus: Corpus) -> str:
     """Lines of a table: a few words or numbers each, many the same."""
     rows = corpus.lines(corpus.draw.randint(1, 5), fewest=0, most=4)
     return "\n".join(
-        f"{corpus.draw.randint(0, 9)}.{corpus.draw.choice(rows)}" for _ in range(corpus.draw.randint(5, 30))
+        f"{corpus.draw.randint(0, 9)}.{corpus.draw.choice(rows)}"
+        for _ in range(corpus.draw.randint(5, 30))
     )
 
 
 def fragments(corpus: Corpus) -> str:
     """What cleaning leaves: empty lines, signs without letters, words without end, one long line of blanks."""
-    odd = ("", "?!", "…\n—", "x" * 300, "".join(corpus.words(150)), " " * 90, "1,2,3\r\n", "\u0085", "\ufeff", "\x00")
+    odd = (
+        "",
+        "?!",
+        "…\n—",
+        "x" * 300,
+        "".join(corpus.words(150)),
+        " " * 90,
+        "1,2,3\r\n",
+        "\u0085",
+        "\ufeff",
+        "\x00",
+    )
     pieces = [
-        corpus.draw.choice((*odd, *corpus.lines(4, fewest=1, most=30))) for _ in range(corpus.draw.randint(3, 20))
+        corpus.draw.choice((*odd, *corpus.lines(4, fewest=1, most=30)))
+        for _ in range(corpus.draw.randint(3, 20))
     ]
     return "\n".join(pieces)
 
@@ -138,7 +201,10 @@ def program(corpus: Corpus) -> str:
         "{0}.{1}({2}); // {0}",
         "",
     )
-    lines = [draw.choice(forms).format(*draw.choices(names, k=3)) for _ in range(draw.randint(5, 60))]
+    lines = [
+        draw.choice(forms).format(*draw.choices(names, k=3))
+        for _ in range(draw.randint(5, 60))
+    ]
     return "\n".join(indent * draw.randint(0, 4) + line for line in lines)
 
 
@@ -146,14 +212,31 @@ def ledger(corpus: Corpus) -> str:
     """A table in Markdown or with tabs; most cells are numbers, and many rows the same."""
     draw, border = corpus.draw, corpus.draw.choice((" | ", "\t", ",", ";"))
     rows = [
-        [*corpus.words(1), *(f"{draw.choice((0, 7, draw.random() * 1e6)):.2f}" for _ in range(4))] for _ in range(5)
+        [
+            *corpus.words(1),
+            *(f"{draw.choice((0, 7, draw.random() * 1e6)):.2f}" for _ in range(4)),
+        ]
+        for _ in range(5)
     ]
     return "\n".join(border.join(draw.choice(rows)) for _ in range(draw.randint(4, 60)))
 
 
 def newlines(corpus: Corpus) -> str:
     """Paragraphs that end in anything that someone takes for the end of a line."""
-    ends = ("\n", "\r\n", "\r", "\n\n\n", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85", "\n \n", "")
+    ends = (
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\n\n",
+        "\u2028",
+        "\u2029",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x85",
+        "\n \n",
+        "",
+    )
     lines = corpus.lines(corpus.draw.randint(3, 20), fewest=0, most=25)
     return "".join(line + corpus.draw.choice(ends) for line in lines)
 
@@ -174,8 +257,13 @@ def marks(corpus: Corpus) -> str:
         "\u034f",
     )
     form: Literal["NFC", "NFD", "NFKC"] = corpus.draw.choice(("NFC", "NFD", "NFKC"))
-    marked = (word + corpus.draw.choice((*signs, "", "", "")) for word in corpus.words(corpus.draw.randint(5, 200)))
-    return unicodedata.normalize(form, corpus.draw.choice((" ", "\u200f ", "\n")).join(marked))
+    marked = (
+        word + corpus.draw.choice((*signs, "", "", ""))
+        for word in corpus.words(corpus.draw.randint(5, 200))
+    )
+    return unicodedata.normalize(
+        form, corpus.draw.choice((" ", "\u200f ", "\n")).join(marked)
+    )
 
 
 def refrain(corpus: Corpus) -> str:
@@ -184,7 +272,14 @@ def refrain(corpus: Corpus) -> str:
     return "\n".join([line] * corpus.draw.choice((1, 2, 5, 30)) + corpus.words(1))
 
 
-KINDS: tuple[Callable[[Corpus], str], ...] = (questions, statute, boilerplate, novel, standard, fragments)
+KINDS: tuple[Callable[[Corpus], str], ...] = (
+    questions,
+    statute,
+    boilerplate,
+    novel,
+    standard,
+    fragments,
+)
 KINDS += (program, ledger, newlines, marks, refrain)
 ODD_IDS = (
     "",
@@ -210,18 +305,34 @@ def copied(corpus: Corpus) -> str:
     words = text.split(" ")
     if draw.random() < 0.4:
         first = draw.randrange(len(words))
-        passage = words[first : first + draw.choice((20, 95, 98, 99, 100, 101, 102, 105, 150, 400))]
-        return " ".join([*corpus.words(draw.choice((1, 15, 80))), *passage, *corpus.words(draw.choice((1, 15, 80)))])
+        passage = words[
+            first : first + draw.choice((20, 95, 98, 99, 100, 101, 102, 105, 150, 400))
+        ]
+        return " ".join(
+            [
+                *corpus.words(draw.choice((1, 15, 80))),
+                *passage,
+                *corpus.words(draw.choice((1, 15, 80))),
+            ]
+        )
     share = draw.choice((0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.3))
-    return " ".join(corpus.words(1)[0] if draw.random() < share else word for word in words)
+    return " ".join(
+        corpus.words(1)[0] if draw.random() < share else word for word in words
+    )
 
 
 def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
     """Write the corpus of a seed into a folder; return a recipe for it, drawn by the seed too."""
     corpus, draw = Corpus(seed), random.Random(f"recipe {seed}")
     folder.mkdir(parents=True)
-    ids = [draw.choice((str(number), str(number), *ODD_IDS)) for number in range(len(corpus.documents))]
-    rows = [json.dumps({"id": own, "text": text}) for own, text in zip(ids, corpus.documents, strict=True)]
+    ids = [
+        draw.choice((str(number), str(number), *ODD_IDS))
+        for number in range(len(corpus.documents))
+    ]
+    rows = [
+        json.dumps({"id": own, "text": text})
+        for own, text in zip(ids, corpus.documents, strict=True)
+    ]
     (folder / "corpus.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return {
         "run_dir": str(folder / "run"),
@@ -235,7 +346,9 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "oversize": draw.choice(("split", "split", "split", "keep")),
         },
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_duplicates": draw.choice((0.8, 0.8, 0.8, 0.5, 0.65, 0.95, 1.0, 0.3))},
+        "mine": {
+            "near_duplicates": draw.choice((0.8, 0.8, 0.8, 0.5, 0.65, 0.95, 1.0, 0.3))
+        },
         "tokenizer": {"source": str(tokenizer)},
         "compose": {
             "sequences": draw.choice((2, 5)),
@@ -243,7 +356,15 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "fit": draw.choice(("exact", "exact", "exact", "paper")),
             "position": draw.choice(("head", "tail", "random")),
             "method": draw.choice((*["nextlong"] * 14, *METHODS)),
-            "negatives": draw.choice((*["top"] * 5, "random-retrieved", "tail", "random-corpus", "self-repeat")),
+            "negatives": draw.choice(
+                (
+                    *["top"] * 5,
+                    "random-retrieved",
+                    "tail",
+                    "random-corpus",
+                    "self-repeat",
+                )
+            ),
             "min_meta_chunks": draw.choice((1, 2)),
             "min_gap_tokens": draw.choice(("auto", "auto", 1, 10, 100)),
             "separator": draw.choice(("\n", "\n", "\n", "", "\n--\n")),
@@ -256,7 +377,18 @@ def target_tokens(corpus: Corpus, draw: random.Random) -> int:
     """Return a length that most documents are shorter than, or some longer, and the corpus longer."""
     chars = sorted(map(len, corpus.documents))
     longest, whole = chars[int(0.8 * len(chars))], sum(chars)
-    return int(min(4000, whole / 4, longest * draw.choice((0.4, 1.0, 1.5, 2.5, 5.0)) / draw.choice((1.5, 3.0)))) + 40
+    return (
+        int(
+            min(
+                4000,
+                whole / 4,
+                longest
+                * draw.choice((0.4, 1.0, 1.5, 2.5, 5.0))
+                / draw.choice((1.5, 3.0)),
+            )
+        )
+        + 40
+    )
 
 
 def write_tokenizer(path: Path) -> Path:
@@ -265,9 +397,13 @@ def write_tokenizer(path: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=1000,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    tokenizer.train_from_iterator((text for seed in range(3) for text in Corpus(seed).documents), trainer)
+    tokenizer.train_from_iterator(
+        (text for seed in range(3) for text in Corpus(seed).documents), trainer
+    )
     tokenizer.save(str(path))
     return path
 
@@ -284,9 +420,16 @@ def run_and_verify(plain: dict[str, Any]) -> list[CheckOutcome]:
 def counted(outcomes: Sequence[CheckOutcome]) -> dict[str, int]:
     """Return how many negatives, gaps between meta-chunks and cuts were checked."""
     units = ("negatives", "gaps", "cuts")
-    return {unit: max((own.checked for own in outcomes if own.unit == unit), default=0) for unit in units}
+    return {
+        unit: max((own.checked for own in outcomes if own.unit == unit), default=0)
+        for unit in units
+    }
 
 
 def breaches(outcomes: Sequence[CheckOutcome]) -> list[str]:
     """Return what was found wrong, a line each."""
-    return [f"{outcome.check}: {example}" for outcome in outcomes for example in outcome.examples]
+    return [
+        f"{outcome.check}: {example}"
+        for outcome in outcomes
+        for example in outcome.examples
+    ]

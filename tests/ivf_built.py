@@ -18,8 +18,19 @@ def built(folder, shards, factory, *, parts=1, **tuned):
     stems = []
     for number, (low, high) in enumerate(pairwise(bounds)):
         stems.append(folder / f"p{number}")
-        ivf.fill(stems[-1], template=folder / "t.template.faiss", vectors=paths[low:high], first_shard=low)
-    files = IndexFiles(factory, tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
+        ivf.fill(
+            stems[-1],
+            template=folder / "t.template.faiss",
+            vectors=paths[low:high],
+            first_shard=low,
+        )
+    files = IndexFiles(
+        factory,
+        tuple(paths),
+        template=folder / "t.template.faiss",
+        lists=tuple(stems),
+        **tuned,
+    )
     return index_kind(files.index).open(files)
 
 
@@ -32,7 +43,12 @@ def tuned(folder, files, queries, *, blocks=1, **given):
     for number, (low, high) in enumerate(pairwise(parts)):
         of_block = {"lists": slice(low, high), "shards": range(ends[low], ends[high])}
         ivf.measure_block(
-            folder / f"part-{number:05d}", **of_block, k=given["k"], seed=given["seed"], files=files, queries=queries
+            folder / f"part-{number:05d}",
+            **of_block,
+            k=given["k"],
+            seed=given["seed"],
+            files=files,
+            queries=queries,
         )
     return ivf.tune(folder / "work" / "part", blocks=blocks, **given)
 
@@ -41,7 +57,14 @@ def recalls_of(found, truth):
     """Return the recall of each query: found ids among the true ones, or as near as the farthest of them."""
     return np.array(
         [
-            min(1.0, float((np.isin(ids, true_ids) | (scores >= true_scores[-1])).mean() * len(ids) / len(true_ids)))
+            min(
+                1.0,
+                float(
+                    (np.isin(ids, true_ids) | (scores >= true_scores[-1])).mean()
+                    * len(ids)
+                    / len(true_ids)
+                ),
+            )
             for ids, scores, true_ids, true_scores in zip(*found, *truth, strict=True)
         ]
     )

@@ -21,8 +21,16 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 def kill_at(arguments, pattern, count=1, *, environment=None):
     """Run `nextlong` and see it killed at the `count`-th change of a path that matches `pattern`, whose `*` spans folders."""
     command = _command(signal.SIGKILL, pattern, count, arguments)
-    ended = subprocess.run(command, env=environment, capture_output=True, check=False, start_new_session=True)
-    assert ended.returncode == -signal.SIGKILL, f"ended before change {count} of {pattern}:\n{ended.stderr.decode()}"
+    ended = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert ended.returncode == -signal.SIGKILL, (
+        f"ended before change {count} of {pattern}:\n{ended.stderr.decode()}"
+    )
 
 
 def kill_forked_at(arguments, pattern, count=1):
@@ -36,10 +44,14 @@ def kill_at_removal(arguments, number):
 
 
 def _see_killed(target, *arguments):
-    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+    process = multiprocessing.get_context("forkserver").Process(
+        target=target, args=arguments
+    )
     process.start()
     process.join()
-    assert process.exitcode == -signal.SIGKILL, f"ended with {process.exitcode} before it was to be killed: {arguments}"
+    assert process.exitcode == -signal.SIGKILL, (
+        f"ended with {process.exitcode} before it was to be killed: {arguments}"
+    )
 
 
 def _run_counted(arguments, pattern, count):
@@ -80,12 +92,21 @@ def stop_at(arguments, pattern, count=1):
         start_new_session=True,
     )
     _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), f"ended before change {count} of {pattern}:\n{process.stderr.read()}"
+    assert os.WIFSTOPPED(status), (
+        f"ended before change {count} of {pattern}:\n{process.stderr.read()}"
+    )
     return process
 
 
 def _command(number, pattern, count, arguments):
-    return [sys.executable, __file__, str(int(number)), pattern, str(count), *map(str, arguments)]
+    return [
+        sys.executable,
+        __file__,
+        str(int(number)),
+        pattern,
+        str(count),
+        *map(str, arguments),
+    ]
 
 
 def _count_down(number, pattern, count):
@@ -104,7 +125,9 @@ def _count_down(number, pattern, count):
         # What a run connects to is the server that workers are forked from, which is there by then and imports.
         if event in {"os.rename", "socket.connect"}:
             changed(arguments[1])
-        elif event in {"os.mkdir", "os.remove", "os.rmdir"} or (event == "open" and (arguments[2] or 0) & _WRITES):
+        elif event in {"os.mkdir", "os.remove", "os.rmdir"} or (
+            event == "open" and (arguments[2] or 0) & _WRITES
+        ):
             changed(arguments[0])
 
     real = os.fsync

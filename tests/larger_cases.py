@@ -5,4 +5,9 @@ import pytest
 
 def thorough(*cases):
     """Return the cases as parameters that bear the marker; a tuple is one case of several parameters."""
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough) for case in cases]
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough
+        )
+        for case in cases
+    ]

@@ -32,11 +32,20 @@ def packed(bounds, seed=1):
 
     torch.manual_seed(seed)
     ids = torch.randint(97, (1, bounds[-1]))
-    positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
-    return {"input_ids": ids, "position_ids": positions, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32)}
+    positions = torch.cat(
+        [torch.arange(last - first) for first, last in pairwise(bounds)]
+    )[None]
+    return {
+        "input_ids": ids,
+        "position_ids": positions,
+        "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32),
+    }
 
 
 def alone(first, last, ids):
     import torch
 
-    return {"input_ids": ids[:, first:last], "position_ids": torch.arange(last - first)[None]}
+    return {
+        "input_ids": ids[:, first:last],
+        "position_ids": torch.arange(last - first)[None],
+    }

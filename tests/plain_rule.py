@@ -41,7 +41,13 @@ def mix(value):
 
 @cache
 def word_number(word):
-    return mix(sum(mix(ord(char) * BASE & MASK) * BASE**place for place, char in enumerate(word)) & MASK)
+    return mix(
+        sum(
+            mix(ord(char) * BASE & MASK) * BASE**place
+            for place, char in enumerate(word)
+        )
+        & MASK
+    )
 
 
 @cache
@@ -53,7 +59,9 @@ def run_number(words):
 
 
 def runs_of(words, length=3):
-    return [tuple(words[place : place + length]) for place in range(len(words) - length + 1)]
+    return [
+        tuple(words[place : place + length]) for place in range(len(words) - length + 1)
+    ]
 
 
 def weights_of(texts_of_documents, *, slots):
@@ -61,10 +69,15 @@ def weights_of(texts_of_documents, *, slots):
     counts = [0] * slots
     for texts in texts_of_documents:
         long = [words for words in map(words_of, texts) if len(words) >= 10]
-        for slot in {run_number(run) % slots for words in long for run in runs_of(words)}:
+        for slot in {
+            run_number(run) % slots for words in long for run in runs_of(words)
+        }:
             counts[slot] += 1
     limit = max(Fraction(16), Fraction(len(texts_of_documents), 1000))
-    return [min(1024, max(1, int(1024 * limit / count))) if count else 1024 for count in counts]
+    return [
+        min(1024, max(1, int(1024 * limit / count))) if count else 1024
+        for count in counts
+    ]
 
 
 def share(words, others, weights):
@@ -72,12 +85,20 @@ def share(words, others, weights):
     runs, there = runs_of(words), set(runs_of(others))
     weight = [weights[run_number(run) % len(weights)] for run in runs]
     inner = [range(place - 2, place + 1) for place in range(2, len(words) - 2)]
-    shared = sum(max(weight[run] for run in own) for own in inner if any(runs[run] in there for run in own))
+    shared = sum(
+        max(weight[run] for run in own)
+        for own in inner
+        if any(runs[run] in there for run in own)
+    )
     return shared, sum(max(weight[run] for run in own) for own in inner)
 
 
 def has_passage(words, others):
-    return len(words) >= 100 and len(others) >= 100 and not set(runs_of(words, 100)).isdisjoint(runs_of(others, 100))
+    return (
+        len(words) >= 100
+        and len(others) >= 100
+        and not set(runs_of(words, 100)).isdisjoint(runs_of(others, 100))
+    )
 
 
 def repeats(text, other, weights, threshold, *, passages=True):
@@ -88,19 +109,27 @@ def repeats(text, other, weights, threshold, *, passages=True):
     if len(words) < 10 or len(others) < 10:
         return words == others
     shared, whole = share(words, others, weights)
-    return shared * 1_000_000 >= round(threshold * 1_000_000) * whole or (passages and has_passage(words, others))
+    return shared * 1_000_000 >= round(threshold * 1_000_000) * whole or (
+        passages and has_passage(words, others)
+    )
 
 
 def repeats_document(text, chunks, weights, threshold, *, passages=True):
     """Whether a text repeats the document of these chunks."""
     short = [chunk for chunk in chunks if len(words_of(chunk)) < 10]
-    return any(repeats(text, other, weights, threshold, passages=passages) for other in ["".join(chunks), *short])
+    return any(
+        repeats(text, other, weights, threshold, passages=passages)
+        for other in ["".join(chunks), *short]
+    )
 
 
 def found(texts, chunks, weights, threshold):
     """Return what `find` should: which repeat the document, pairs of the others, and which do so only by a passage."""
     of_document = [repeats_document(text, chunks, weights, threshold) for text in texts]
-    by_share = [repeats_document(text, chunks, weights, threshold, passages=False) for text in texts]
+    by_share = [
+        repeats_document(text, chunks, weights, threshold, passages=False)
+        for text in texts
+    ]
     pairs, in_pairs = [], set()
     for a in range(len(texts)):
         for b in range(a + 1, len(texts)):
@@ -116,5 +145,7 @@ def found(texts, chunks, weights, threshold):
                 in_pairs |= {a, b}
             if both[1] or both[3]:
                 by_share[a] = by_share[b] = True
-    only = [(of_document[a] or a in in_pairs) and not by_share[a] for a in range(len(texts))]
+    only = [
+        (of_document[a] or a in in_pairs) and not by_share[a] for a in range(len(texts))
+    ]
     return of_document, pairs, only

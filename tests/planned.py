@@ -14,7 +14,12 @@ STEPS = [
     "draft", "referenced_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 
-TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
+TEXTS = [
+    "\n".join(
+        f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)
+    )
+    for n in range(80)
+]
 
 
 def recipe_in(folder, *overrides):
@@ -37,9 +42,14 @@ def shown(recipe):
     file = io.StringIO()
     page.show(recipe, Console(file=file, width=40))
     lines = file.getvalue().splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("step "))
+    start = next(
+        number for number, line in enumerate(lines) if line.startswith("step ")
+    )
     rows = [line.split() for line in lines[start + 1 :]]
-    end = next((number for number, row in enumerate(rows, start=1) if row[0] == "all"), len(rows))
+    end = next(
+        (number for number, row in enumerate(rows, start=1) if row[0] == "all"),
+        len(rows),
+    )
     return lines[:start], rows[:end]
 
 
@@ -52,5 +62,7 @@ def written(recipe, asked=Scenario()):  # noqa: B008
 
 def sources_in(folder, *sources):
     plain = recipe_in(folder).model_dump(mode="json")
-    plain["ingest"]["sources"] = [{"path": str(folder / name), **caps} for name, caps in sources]
+    plain["ingest"]["sources"] = [
+        {"path": str(folder / name), **caps} for name, caps in sources
+    ]
     return Recipe.from_dict(plain)

@@ -18,7 +18,9 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
     while made < rows:
         count = int(draw.integers(1, min(7, rows - made + 1)))
         block = _block(draw, made, count, longest, vocabulary)
-        blocks.append(block if per_row == 1 else packed(block, _groups(draw, count, per_row)))
+        blocks.append(
+            block if per_row == 1 else packed(block, _groups(draw, count, per_row))
+        )
         made += count
     return blocks
 
@@ -26,11 +28,15 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
 def read_back(folder, layout):
     """Return the rows of an export folder as the format's reader yields them."""
     made = format_of(layout)
-    files = sorted(path.name for path in folder.iterdir() if path.name.endswith(made.suffixes))
+    files = sorted(
+        path.name for path in folder.iterdir() if path.name.endswith(made.suffixes)
+    )
     return list(made.read(folder, files))
 
 
-def options(*, shard=0, shards=1, vocab_size=128_256, eos_id=None, shard_bytes=1 << 26, **keys):
+def options(
+    *, shard=0, shards=1, vocab_size=128_256, eos_id=None, shard_bytes=1 << 26, **keys
+):
     """Return the options of a format's `write`; `token_id` takes a number for a name."""
     keys = {"row_group_mb": 64.0, "compression": "none", "megatron_eod": None} | keys
     return Options(
@@ -58,7 +64,9 @@ def ended(blocks, *, eos):
 def documents_of(blocks):
     """Return the ids of every synthesised document, in order, as lists."""
     return [
-        ids.tolist() for block in blocks for ids in np.split(block.input_ids, np.cumsum(block.document_lengths)[:-1])
+        ids.tolist()
+        for block in blocks
+        for ids in np.split(block.input_ids, np.cumsum(block.document_lengths)[:-1])
     ]
 
 
@@ -75,7 +83,9 @@ def joined(blocks):
         if isinstance(own[0], list):
             columns[name] = list(chain.from_iterable(own))
         elif name.endswith("_offsets"):
-            columns[name] = np.cumsum([0, *np.concatenate([np.diff(offsets) for offsets in own])])
+            columns[name] = np.cumsum(
+                [0, *np.concatenate([np.diff(offsets) for offsets in own])]
+            )
         else:
             columns[name] = np.concatenate(own)
     return Resolved(**columns)
@@ -86,7 +96,16 @@ def _row(block, number):
         slice(*offsets[number : number + 2])
         for offsets in (block.token_offsets, block.document_offsets, block.span_offsets)
     )
-    of_spans = ("chunk_ids", "doc_ids", "source_ids", "metadata", "char_starts", "char_ends", "roles", "groups")
+    of_spans = (
+        "chunk_ids",
+        "doc_ids",
+        "source_ids",
+        "metadata",
+        "char_starts",
+        "char_ends",
+        "roles",
+        "groups",
+    )
     return replace(
         block,
         sequence_ids=[block.sequence_ids[number]],
@@ -97,7 +116,10 @@ def _row(block, number):
         document_offsets=np.array([0, documents.stop - documents.start]),
         document_lengths=block.document_lengths[documents],
         span_offsets=np.array([0, spans.stop - spans.start]),
-        **{name: getattr(block, name)[spans] for name in (*of_spans, "token_starts", "token_ends", "scores")},
+        **{
+            name: getattr(block, name)[spans]
+            for name in (*of_spans, "token_starts", "token_ends", "scores")
+        },
     )
 
 
@@ -125,8 +147,14 @@ def _block(draw, first, count, longest, vocabulary):
         span_offsets=np.concatenate([[0], np.cumsum(spans)]),
         chunk_ids=chunk_ids,
         doc_ids=np.where(chunk_ids < 0, -1, chunk_ids >> 3),
-        source_ids=np.array([f"dokument-ø-{chunk % 9}" if chunk >= 0 else "" for chunk in chunk_ids], object),
-        metadata=np.array([f'{{"n": {chunk % 3}}}' if chunk >= 0 else None for chunk in chunk_ids], object),
+        source_ids=np.array(
+            [f"dokument-ø-{chunk % 9}" if chunk >= 0 else "" for chunk in chunk_ids],
+            object,
+        ),
+        metadata=np.array(
+            [f'{{"n": {chunk % 3}}}' if chunk >= 0 else None for chunk in chunk_ids],
+            object,
+        ),
         char_starts=np.where(chunk_ids < 0, -1, 5),
         char_ends=np.where(chunk_ids < 0, -1, 2**33),
         roles=np.where(chunk_ids < 0, 3, draw.integers(0, 3, total)).astype(np.int8),

@@ -8,7 +8,11 @@ from nextlong import schemas
 
 
 def unit_rows(count, dimensions=8, seed=0):
-    rows = np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32)
+    rows = (
+        np.random.default_rng(seed)
+        .standard_normal((count, dimensions))
+        .astype(np.float32)
+    )
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
 
 
@@ -28,14 +32,18 @@ def save_shards(folder, *shards):
 
 
 def packed(sizes):
-    return np.concatenate([schemas.pack_ids(shard, np.arange(size)) for shard, size in enumerate(sizes)])
+    return np.concatenate(
+        [schemas.pack_ids(shard, np.arange(size)) for shard, size in enumerate(sizes)]
+    )
 
 
 def brute_force(queries, vectors, ids, *, k, exclude):
     """Score all in float64, leave out, sort by the float32 score and then by id."""
     found = []
     for query, (first, last) in zip(queries, exclude, strict=True):
-        scores = (vectors.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+        scores = (vectors.astype(np.float64) @ query.astype(np.float64)).astype(
+            np.float32
+        )
         others = (ids < first) | (ids >= last)
         order = np.lexsort((ids[others], -scores[others]))[:k]
         found.append((ids[others][order], scores[others][order]))

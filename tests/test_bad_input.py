@@ -15,7 +15,19 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.cli import main as cli_main
 from nextlong.sequences.tokenizer import train_bpe
 
-WORDS = ["tide", "harbour", "anchor", "sail", "current", "reef", "vessel", "captain", "lighthouse", "storm", "rope"]
+WORDS = [
+    "tide",
+    "harbour",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "lighthouse",
+    "storm",
+    "rope",
+]
 WEIRD = {
     "crlf": "First line.\r\n" * 40 + "last without end",
     "old mac": "one\rtwo\r" * 60,
@@ -41,11 +53,17 @@ WEIRD = {
 def ordinary(count=60):
     """Documents of 2 to 10 lines."""
     draw = random.Random(7)
-    return ["\n".join(" ".join(draw.choices(WORDS, k=12)) + "." for _ in range(n % 9 + 2)) for n in range(count)]
+    return [
+        "\n".join(" ".join(draw.choices(WORDS, k=12)) + "." for _ in range(n % 9 + 2))
+        for n in range(count)
+    ]
 
 
 def jsonl(rows):
-    return "".join(json.dumps(row if isinstance(row, dict) else {"text": row}) + "\n" for row in rows).encode()
+    return "".join(
+        json.dumps(row if isinstance(row, dict) else {"text": row}) + "\n"
+        for row in rows
+    ).encode()
 
 
 class Bench:
@@ -113,12 +131,16 @@ def bench(tmp_path, capfd):
 def rebuilt(run):
     """Return each document that was kept, by its id, put together from its chunks."""
     texts = {}
-    for shard, (documents, chunks) in enumerate(zip(run.corpus.documents, run.corpus.chunks, strict=True)):
+    for shard, (documents, chunks) in enumerate(
+        zip(run.corpus.documents, run.corpus.chunks, strict=True)
+    ):
         rows = read_chunks(chunks)["doc_row"]
         with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
             names = reader.read_all().column("source_id").to_pylist()
         for row in np.unique(rows).tolist():
-            texts[names[row]] = "".join(run.corpus.texts(schemas.pack_ids(shard, np.flatnonzero(rows == row))))
+            texts[names[row]] = "".join(
+                run.corpus.texts(schemas.pack_ids(shard, np.flatnonzero(rows == row)))
+            )
     return texts
 
 
@@ -126,11 +148,16 @@ def rebuilt(run):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n\n  \n", b"\xef\xbb\xbf"], ids=["empty", "blank lines", "byte order mark"]
+    "content",
+    [b"", b"\n\n  \n", b"\xef\xbb\xbf"],
+    ids=["empty", "blank lines", "byte order mark"],
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert message == "ingest.sources have no records: every file is empty; use files with documents"
+    assert (
+        message
+        == "ingest.sources have no records: every file is empty; use files with documents"
+    )
 
 
 def test_binary_junk(bench):
@@ -143,7 +170,10 @@ def test_binary_junk(bench):
 
 def test_a_missing_text_column(bench):
     message = bench.refusal(jsonl({"txt": text} for text in ordinary()))
-    assert message == f"{bench.folder}/corpus.jsonl has no column 'text' for the text; it has txt; did you mean 'txt'?"
+    assert (
+        message
+        == f"{bench.folder}/corpus.jsonl has no column 'text' for the text; it has txt; did you mean 'txt'?"
+    )
 
 
 def test_one_document_has_no_negatives(bench):
@@ -163,7 +193,9 @@ def test_one_document_has_no_negatives(bench):
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):
     copies = ["A  b", "a b\n", "\ta\nB"]
-    message = bench.refusal(jsonl(copies), "ingest.dedup=normalized", compose__target_tokens=3)
+    message = bench.refusal(
+        jsonl(copies), "ingest.dedup=normalized", compose__target_tokens=3
+    )
     assert message == (
         "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
         "lower either, or add longer documents"
@@ -178,8 +210,14 @@ def test_all_documents_are_one_and_the_same(bench):
 
 def test_a_corpus_too_small_for_the_target(bench):
     message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
-    assert message.startswith("compose.target_tokens=590 but the longest sequence from this corpus has ")
-    longest = int(message.partition("from this corpus has ")[2].partition(" tokens")[0].replace(",", ""))
+    assert message.startswith(
+        "compose.target_tokens=590 but the longest sequence from this corpus has "
+    )
+    longest = int(
+        message.partition("from this corpus has ")[2]
+        .partition(" tokens")[0]
+        .replace(",", "")
+    )
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
@@ -195,7 +233,11 @@ def weird(tmp_path_factory):
     same = [{"id": "same", "text": text} for text in ordinary()]
     Bench(folder, None).recipe(
         b'{"text": "lone \\ud800 x"}\n' + jsonl([*rows, *same]),
-        ingest={"sources": [{"path": str(folder / "corpus.jsonl")}], "max_reject_share": 0.05, "shard_mb": 0.01},
+        ingest={
+            "sources": [{"path": str(folder / "corpus.jsonl")}],
+            "max_reject_share": 0.05,
+            "shard_mb": 0.01,
+        },
         compose__sequences="all",
         compose__target_tokens=2048,
         tokenizer__eos="<|endoftext|>",
@@ -221,21 +263,35 @@ def test_texts_of_every_kind_become_sequences(weird, capfd):
     assert len(seen) > 10
     for number in range(3):
         assert bench.call("peek", bench.run_dir, number)[0] == 0
-        assert bench.call("peek", bench.run_dir, number, "--text")[1] == run.sequence(number).text
+        assert (
+            bench.call("peek", bench.run_dir, number, "--text")[1]
+            == run.sequence(number).text
+        )
 
 
 def test_ids_that_stand_twice_are_kept_apart(weird):
-    same = [span for one in nextlong.open(weird / "run").sequences() for span in one.spans if span.source_id == "same"]
+    same = [
+        span
+        for one in nextlong.open(weird / "run").sequences()
+        for span in one.spans
+        if span.source_id == "same"
+    ]
     assert len({span.doc_id for span in same}) > 50
 
 
 def test_rejects_within_the_share_are_told(weird, capfd):
     code, out, _ = Bench(weird, capfd).again()
     assert code == 0
-    assert f"documents: {60 + len(WEIRD)} kept of {61 + len(WEIRD)} (1 rejected)" in " ".join(out.split())
+    assert (
+        f"documents: {60 + len(WEIRD)} kept of {61 + len(WEIRD)} (1 rejected)"
+        in " ".join(out.split())
+    )
 
 
-@pytest.mark.parametrize("line", [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'])
+@pytest.mark.parametrize(
+    "line",
+    [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'],
+)
 def test_a_line_that_holds_no_text_is_counted(bench, line):
     content = line.rstrip(b"\n") + b"\n" + jsonl(ordinary())
     message = bench.refusal(content)
@@ -243,24 +299,37 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
         "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
     assert "; first one: corpus.jsonl:1: " in message
-    assert message.endswith("; correct the files, or set ingest.max_reject_share=0.02 in the recipe")
+    assert message.endswith(
+        "; correct the files, or set ingest.max_reject_share=0.02 in the recipe"
+    )
 
 
 @pytest.mark.parametrize("megabytes", [1, *thorough(50)])
 def test_a_line_of_many_mb(bench, megabytes):
-    line = "the tide is at nine and the gull sat on a rope " * (megabytes * 1_000_000 // 47 + 1)
+    line = "the tide is at nine and the gull sat on a rope " * (
+        megabytes * 1_000_000 // 47 + 1
+    )
     assert len(line) > megabytes * 1_000_000
     train_bpe([line[:500]], vocab_size=300).save(str(bench.folder / "tokenizer.json"))
-    documents = ["\n".join(f"Line {n}.{k} of tide and gull." for k in range(120)) for n in range(8)]
+    documents = [
+        "\n".join(f"Line {n}.{k} of tide and gull." for k in range(120))
+        for n in range(8)
+    ]
     changed = {
-        "tokenizer": {"source": str(bench.folder / "tokenizer.json"), "chars_per_token": 3.0},
+        "tokenizer": {
+            "source": str(bench.folder / "tokenizer.json"),
+            "chars_per_token": 3.0,
+        },
         "chunk__max_chars": 2048,
         "mine": {"near_duplicates": None},
         "encoder": {"lsa": {"dimensions": 4, "fit_chunks": 100, "max_terms": 100}},
     }
     most = megabytes * 800_000
     message = bench.refusal(
-        jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
+        jsonl([*documents, line]),
+        f"ingest.max_document_chars={most}",
+        compose__target_tokens=4096,
+        **changed,
     )
     assert message.startswith("1 of 9 records (11.11%) were rejected")
     assert f"; first one: corpus.jsonl:9: too long: {len(line):,} characters" in message
@@ -293,22 +362,32 @@ def told(bench, *sets):
     return err
 
 
-@pytest.mark.parametrize("content", ["{}", "", "no json", '{"model": {"type": "Word"}}', "[1, 2]"])
+@pytest.mark.parametrize(
+    "content", ["{}", "", "no json", '{"model": {"type": "Word"}}', "[1, 2]"]
+)
 def test_a_tokenizer_file_that_is_none(kept, content):
     path = kept.folder / "none.json"
     path.write_text(content)
     err = told(kept, f"tokenizer={path}")
-    assert f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers" in err
+    assert (
+        f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers"
+        in err
+    )
 
 
 def test_a_tokenizer_that_does_not_exist(kept):
     err = told(kept, f"tokenizer={kept.folder}/nowhere/tokenizer.json")
-    assert "nowhere/tokenizer.json does not exist; give a tokenizer.json, a folder with one, or a hub name" in err
+    assert (
+        "nowhere/tokenizer.json does not exist; give a tokenizer.json, a folder with one, or a hub name"
+        in err
+    )
 
 
 def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     err = told(kept, "tokenizer.eos=</s>")
-    cure = "use one of its tokens, such as EOS; its closest special tokens: <|endoftext|>"
+    cure = (
+        "use one of its tokens, such as EOS; its closest special tokens: <|endoftext|>"
+    )
     assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
@@ -317,11 +396,18 @@ def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
 
 
 def test_a_target_too_small_for_any_document(kept):
-    assert told(kept, "compose.target_tokens=4").startswith("error: compose.target_tokens=4 ")
+    assert told(kept, "compose.target_tokens=4").startswith(
+        "error: compose.target_tokens=4 "
+    )
 
 
 def test_a_target_below_the_special_tokens(kept):
-    err = told(kept, "tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", "compose.target_tokens=2")
+    err = told(
+        kept,
+        "tokenizer.bos=<|endoftext|>",
+        "tokenizer.eos=<|endoftext|>",
+        "compose.target_tokens=2",
+    )
     assert (
         "recipe.yaml: compose.target_tokens=2 leaves no room for text beside tokenizer.bos and tokenizer.eos; raise it"
         in err
@@ -343,14 +429,21 @@ def test_unknown_keys_and_wrong_values_are_all_told(kept):
 def test_a_run_dir_that_cannot_be_written(kept):
     file = kept.folder / "corpus.jsonl"
     err = told(kept, f"run_dir={file}/below")
-    assert f"error: {file}/below cannot be created, because a part of this path is a file; set run_dir" in err
+    assert (
+        f"error: {file}/below cannot be created, because a part of this path is a file; set run_dir"
+        in err
+    )
     assert f"{file} is a file; set run_dir" in told(kept, f"run_dir={file}")
 
 
 def test_a_source_that_does_not_exist(kept):
     err = told(kept, "ingest.sources.0.path=nowhere/x.jsonl")
-    assert err.startswith("error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (resolved to ")
-    assert "matches no file; check the pattern" in told(kept, "ingest.sources.0.path=nowhere/*.jsonl")
+    assert err.startswith(
+        "error: ingest.sources[0].path='nowhere/x.jsonl' does not exist (resolved to "
+    )
+    assert "matches no file; check the pattern" in told(
+        kept, "ingest.sources.0.path=nowhere/*.jsonl"
+    )
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
@@ -358,7 +451,10 @@ def test_a_source_that_does_not_exist(kept):
     ("content", "message"),
     [
         ("a: [", ":1: not YAML: expected the node content"),
-        ("- a\n", " is a YAML list, not a mapping of keys; `nextlong init` writes a recipe"),
+        (
+            "- a\n",
+            " is a YAML list, not a mapping of keys; `nextlong init` writes a recipe",
+        ),
         ("", " is empty; `nextlong init` writes a recipe"),
         (None, " does not exist; `nextlong init "),
     ],
@@ -375,12 +471,23 @@ def test_a_recipe_that_is_none(bench, command, content, message):
 def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
-    assert err.startswith(f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}")
-    assert "is a file, not a run directory" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
-    assert "nowhere does not exist; name the run_dir" in kept.call("peek", kept.folder / "nowhere")[2]
+    assert err.startswith(
+        f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}"
+    )
+    assert (
+        "is a file, not a run directory"
+        in kept.call("peek", kept.folder / "corpus.jsonl")[2]
+    )
+    assert (
+        "nowhere does not exist; name the run_dir"
+        in kept.call("peek", kept.folder / "nowhere")[2]
+    )
 
 
 def test_a_sequence_that_does_not_exist(kept):
     code, _, err = kept.call("peek", kept.run_dir, 3)
     assert code == 2
-    assert err == f"error: sequence 3 does not exist: {kept.run_dir} has 3, counted from 0\n"
+    assert (
+        err
+        == f"error: sequence 3 does not exist: {kept.run_dir} has 3, counted from 0\n"
+    )

@@ -4,7 +4,12 @@ import re
 from pathlib import Path
 
 CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
-TREE = CONTRIBUTING.read_text(encoding="utf-8").split("## The tree\n\n")[1].split("\n\n")[0].split("\n")
+TREE = (
+    CONTRIBUTING.read_text(encoding="utf-8")
+    .split("## The tree\n\n")[1]
+    .split("\n\n")[0]
+    .split("\n")
+)
 
 
 def test_the_tree_fits_one_screen():
@@ -15,17 +20,22 @@ def test_the_tree_fits_one_screen():
 def test_the_tree_has_every_folder_once():
     source = CONTRIBUTING.parent / "src" / "nextlong"
     folders = [f"{path.parent.name}/" for path in sorted(source.glob("*/__init__.py"))]
-    assert sorted(re.findall(r"(?<![\w/])[a-z]+/(?=  )", "\n".join(TREE[1:-1]))) == sorted(folders)
+    assert sorted(
+        re.findall(r"(?<![\w/])[a-z]+/(?=  )", "\n".join(TREE[1:-1]))
+    ) == sorted(folders)
 
 
 def test_ci_names_files_that_are_there():
     named = re.findall(
-        r"tests/[\w/.]+\.(?:py|sh|txt)", (CONTRIBUTING.parent / ".ci" / "run").read_text(encoding="utf-8")
+        r"tests/[\w/.]+\.(?:py|sh|txt)",
+        (CONTRIBUTING.parent / ".ci" / "run").read_text(encoding="utf-8"),
     )
     assert len(named) > 5
     assert [path for path in named if not (CONTRIBUTING.parent / path).is_file()] == []
 
 
 def test_every_decision_has_a_number_of_its_own():
-    names = [path.name for path in (CONTRIBUTING.parent / "docs" / "decisions").glob("*.md")]
+    names = [
+        path.name for path in (CONTRIBUTING.parent / "docs" / "decisions").glob("*.md")
+    ]
     assert len({name[:4] for name in names}) == len(names) > 0

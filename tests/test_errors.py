@@ -6,7 +6,11 @@ import nextlong
 from nextlong import errors, pipeline
 from nextlong.cli.main import main
 
-TREE = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)]
+TREE = [
+    one
+    for one in vars(errors).values()
+    if isinstance(one, type) and issubclass(one, Exception)
+]
 
 
 def test_there_is_one_root_which_the_package_shows():
@@ -16,7 +20,9 @@ def test_there_is_one_root_which_the_package_shows():
 
 
 @pytest.mark.parametrize("error", TREE, ids=lambda error: error.__name__)
-def test_each_is_told_without_a_traceback(recipe_for, tmp_path, monkeypatch, capsys, error):
+def test_each_is_told_without_a_traceback(
+    recipe_for, tmp_path, monkeypatch, capsys, error
+):
     def refused(*_, **__):
         raise error("embed.size=[7] is wrong; make it 8")
 

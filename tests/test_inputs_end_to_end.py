@@ -21,12 +21,17 @@ def write_table(folder):
     folder.mkdir(exist_ok=True)
     write_corpus(folder / "corpus")
     lines = [
-        json.loads(line) for path in sorted((folder / "corpus").iterdir()) for line in path.read_text().splitlines()
+        json.loads(line)
+        for path in sorted((folder / "corpus").iterdir())
+        for line in path.read_text().splitlines()
     ]
     with (folder / "docs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["doc_id", "content", "lang", "score"])
-        writer.writerows((row["id"], row["text"], "de" if n % 2 else "en", n / 260) for n, row in enumerate(lines))
+        writer.writerows(
+            (row["id"], row["text"], "de" if n % 2 else "en", n / 260)
+            for n, row in enumerate(lines)
+        )
     return folder / "docs.csv"
 
 
@@ -40,7 +45,9 @@ def english(tmp_path_factory):
     """The run directory of the English documents with two columns of theirs; read-only."""
     table = write_table(tmp_path_factory.mktemp("english"))
     source = {"filter": "lang = 'en'", "metadata": ["lang", "score"]}
-    assert cli_main.main(["run", str(recipe_of(table, method="nextlong", **source))]) == 0
+    assert (
+        cli_main.main(["run", str(recipe_of(table, method="nextlong", **source))]) == 0
+    )
     return table.parent / "run"
 
 
@@ -57,7 +64,15 @@ def recipe_of(table, *, method="standard", **source):
         "run_dir": str(table.parent / "run"),
         "executor": "serial",
         "ingest": {
-            "sources": [{"path": str(table), "name": "t", "text": "content", "id": "doc_id", **source}],
+            "sources": [
+                {
+                    "path": str(table),
+                    "name": "t",
+                    "text": "content",
+                    "id": "doc_id",
+                    **source,
+                }
+            ],
             "shard_mb": 0.03,
         },
         "chunk": {"max_chars": 256},
@@ -72,12 +87,22 @@ def recipe_of(table, *, method="standard", **source):
 
 def test_kept_columns_travel_into_spans_and_verify_agrees(english, capfd):
     run = nextlong.open(english)
-    spans = [span for sequence in run.sequences() for span in sequence.spans if span.doc_id >= 0]
+    spans = [
+        span
+        for sequence in run.sequences()
+        for span in sequence.spans
+        if span.doc_id >= 0
+    ]
     assert {span.role for span in spans} == {"meta", "negative"}
     assert {span.metadata["lang"] for span in spans} == {"en"}
     assert all(float(span.metadata["score"]) < 1 for span in spans)
     rows = pq.read_table(run.exported("parquet")[0]).to_pylist()
-    exported = [json.loads(span["metadata"]) for row in rows for span in row["spans"] if span["metadata"]]
+    exported = [
+        json.loads(span["metadata"])
+        for row in rows
+        for span in row["spans"]
+        if span["metadata"]
+    ]
     assert exported == [span.metadata for span in spans]
     code, out, _ = call(capfd, "verify", english)
     assert code == 0, out
@@ -93,22 +118,35 @@ def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, cap
     record.write_text(json.dumps(plain))
     code, out, _ = call(capfd, "verify", tmp_path / "run")
     assert code == 1
-    assert "has the metadata columns ['lang', 'score'], the recipe asks for ['score']" in out
+    assert (
+        "has the metadata columns ['lang', 'score'], the recipe asks for ['score']"
+        in out
+    )
 
 
 def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, capfd):
     folders = []
     for source in ({}, {"filter": "lang = 'en'"}, {"filter": "lang = 'de'"}, {}):
-        assert call(capfd, "run", recipe_of(table, **source), "--before", "select")[0] == 0
-        folders.append({path.name for path in (table.parent / "run").glob("*-ingest-*")})
+        assert (
+            call(capfd, "run", recipe_of(table, **source), "--before", "select")[0] == 0
+        )
+        folders.append(
+            {path.name for path in (table.parent / "run").glob("*-ingest-*")}
+        )
     assert [len(found) for found in folders] == [1, 2, 3, 3]
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"filter": "lang = 'fr'"}, "ingest.sources[].filter matches none of 260 documents"),
-        ({"filter": "lang ="}, "ingest.sources (t): filter='lang =' is not an SQL condition"),
+        (
+            {"filter": "lang = 'fr'"},
+            "ingest.sources[].filter matches none of 260 documents",
+        ),
+        (
+            {"filter": "lang ="},
+            "ingest.sources (t): filter='lang =' is not an SQL condition",
+        ),
         (
             {"metadata": ["lan"]},
             "has no column 'lan' that metadata or filter names; it has doc_id, content, lang, score; did you",
@@ -117,7 +155,10 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
             {"text": "text"},
             "has no column 'text' for the text; it has doc_id, content, lang, score; set the source's text to the one",
         ),
-        ({"metadata": ["lang", "lang"]}, "ingest.sources[0].metadata: names 'lang' twice; name it once"),
+        (
+            {"metadata": ["lang", "lang"]},
+            "ingest.sources[0].metadata: names 'lang' twice; name it once",
+        ),
     ],
 )
 def test_mistakes_name_place_value_and_cure(table, capfd, source, message):
@@ -136,7 +177,10 @@ def _as(suffix, rows, folder):
     elif suffix == ".parquet":
         pq.write_table(table, path)
     elif suffix == ".arrow":
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as file,
+            pa.ipc.new_file(file, table.schema) as writer,
+        ):
             writer.write_table(table)
     else:
         with path.open("w", newline="") as file:
@@ -147,17 +191,26 @@ def _as(suffix, rows, folder):
 
 
 @pytest.mark.parametrize("suffix", [".parquet", *thorough(".jsonl", ".arrow", ".csv")])
-def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tmp_path, capfd, suffix):
+def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(
+    tmp_path, capfd, suffix
+):
     write_corpus(tmp_path / "corpus")
     lines = [
-        json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
+        json.loads(line)
+        for path in sorted((tmp_path / "corpus").iterdir())
+        for line in path.read_text().splitlines()
     ]
-    rows = [{"doc_id": row["id"] if n % 4 else None, "content": row["text"]} for n, row in enumerate(lines)]
+    rows = [
+        {"doc_id": row["id"] if n % 4 else None, "content": row["text"]}
+        for n, row in enumerate(lines)
+    ]
     path = _as(suffix, rows, tmp_path)
     code, _, err = call(capfd, "run", recipe_of(path, id="docid"))
     assert code == 2
     why = (
-        "none of 260 documents of t has a value in this column" if suffix == ".jsonl" else f"{path} has no such column"
+        "none of 260 documents of t has a value in this column"
+        if suffix == ".jsonl"
+        else f"{path} has no such column"
     )
     told = (
         f"ingest.sources[0].id='docid': {why}; columns of its first records: doc_id, "
@@ -170,54 +223,87 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
         code, _, err = call(capfd, "plan", recipe_of(path, id="docid"))
         assert (code, told in " ".join(err.split())) == (2, True)
     assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
-    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])[
+        "warnings"
+    ]
     (told,) = [one for one in warnings if one["name"] == "missing-ids"]
     assert told["message"].startswith(
         "65 of 260 ingested documents have no value in the id column of ingest.sources (doc_id)"
     )
-    assert call(capfd, "run", recipe_of(path, id="id"))[0] == 0  # the default: nobody named it, so nothing is amiss
-    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    assert (
+        call(capfd, "run", recipe_of(path, id="id"))[0] == 0
+    )  # the default: nobody named it, so nothing is amiss
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])[
+        "warnings"
+    ]
     assert "missing-ids" not in [one["name"] for one in warnings]
 
 
-def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(tmp_path, capfd):
+def test_a_table_without_ids_beside_others_that_have_them_is_no_mistake(
+    tmp_path, capfd
+):
     write_corpus(tmp_path / "corpus")
-    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()
+    ]
     (tmp_path / "many").mkdir()
     for number in range(5):
         rows = [
-            {**({"doc_id": f"{number}-{n}"} if number in (1, 3) else {}), "content": row["text"]}
+            {
+                **({"doc_id": f"{number}-{n}"} if number in (1, 3) else {}),
+                "content": row["text"],
+            }
             for n, row in enumerate(lines)
         ]
-        pq.write_table(pa.Table.from_pylist(rows[number::5]), tmp_path / f"many/{number}.parquet")
+        pq.write_table(
+            pa.Table.from_pylist(rows[number::5]), tmp_path / f"many/{number}.parquet"
+        )
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="doc_id")
     assert call(capfd, "plan", recipe)[0] == 0
     assert call(capfd, "run", recipe)[0] == 0
 
 
-def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(tmp_path, capfd, monkeypatch):
+def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(
+    tmp_path, capfd, monkeypatch
+):
     write_corpus(tmp_path / "corpus")
-    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()
+    ]
     (tmp_path / "many").mkdir()
     for number in range(3):
-        rows = [{"doc_id": row["id"], "content": row["text"]} for row in lines[number::3]]
+        rows = [
+            {"doc_id": row["id"], "content": row["text"]} for row in lines[number::3]
+        ]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="docid")
     monkeypatch.setattr(ingest, "_MAX_HEADS", 3)
-    assert "0.parquet has no such column" in " ".join(call(capfd, "run", recipe)[2].split())
+    assert "0.parquet has no such column" in " ".join(
+        call(capfd, "run", recipe)[2].split()
+    )
     monkeypatch.setattr(ingest, "_MAX_HEADS", 2)
     code, _, err = call(capfd, "run", recipe)
-    assert (code, "documents of t has a value in this column" in " ".join(err.split())) == (2, True)
+    assert (
+        code,
+        "documents of t has a value in this column" in " ".join(err.split()),
+    ) == (2, True)
 
 
 def test_json_lines_beside_tables_may_have_the_ids(tmp_path, capfd):
     write_corpus(tmp_path / "corpus")
-    lines = [json.loads(line) for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in next((tmp_path / "corpus").iterdir()).read_text().splitlines()
+    ]
     (tmp_path / "many").mkdir()
     for number in range(5):
         rows = [{"content": row["text"]} for row in lines[number::5]]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
-    (tmp_path / "many/1.jsonl").write_text(json.dumps({"doc_id": "a", "content": "a text of its own"}) + "\n")
+    (tmp_path / "many/1.jsonl").write_text(
+        json.dumps({"doc_id": "a", "content": "a text of its own"}) + "\n"
+    )
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="doc_id")
     assert call(capfd, "plan", recipe)[0] == 0
     assert call(capfd, "run", recipe)[0] == 0
@@ -226,28 +312,63 @@ def test_json_lines_beside_tables_may_have_the_ids(tmp_path, capfd):
 def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
     write_corpus(tmp_path / "corpus")
     lines = [
-        json.loads(line) for path in sorted((tmp_path / "corpus").iterdir()) for line in path.read_text().splitlines()
+        json.loads(line)
+        for path in sorted((tmp_path / "corpus").iterdir())
+        for line in path.read_text().splitlines()
     ]
-    rows = [{"doc_id": f"d{n % 100 if n % 13 else n}", "content": row["text"]} for n, row in enumerate(lines)]
-    path = _as(".jsonl", [*rows, rows[0]], tmp_path)  # an equal document under the same id stands for itself no more
+    rows = [
+        {"doc_id": f"d{n % 100 if n % 13 else n}", "content": row["text"]}
+        for n, row in enumerate(lines)
+    ]
+    path = _as(
+        ".jsonl", [*rows, rows[0]], tmp_path
+    )  # an equal document under the same id stands for itself no more
     assert call(capfd, "run", recipe_of(path, id="doc_id"))[0] == 0
     ids = [row["doc_id"] for row in rows]
-    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])[
+        "warnings"
+    ]
     (told,) = [one["message"] for one in warnings if one["name"] == "same-ids"]
-    assert told.startswith(f"{len(ids) - len(set(ids))} of 260 documents have the id of an earlier one of their source")
-    shared = re.search(r"in source t, '(d\d+)' is the id of “(.*) …” and of “(.*) …”", told)
+    assert told.startswith(
+        f"{len(ids) - len(set(ids))} of 260 documents have the id of an earlier one of their source"
+    )
+    shared = re.search(
+        r"in source t, '(d\d+)' is the id of “(.*) …” and of “(.*) …”", told
+    )
     one, other = [row["content"] for row in rows if row["doc_id"] == shared[1]][:2]
-    assert [shared[2], shared[3]] == [" ".join(text[:60].split()) for text in (one, other)]
-    unique = _as(".csv", [{"doc_id": f"d{n}", "content": row["text"]} for n, row in enumerate(lines)], tmp_path)
-    assert call(capfd, "run", recipe_of(unique, id="doc_id", path=str(unique)), "--name", "unique")[0] == 0
-    warnings = json.loads(call(capfd, "stats", f"{tmp_path / 'run'}@unique", "--json")[1])["warnings"]
+    assert [shared[2], shared[3]] == [
+        " ".join(text[:60].split()) for text in (one, other)
+    ]
+    unique = _as(
+        ".csv",
+        [{"doc_id": f"d{n}", "content": row["text"]} for n, row in enumerate(lines)],
+        tmp_path,
+    )
+    assert (
+        call(
+            capfd,
+            "run",
+            recipe_of(unique, id="doc_id", path=str(unique)),
+            "--name",
+            "unique",
+        )[0]
+        == 0
+    )
+    warnings = json.loads(
+        call(capfd, "stats", f"{tmp_path / 'run'}@unique", "--json")[1]
+    )["warnings"]
     assert "same-ids" not in [one["name"] for one in warnings]
 
 
 def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):
     write_corpus(tmp_path / "corpus")
     table = tmp_path / "corpus/*.jsonl"
-    recipe = recipe_of(tmp_path / "x.csv", path=str(table), text="text", id="id", metadata=["lang"])
+    recipe = recipe_of(
+        tmp_path / "x.csv", path=str(table), text="text", id="id", metadata=["lang"]
+    )
     code, _, err = call(capfd, "run", recipe)
     assert code == 2
-    assert "ingest.sources[0].metadata: none of 260 documents of t has a value in 'lang'" in err
+    assert (
+        "ingest.sources[0].metadata: none of 260 documents of t has a value in 'lang'"
+        in err
+    )

@@ -15,8 +15,13 @@ def test_the_notebook_shows_what_it_prints_and_nothing_of_the_machine_that_ran_i
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert "nextlong.synthesize([" in "".join(cells[0]["source"])
     assert all(cell["outputs"] for cell in cells)
-    assert re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users|usr)/[^\"\s]*", text) == []
-    assert "error" not in {output["output_type"] for cell in cells for output in cell["outputs"]}
+    assert (
+        re.findall(r"(?<![\w.])/(?:home|root|tmp|opt|work|Users|usr)/[^\"\s]*", text)
+        == []
+    )
+    assert "error" not in {
+        output["output_type"] for cell in cells for output in cell["outputs"]
+    }
 
 
 @pytest.mark.heavy
@@ -25,12 +30,18 @@ def test_the_notebook_goes_from_strings_to_a_batch(tmp_path):
     from nbclient import NotebookClient
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    )
     client.execute()
     first, *_, last = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert "torch.Size([3, 96])" in "".join(output["text"] for output in first.outputs)
     shapes = ast.literal_eval(last.outputs[0]["data"]["text/plain"])
     assert shapes["input_ids"] == (2, 16384)
-    texts = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()))
+    texts = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
     assert "8 sequences of 16,384 tokens" in texts
     assert "negative" in texts

@@ -32,14 +32,19 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     assert names[:2] == ["ingest", "select"]
     assert {*names} <= {*pipeline.STEP_TITLES, *FORMATS.names()}
     # What was cleaned is what every later step sees, the tokenizer's training, too.
-    assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {
+    assert {
+        step.name for step in steps if "chunk" in {one.name for one in step.inputs}
+    } <= {
         "decontaminate",
     }
     # A typo in the tokenizer must not waste hours: what draws, embeds and searches comes after it.
     assert names.index("tokenizer") == names.index("filter_report") + 1
     assert names[-3:] == ["rows", "parquet", "jsonl"]
     fingerprints = {step.name: step.fingerprint for step in steps}
-    plain = {step.name: step.fingerprint for step in route_of(recipe_for(tmp_path / "run", f"compose.method={method}"))}
+    plain = {
+        step.name: step.fingerprint
+        for step in route_of(recipe_for(tmp_path / "run", f"compose.method={method}"))
+    }
     assert fingerprints["ingest"] == plain["ingest"]
     assert fingerprints["chunk"] != plain["chunk"]
 
@@ -47,7 +52,10 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
 @EVERY
 def test_a_further_attempt_drafts_more_of_the_same_corpus(recipe_for, tmp_path, method):
     recipe = recipe_for(tmp_path / "run", f"compose.method={method}")
-    first, second = ({step.name: step.fingerprint for step in route_of(recipe, attempt=n)} for n in (0, 1))
+    first, second = (
+        {step.name: step.fingerprint for step in route_of(recipe, attempt=n)}
+        for n in (0, 1)
+    )
     assert first.keys() == second.keys()
     same = {name for name in first if first[name] == second[name]}
     assert {"ingest", "select", "chunk", "filter_report", "tokenizer"} <= same
@@ -55,11 +63,15 @@ def test_a_further_attempt_drafts_more_of_the_same_corpus(recipe_for, tmp_path, 
 
 
 @pytest.mark.parametrize(("asked", "workers"), [("auto", 3), (5, 5)])
-def test_auto_is_a_worker_a_core_that_this_process_may_use(recipe_for, tmp_path, monkeypatch, asked, workers):
+def test_auto_is_a_worker_a_core_that_this_process_may_use(
+    recipe_for, tmp_path, monkeypatch, asked, workers
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 7}, raising=False)
     recipe = recipe_for(tmp_path / "run", f"workers={asked}")
     assert pipeline.worker_count(recipe) == workers
-    with pipeline.executor_for(recipe.model_copy(update={"executor": "local"})) as executor:
+    with pipeline.executor_for(
+        recipe.model_copy(update={"executor": "local"})
+    ) as executor:
         assert executor.cpus == workers
 
 
@@ -69,7 +81,9 @@ def test_where_no_process_is_bound_to_cores_all_count(monkeypatch):
     assert usable_cpus() == 1
 
 
-def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tmp_path, monkeypatch):
+def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(
+    recipe_for, tmp_path, monkeypatch
+):
     monkeypatch.setattr(pipeline, "count_gpus", lambda: 4)
     monkeypatch.setattr(pipeline, "has_driver", lambda: False)
     model = "encoder.model='sentence-transformers:m'"
@@ -77,7 +91,9 @@ def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tm
     assert pipeline.count_gpus_for(recipe_for(tmp_path / "run", model)) == 4
     monkeypatch.setattr(pipeline, "has_driver", lambda: True)
     assert pipeline.count_gpus_for(recipe_for(tmp_path / "run")) == 4
-    assert pipeline.count_gpus_for(recipe_for(tmp_path / "run", "search.device=cpu")) == 0
+    assert (
+        pipeline.count_gpus_for(recipe_for(tmp_path / "run", "search.device=cpu")) == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,20 +105,30 @@ def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tm
         ("quest.queries=extractive", "keywords", "unused"),
     ],
 )
-def test_a_search_and_a_model_of_queries_use_a_gpu_where_there_is_one(recipe_for, tmp_path, override, step, gpu):
+def test_a_search_and_a_model_of_queries_use_a_gpu_where_there_is_one(
+    recipe_for, tmp_path, override, step, gpu
+):
     method = "quest" if step == "keywords" else "nextlong"
     steps = route_of(recipe_for(tmp_path / "run", f"compose.method={method}", override))
     assert {one.name: one.resources.gpu for one in steps}[step] == gpu
 
 
 def test_the_executor_is_the_one_that_the_recipe_names(recipe_for, tmp_path):
-    assert isinstance(pipeline.executor_for(recipe_for(tmp_path / "run")), SerialExecutor)
-    with pipeline.executor_for(recipe_for(tmp_path / "run", "executor=local")) as executor:
+    assert isinstance(
+        pipeline.executor_for(recipe_for(tmp_path / "run")), SerialExecutor
+    )
+    with pipeline.executor_for(
+        recipe_for(tmp_path / "run", "executor=local")
+    ) as executor:
         assert isinstance(executor, LocalExecutor)
 
 
-def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(recipe_for, tmp_path, monkeypatch):
-    with pytest.raises(ExportError, match="export.push='nosuch://a': Protocol not known"):
+def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(
+    recipe_for, tmp_path, monkeypatch
+):
+    with pytest.raises(
+        ExportError, match="export.push='nosuch://a': Protocol not known"
+    ):
         pipeline.prepare(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     recipe = recipe_for(tmp_path / "run", "encoder.model='sentence-transformers:m'")

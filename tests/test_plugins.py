@@ -17,21 +17,32 @@ from nextlong.report.plan.trial import recipe_for, try_route
 # The example of the documentation, as it stands there.
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 SOUND = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-PLAIN = {"run_dir": "r", "ingest": {"sources": [{"path": "a.jsonl"}]}, "tokenizer": {"train": 300}}
+PLAIN = {
+    "run_dir": "r",
+    "ingest": {"sources": [{"path": "a.jsonl"}]},
+    "tokenizer": {"train": 300},
+}
 
 
 @pytest.fixture
 def bring(tmp_path, monkeypatch):
     """A function that installs a distribution with one module and one entry point, as pip leaves it."""
 
-    def install(source, *, name="longest", distribution="more-methods", module="more_methods"):
+    def install(
+        source, *, name="longest", distribution="more-methods", module="more_methods"
+    ):
         site = tmp_path / distribution
         site.mkdir()
         (site / f"{module}.py").write_text(source, encoding="utf-8")
         info = site / f"{distribution.replace('-', '_')}-1.2.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n", encoding="utf-8")
-        (info / "entry_points.txt").write_text(f"[nextlong.methods]\n{name} = {module}:METHOD\n", encoding="utf-8")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n",
+            encoding="utf-8",
+        )
+        (info / "entry_points.txt").write_text(
+            f"[nextlong.methods]\n{name} = {module}:METHOD\n", encoding="utf-8"
+        )
         monkeypatch.syspath_prepend(site)
         monkeypatch.delitem(sys.modules, module, raising=False)
 
@@ -41,10 +52,14 @@ def bring(tmp_path, monkeypatch):
 
 
 def recipe(*overrides, **sections):
-    return Recipe.from_dict(PLAIN | sections, overrides=["compose.method=longest", *overrides])
+    return Recipe.from_dict(
+        PLAIN | sections, overrides=["compose.method=longest", *overrides]
+    )
 
 
-def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, started, tmp_path, capsys):
+def test_a_method_from_outside_runs_reports_and_verifies(
+    bring, recipe_for, started, tmp_path, capsys
+):
     bring(SOUND)
     asked = recipe_for(
         started(tmp_path / "run"),
@@ -55,9 +70,13 @@ def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, star
     )
     run = nextlong.run(asked)
     assert len(run) == 3
-    counts = np.concatenate([np.load(path) for path in run.steps["lengths"].files(".lengths.npy")])
+    counts = np.concatenate(
+        [np.load(path) for path in run.steps["lengths"].files(".lengths.npy")]
+    )
     docs = np.load(run.steps["documents"].file(".docs.npy"))
-    longest = np.add.reduceat(counts, np.cumsum(docs["chunks"]) - docs["chunks"]).argmax()
+    longest = np.add.reduceat(
+        counts, np.cumsum(docs["chunks"]) - docs["chunks"]
+    ).argmax()
     assert next(run.sequences()).spans[0].chunk_id == docs["first_chunk"][longest]
     assert {sequence.method for sequence in run.sequences()} == {"longest"}
     for words in (["stats"], ["peek"], ["verify"]):
@@ -69,9 +88,16 @@ def test_a_method_from_outside_runs_reports_and_verifies(bring, recipe_for, star
 
 
 def test_its_options_are_planned_for_as_they_are(bring, tmp_path):
-    bring(SOUND.replace("least_tokens", "queries").replace("longest", "lengthy"), name="lengthy")
+    bring(
+        SOUND.replace("least_tokens", "queries").replace("longest", "lengthy"),
+        name="lengthy",
+    )
     texts = [
-        "\n".join(f"Text {n} has line {k} about ropes, tides and {n * k} gulls." for k in range(40)) for n in range(60)
+        "\n".join(
+            f"Text {n} has line {k} about ropes, tides and {n * k} gulls."
+            for k in range(40)
+        )
+        for n in range(60)
     ]
     settings = [
         "compose.method=lengthy",
@@ -87,7 +113,10 @@ def test_its_options_are_a_section_of_the_recipe(bring):
     bring(SOUND)
     assert recipe("longest.least_tokens=7").options.least_tokens == 7
     assert recipe().options.least_tokens == 0
-    with pytest.raises(RecipeError, match=r"unknown key 'longest.least_token'; did you mean 'least_tokens'\?"):
+    with pytest.raises(
+        RecipeError,
+        match=r"unknown key 'longest.least_token'; did you mean 'least_tokens'\?",
+    ):
         recipe("longest.least_token=7")
     with pytest.raises(RecipeError, match="longest.least_tokens must be an integer"):
         recipe("longest.least_tokens=many")
@@ -96,7 +125,10 @@ def test_its_options_are_a_section_of_the_recipe(bring):
 
 
 def test_without_its_distribution_the_method_is_not_known():
-    with pytest.raises(RecipeError, match=r"compose.method must be 'iclm', .*'knn', .* \(it is 'longest'\)"):
+    with pytest.raises(
+        RecipeError,
+        match=r"compose.method must be 'iclm', .*'knn', .* \(it is 'longest'\)",
+    ):
         recipe()
     with pytest.raises(RecipeError, match="unknown key 'longest'"):
         Recipe.from_dict(PLAIN | {"longest": {}})
@@ -108,10 +140,19 @@ OWNER = "method 'longest' of the distribution more-methods 1.2"
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "import no_such_module",
+            "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
-        ("", "cannot be loaded: AttributeError: module 'more_methods' has no attribute 'METHOD'"),
-        ("METHOD = 3", "has None for its Options, which must be a subclass of nextlong.recipe.Section"),
+        (
+            "",
+            "cannot be loaded: AttributeError: module 'more_methods' has no attribute 'METHOD'",
+        ),
+        (
+            "METHOD = 3",
+            "has None for its Options, which must be a subclass of nextlong.recipe.Section",
+        ),
         (
             SOUND.replace("int = Field(0, description", "int = Field(description"),
             "has no default for its option 'least_tokens'",
@@ -123,7 +164,9 @@ def test_a_broken_package_is_named(bring, source, told):
     with pytest.raises(PluginError) as caught:
         recipe()
     assert str(caught.value).startswith(f"{OWNER} {told}")
-    assert str(caught.value).endswith("install a version that is compatible with this nextlong, or uninstall it")
+    assert str(caught.value).endswith(
+        "install a version that is compatible with this nextlong, or uninstall it"
+    )
     Recipe.from_dict(PLAIN)  # others are none the worse for it
 
 
@@ -131,54 +174,86 @@ def test_what_is_no_method_is_named(bring, tmp_path):
     bring("from nextlong.recipe import Section\nclass METHOD:\n    Options = Section\n")
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "a few words"}\n', encoding="utf-8")
-    asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}", "compose.target_tokens=2")
-    with pytest.raises(PluginError, match=f"{OWNER} is not a nextlong method but <class"):
+    asked = recipe(
+        f"ingest.sources.0.path={source}",
+        f"run_dir={tmp_path / 'run'}",
+        "compose.target_tokens=2",
+    )
+    with pytest.raises(
+        PluginError, match=f"{OWNER} is not a nextlong method but <class"
+    ):
         nextlong.run(asked)
 
 
-def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_for, started, tmp_path):
+def test_a_method_that_needs_keywords_must_say_how_they_are_read(
+    bring, recipe_for, started, tmp_path
+):
     bring(
         SOUND.replace(
-            "    Options = Longest\n", "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n"
+            "    Options = Longest\n",
+            "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n",
         ).replace("Drafted, DraftRequest", "Drafted, DraftRequest, Need")
     )
-    with pytest.raises(PluginError, match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords"):
+    with pytest.raises(
+        PluginError,
+        match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords",
+    ):
         nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=longest"))
 
 
 def test_a_name_that_two_bring_or_that_recipes_use(bring):
     bring(SOUND.replace("longest", "export"), name="export")
     with pytest.raises(
-        PluginError, match="method 'export' of the distribution more-methods 1.2 has a name that recipes use"
+        PluginError,
+        match="method 'export' of the distribution more-methods 1.2 has a name that recipes use",
     ):
         Recipe.from_dict(PLAIN, overrides=["compose.method=export"])
     bring(SOUND, name="export", distribution="other-methods", module="other_methods")
     with pytest.raises(
-        PluginError, match="'export' is provided by more-methods 1.2 and other-methods 1.2; uninstall all"
+        PluginError,
+        match="'export' is provided by more-methods 1.2 and other-methods 1.2; uninstall all",
     ):
         METHODS.load("export", object)
 
 
 def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(bring):
-    assert {"iclm", "knn", "nextlong", "quest", "splice", "standard", "untie_the_knots"} <= set(METHODS.built_in)
+    assert {
+        "iclm",
+        "knn",
+        "nextlong",
+        "quest",
+        "splice",
+        "standard",
+        "untie_the_knots",
+    } <= set(METHODS.built_in)
     assert all(METHODS.load(name, object).name == name for name in METHODS.built_in)
     assert METHODS.origin("knn") == "nextlong"
     with pytest.raises(KeyError):
         METHODS.load("neither", object)
     bring(SOUND, name="knn")
-    with pytest.raises(PluginError, match="method 'knn' is built in, but more-methods 1.2 provides another"):
+    with pytest.raises(
+        PluginError,
+        match="method 'knn' is built in, but more-methods 1.2 provides another",
+    ):
         METHODS.load("knn", object)
     with pytest.raises(PluginError, match="method 'knn' is built in"):
         METHODS.names()
 
 
-def test_a_name_that_two_modules_of_the_folder_declare_is_an_error(tmp_path, monkeypatch):
+def test_a_name_that_two_modules_of_the_folder_declare_is_an_error(
+    tmp_path, monkeypatch
+):
     package = tmp_path / "twice"
     package.mkdir()
-    for name, text in {"__init__": "", "a": "FORMAT_B = 1\n", "b": "FORMAT = 2\n"}.items():
+    for name, text in {
+        "__init__": "",
+        "a": "FORMAT_B = 1\n",
+        "b": "FORMAT = 2\n",
+    }.items():
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        PluginError, match=r"format 'b' is declared twice, by twice\.a\.FORMAT_B and twice\.b\.FORMAT; rename"
+        PluginError,
+        match=r"format 'b' is declared twice, by twice\.a\.FORMAT_B and twice\.b\.FORMAT; rename",
     ):
         Registry("format", "twice", "FORMAT", "twice").names()

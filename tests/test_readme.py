@@ -17,7 +17,9 @@ from nextlong.cli import main
 from nextlong.cli.demo import write_demo_corpus
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
+)
 
 
 def test_readme_has_examples():
@@ -25,7 +27,9 @@ def test_readme_has_examples():
 
 
 WHOLE = 'write_demo_corpus(Path("corpus.jsonl"))\n'
-PART = WHOLE + '    lines = Path("corpus.jsonl").read_text().splitlines(keepends=True)\n'
+PART = (
+    WHOLE + '    lines = Path("corpus.jsonl").read_text().splitlines(keepends=True)\n'
+)
 PART += '    Path("corpus.jsonl").write_text("".join(lines[:150]))\n'
 
 
@@ -41,10 +45,17 @@ PART += '    Path("corpus.jsonl").write_text("".join(lines[:150]))\n'
 )
 def test_example_runs(block, tmp_path):
     (tmp_path / "example.py").write_text(block, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "error", "example.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     if "nextlong.run(" in block:
-        assert re.fullmatch(r"(nextlong-[0-9a-f]{16} meta python-\S+ .*\n(.*\n)*?)+", done.stdout)
+        assert re.fullmatch(
+            r"(nextlong-[0-9a-f]{16} meta python-\S+ .*\n(.*\n)*?)+", done.stdout
+        )
 
 
 def test_every_path_in_the_readme_exists():
@@ -55,11 +66,18 @@ def test_every_path_in_the_readme_exists():
 
 @pytest.mark.parametrize(("name", "place"), [("mechanism", 1), ("cpu-night", 2)])
 def test_the_recalls_are_those_of_the_results(name, place):
-    results = json.loads((README.parent / f"docs/results/{name}.json").read_text(encoding="utf-8"))
+    results = json.loads(
+        (README.parent / f"docs/results/{name}.json").read_text(encoding="utf-8")
+    )
     arms = results["recipe"]["arms"]
-    by_seed = [{m["arm"]: m for m in results["models"] if m["seed"] == seed} for seed in results["recipe"]["seeds"]]
+    by_seed = [
+        {m["arm"]: m for m in results["models"] if m["seed"] == seed}
+        for seed in results["recipe"]["seeds"]
+    ]
     complete = [models for models in by_seed if set(arms) <= set(models)]
-    before, text = README.read_text(encoding="utf-8").split("| extended on |")[place - 1 : place + 1]
+    before, text = README.read_text(encoding="utf-8").split("| extended on |")[
+        place - 1 : place + 1
+    ]
     table = text.split("\n\n")[0].split("\n")
     counts = re.findall(r"\d+", table[0])
     assert f"mean of {len(complete)} seeds" in before[-300:]
@@ -67,18 +85,32 @@ def test_the_recalls_are_those_of_the_results(name, place):
         arm, *cells = (cell.strip() for cell in row.strip("|").split("|"))
         arm = "base" if arm.startswith("not extended") else arm
         having = [models for models in complete if arm in models]
-        recalls = [[models[arm]["measured"]["recall"]["hard"][count] for count in counts] for models in having]
-        assert cells == [f"{fmean(values):.0f}" for values in zip(*recalls, strict=True)], arm
+        recalls = [
+            [models[arm]["measured"]["recall"]["hard"][count] for count in counts]
+            for models in having
+        ]
+        assert cells == [
+            f"{fmean(values):.0f}" for values in zip(*recalls, strict=True)
+        ], arm
 
 
 def _commands(page):
     lines = re.findall(
-        r"^    (?:pip install -e '.+' && )?(nextlong .*)", page.read_text(encoding="utf-8"), flags=re.MULTILINE
+        r"^    (?:pip install -e '.+' && )?(nextlong .*)",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
     )
-    return [command.partition("#")[0].strip() for line in lines for command in line.split(" && ")]
+    return [
+        command.partition("#")[0].strip()
+        for line in lines
+        for command in line.split(" && ")
+    ]
 
 
-COMMANDS, TUTORIAL = _commands(README), _commands(README.parent / "docs" / "tutorial.md")
+COMMANDS, TUTORIAL = (
+    _commands(README),
+    _commands(README.parent / "docs" / "tutorial.md"),
+)
 # What needs a model, a server, a second run or hours is only parsed here, and run by the tests of these commands.
 ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-demo")
 
@@ -92,27 +124,52 @@ def test_command_is_known(command):
 def test_commands_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_demo_corpus(tmp_path / "all.jsonl")
-    lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = (
+        (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    )
     (tmp_path / "docs.jsonl").write_text("".join(lines[:300]), encoding="utf-8")
     ran = set()
     for command in COMMANDS:
         if any(name in command for name in ONLY_PARSED):
             continue
-        arguments = shlex.split(command.replace("--tokenizer PATH", "--tokenizer 2000"))[1:]
+        arguments = shlex.split(
+            command.replace("--tokenizer PATH", "--tokenizer 2000")
+        )[1:]
         recipe = Path("my.yaml")
-        assert main.main([re.sub(r"\bRUN\b", _run_dir(recipe), argument) for argument in arguments]) == 0, (
-            command + capsys.readouterr().err
-        )
+        assert (
+            main.main(
+                [
+                    re.sub(r"\bRUN\b", _run_dir(recipe), argument)
+                    for argument in arguments
+                ]
+            )
+            == 0
+        ), command + capsys.readouterr().err
         ran.add(arguments[0])
         if arguments[0] == "init":  # sequences that so few documents can fill
             keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
             keys["compose"] = {**keys["compose"], "target_tokens": 4096, "sequences": 4}
             recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
-    assert ran >= {"init", "plan", "run", "verify", "stats", "report", "list", "sweep", "compare", "export"}
+    assert ran >= {
+        "init",
+        "plan",
+        "run",
+        "verify",
+        "stats",
+        "report",
+        "list",
+        "sweep",
+        "compare",
+        "export",
+    }
 
 
 def _run_dir(recipe):
-    return yaml.safe_load(recipe.read_text(encoding="utf-8"))["run_dir"] if recipe.exists() else "RUN"
+    return (
+        yaml.safe_load(recipe.read_text(encoding="utf-8"))["run_dir"]
+        if recipe.exists()
+        else "RUN"
+    )
 
 
 @pytest.mark.heavy
@@ -120,9 +177,19 @@ def test_the_commands_of_the_tutorial_run_in_their_order(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-model").mkdir()
     for command in TUTORIAL:
-        assert main.main(shlex.split(command)[1:]) == 0, command + capsys.readouterr().err
-        if command == "nextlong demo":  # its documents and tokenizer stand for the reader's own
-            shutil.copytree(tmp_path / "nextlong-demo", tmp_path / "my-documents", ignore=shutil.ignore_patterns("run"))
-            (tokenizer,) = tmp_path.glob("nextlong-demo/run/*-tokenizer-*/*.tokenizer.json")
+        assert main.main(shlex.split(command)[1:]) == 0, (
+            command + capsys.readouterr().err
+        )
+        if (
+            command == "nextlong demo"
+        ):  # its documents and tokenizer stand for the reader's own
+            shutil.copytree(
+                tmp_path / "nextlong-demo",
+                tmp_path / "my-documents",
+                ignore=shutil.ignore_patterns("run"),
+            )
+            (tokenizer,) = tmp_path.glob(
+                "nextlong-demo/run/*-tokenizer-*/*.tokenizer.json"
+            )
             shutil.copy(tokenizer, tmp_path / "my-model" / "tokenizer.json")
     assert list(tmp_path.glob("data/long-128k/*.mds"))

@@ -36,7 +36,12 @@ STEPS = [
 
 SEARCH = ["index", "index_shards", "tune", "least_scores", "scan", "mine"]
 # Where only what is read matters: nothing is embedded or mined.
-CHEAP = ("compose.method=standard", "compose.sequences=2", "ingest.shard_mb=1", "export.formats=[jsonl]")
+CHEAP = (
+    "compose.method=standard",
+    "compose.sequences=2",
+    "ingest.shard_mb=1",
+    "export.formats=[jsonl]",
+)
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +60,17 @@ def redone(recipe, **options):
     told = io.StringIO()
     pipeline.run(recipe, reporter=Lines(Console(file=told)), **options)
     lines = [line.partition(": ")[::2] for line in told.getvalue().splitlines()]
-    kept = [name for label, names in lines if label == "reused" for name in names.split(", ")]
+    kept = [
+        name
+        for label, names in lines
+        if label == "reused"
+        for name in names.split(", ")
+    ]
     ran = [label for label, _ in lines if label != "reused"]
     assert len({*kept, *ran}) == len(kept) + len(ran)
-    return sorted(ran, key=STEPS.index)  # steps run side by side: which ends first is chance
+    return sorted(
+        ran, key=STEPS.index
+    )  # steps run side by side: which ends first is chance
 
 
 def written(recipe, folder):
@@ -72,7 +84,12 @@ def start(recipe, folder, **options):
     """Start `nextlong run` as a user would, in a process group of its own."""
     command = [sys.executable, "-m", "nextlong", "run", str(written(recipe, folder))]
     return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
     )
 
 
@@ -80,7 +97,9 @@ def complaint(capsys, recipe, folder):
     """Run the command line in this process; return what it says of the user's mistake."""
     assert main(["run", str(written(recipe, folder))]) == 2
     message = capsys.readouterr().err
-    assert "\nerror: " in f"\n{message}"  # maybe after a note on which variant the folder opens
+    assert (
+        "\nerror: " in f"\n{message}"
+    )  # maybe after a note on which variant the folder opens
     assert "Traceback" not in message
     return message
 
@@ -98,7 +117,9 @@ def parts_of(run_dir):
 
 
 @pytest.mark.thorough
-def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, shared_run, hashes_of, tmp_path):
+def test_killed_again_and_again_and_resumed_gives_the_same_bytes(
+    by_workers, shared_run, hashes_of, tmp_path
+):
     recipe = by_workers(tmp_path / "run")
     path, parts = written(recipe, tmp_path), parts_of(tmp_path / "run")
     kill_at(["run", path], parts, 5)  # its workers find out by themselves
@@ -116,11 +137,20 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
     ("settings", "steps"),
     [
         (
-            ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512"),
+            (
+                "mine.shortlist=bm25",
+                "mine.shortlist_chunks=12",
+                "compose.sequences=2",
+                "compose.target_tokens=512",
+            ),
             ["shortlist_words", "shortlist_queries", "shortlist", "embed", "mine"],
         ),
         pytest.param(
-            ("compose.method=iclm", "documents.partition_size=1500", "iclm.max_similarity=null"),
+            (
+                "compose.method=iclm",
+                "documents.partition_size=1500",
+                "iclm.max_similarity=null",
+            ),
             ["clusters", "partition", "draft"],
             marks=pytest.mark.thorough,
         ),
@@ -143,35 +173,77 @@ def alive_in_group(process):
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # gone since
             variant, _, group = path.read_text().rpartition(")")[2].split()[:3]
-            variants += [variant] if variant != "Z" and int(group) == process.pid else []
+            variants += (
+                [variant] if variant != "Z" and int(group) == process.pid else []
+            )
     return variants
 
 
 @pytest.mark.parametrize(
     ("moment", "send", "number", "code", "line"),
     [
-        ("at work", os.kill, signal.SIGTERM, 143, ""),  # kill, timeout, a container's end
+        (
+            "at work",
+            os.kill,
+            signal.SIGTERM,
+            143,
+            "",
+        ),  # kill, timeout, a container's end
         # Ctrl-C reaches the workers too.
-        pytest.param("while workers start", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough),
-        pytest.param("at work", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough),
         pytest.param(
-            "while workers start", os.killpg, signal.SIGTERM, 143, "", marks=pytest.mark.thorough
+            "while workers start",
+            os.killpg,
+            signal.SIGINT,
+            130,
+            "\n",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "at work", os.killpg, signal.SIGINT, 130, "\n", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            "while workers start",
+            os.killpg,
+            signal.SIGTERM,
+            143,
+            "",
+            marks=pytest.mark.thorough,
         ),  # a scheduler's
     ],
 )
 def test_interrupted_says_how_to_go_on_and_goes_on(
-    by_workers, started, shared_run, hashes_of, tmp_path, moment, send, number, code, line
+    by_workers,
+    started,
+    shared_run,
+    hashes_of,
+    tmp_path,
+    moment,
+    send,
+    number,
+    code,
+    line,
 ):
     recipe = by_workers(started(tmp_path / "run"))
-    at_work, first_call_of_a_worker = (parts_of(tmp_path / "run"), 9), ("*/pymp-*/listener-*", 1)
-    process = stop_at(["run", written(recipe, tmp_path)], *(at_work if moment == "at work" else first_call_of_a_worker))
+    at_work, first_call_of_a_worker = (
+        (parts_of(tmp_path / "run"), 9),
+        ("*/pymp-*/listener-*", 1),
+    )
+    process = stop_at(
+        ["run", written(recipe, tmp_path)],
+        *(at_work if moment == "at work" else first_call_of_a_worker),
+    )
     send(process.pid, number)
     process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
-    assert message == f"{line}stopped; finished steps are kept, run the same command again to resume\n"
+    assert (
+        message
+        == f"{line}stopped; finished steps are kept, run the same command again to resume\n"
+    )
     deadline = time.monotonic() + PATIENCE_S
-    while alive_in_group(process):  # the server of the workers ends when it finds its parent gone
+    while alive_in_group(
+        process
+    ):  # the server of the workers ends when it finds its parent gone
         assert time.monotonic() < deadline, "waited a minute in vain"
         time.sleep(0.01)
     go_on(recipe)
@@ -182,14 +254,19 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
 
 
 @pytest.mark.parametrize("workers", [3, *thorough(1)])
-def test_number_of_workers_leaves_the_bytes_alone(by_workers, shared_run, hashes_of, tmp_path, workers):
+def test_number_of_workers_leaves_the_bytes_alone(
+    by_workers, shared_run, hashes_of, tmp_path, workers
+):
     pipeline.run(by_workers(tmp_path / "run", f"workers={workers}"))
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 
 
 def test_second_run_touches_no_file(recipe_for, own_run):
     def touched():
-        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in own_run.glob("[0-9]*/*")}
+        return {
+            path: (path.stat().st_mtime_ns, path.stat().st_ino)
+            for path in own_run.glob("[0-9]*/*")
+        }
 
     before = touched()
     assert redone(recipe_for(own_run)) == []
@@ -210,14 +287,31 @@ def few(recipe_for, tmp_path_factory):
     [
         (["workers=1", "export.formats=[jsonl]"], []),
         (["export.row_group_mb=1"], ["parquet"]),
-        (["compose.sequences=3"], ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]]),
+        (
+            ["compose.sequences=3"],
+            ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]],
+        ),
         (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
         (
             ["compose.target_tokens=512"],
-            ["draft", "referenced_chunks", "tokens", "compose", "rows", "parquet", "jsonl"],
+            [
+                "draft",
+                "referenced_chunks",
+                "tokens",
+                "compose",
+                "rows",
+                "parquet",
+                "jsonl",
+            ],
         ),
-        (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
-        (["encoder.lsa.dimensions=8"], ["encoder", "embed", *SEARCH, *STEPS[STEPS.index("draft") :]]),
+        (
+            ["tokenizer.eos=<|endoftext|>"],
+            ["tokenizer", *STEPS[STEPS.index("draft") :]],
+        ),
+        (
+            ["encoder.lsa.dimensions=8"],
+            ["encoder", "embed", *SEARCH, *STEPS[STEPS.index("draft") :]],
+        ),
     ],
     ids=lambda value: ",".join(value) if "=" in "".join(value) else "",
 )
@@ -240,7 +334,9 @@ def drop_last_line(path):
     path.write_bytes(b"".join(lines[:-1]))
 
 
-def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_corpus, tmp_path, capsys):
+def test_added_input_is_read_and_one_that_vanishes_is_missed(
+    recipe_for, own_corpus, tmp_path, capsys
+):
     recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     assert total(pipeline.run(recipe)["ingest"], "documents") == 195
@@ -249,12 +345,19 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
-    assert f": 3.jsonl of {own_corpus} is missing or no longer part of the source; restore the files" in message
-    assert redone(recipe, changed_inputs="accept") == []  # the run of three files is still there
+    assert (
+        f": 3.jsonl of {own_corpus} is missing or no longer part of the source; restore the files"
+        in message
+    )
+    assert (
+        redone(recipe, changed_inputs="accept") == []
+    )  # the run of three files is still there
     assert redone(recipe) == []
 
 
-def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_corpus, tmp_path):
+def test_inputs_that_were_copied_anew_are_known_by_their_bytes(
+    recipe_for, own_corpus, tmp_path
+):
     recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     done = pipeline.run(recipe)
     for place, path in enumerate(sorted(own_corpus.iterdir())):
@@ -266,24 +369,36 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
     pipeline.run(recipe, reporter=Lines(Console(file=told)))
     first, *others = told.getvalue().splitlines()
     assert first.startswith("inputs: hashing 4 files with a new modification time (")
-    assert sorted(name for line in others for name in line.removeprefix("reused: ").split(", ")) == sorted(done)
+    assert sorted(
+        name for line in others for name in line.removeprefix("reused: ").split(", ")
+    ) == sorted(done)
     assert redone(recipe) == []
 
 
-def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own_corpus, tmp_path, capsys):
+def test_changed_inputs_are_refused_until_accepted(
+    recipe_for, small_corpus, own_corpus, tmp_path, capsys
+):
     recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", *CHEAP)
     before = total(pipeline.run(recipe)["ingest"], "documents")
     drop_last_line(own_corpus / "1.jsonl")
     drop_last_line(own_corpus / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
     sizes = [(path / "1.jsonl").stat().st_size for path in (own_corpus, small_corpus)]
-    assert f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; restore" in message
-    assert "restore the files, choose another run_dir, or add --accept-changed-inputs" in message
+    assert (
+        f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; restore"
+        in message
+    )
+    assert (
+        "restore the files, choose another run_dir, or add --accept-changed-inputs"
+        in message
+    )
     assert main(["run", str(tmp_path / "recipe.yaml"), "--accept-changed-inputs"]) == 0
     assert total(pipeline.run(recipe)["ingest"], "documents") == before - 2
 
 
-def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tmp_path, capsys):
+def test_other_documents_are_refused_unless_asked_for(
+    recipe_for, own_corpus, tmp_path, capsys
+):
     run_dir, others = tmp_path / "run", tmp_path / "others.jsonl"
     recipe = recipe_for(run_dir, *CHEAP, f"ingest.sources.0.path={own_corpus}")
     pipeline.run(recipe)
@@ -295,7 +410,9 @@ def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tm
         return nextlong.Recipe.from_dict(plain)
 
     pipeline.run(reading(moved))  # the same files at another place
-    others.write_text("".join((moved / "1.jsonl").read_text().splitlines(keepends=True)[1:]))
+    others.write_text(
+        "".join((moved / "1.jsonl").read_text().splitlines(keepends=True)[1:])
+    )
     message = complaint(capsys, reading(others), tmp_path)
     assert f"run_dir={run_dir} has runs of other documents" in message
     assert "choose another run_dir, or name the new variant (--name NAME)" in message
@@ -303,20 +420,35 @@ def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tm
 
 
 def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
-    message = complaint(capsys, recipe_for(tmp_path / "run", "ingest.sources.0.path=/no/such.jsonl"), tmp_path)
+    message = complaint(
+        capsys,
+        recipe_for(tmp_path / "run", "ingest.sources.0.path=/no/such.jsonl"),
+        tmp_path,
+    )
     assert "ingest.sources[0].path='/no/such.jsonl' does not exist" in message
 
 
-def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_run, tmp_path, capsys):
-    message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path)
-    assert f"run_dir={own_run} is inside ingest.sources[0].path='{own_run.parent}'" in message
+def test_sources_that_reach_into_the_run_directory_are_refused(
+    recipe_for, own_run, tmp_path, capsys
+):
+    message = complaint(
+        capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path
+    )
+    assert (
+        f"run_dir={own_run} is inside ingest.sources[0].path='{own_run.parent}'"
+        in message
+    )
     (folder,) = own_run.glob("*-jsonl-*")
-    message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path)
+    message = complaint(
+        capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path
+    )
     assert f"ingest.sources reach into run_dir={own_run} ({folder}/" in message
     assert "choose a folder elsewhere" in message
 
 
-def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, hashes_of, tmp_path, capsys):
+def test_a_second_head_is_refused_and_leaves_the_first_alone(
+    recipe_for, hashes_of, tmp_path, capsys
+):
     recipe = recipe_for(tmp_path / "run", *CHEAP)
     first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
@@ -328,7 +460,9 @@ def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, hashes_
     assert hashes_of(tmp_path / "run").items() >= hashes_of(tmp_path / "alone").items()
 
 
-def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(by_workers, shared_run, hashes_of, tmp_path):
+def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(
+    by_workers, shared_run, hashes_of, tmp_path
+):
     recipe = by_workers(tmp_path / "run")
     process = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     for pid in workers_of(process):
@@ -347,9 +481,16 @@ def workers_of(process):
     of_parent = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            pid, rest = int(path.parent.name), path.read_text().rpartition(")")[2].split()
+            pid, rest = (
+                int(path.parent.name),
+                path.read_text().rpartition(")")[2].split(),
+            )
             of_parent.setdefault(int(rest[1]), []).append(pid)
-    return [worker for child in of_parent.get(process.pid, []) for worker in of_parent.get(child, [])]
+    return [
+        worker
+        for child in of_parent.get(process.pid, [])
+        for worker in of_parent.get(child, [])
+    ]
 
 
 # files of a run that changed
@@ -363,7 +504,9 @@ def flip(path):
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    os.utime(path, ns=(1, 1))  # another time, even where the clock of the file system is coarse
+    os.utime(
+        path, ns=(1, 1)
+    )  # another time, even where the clock of the file system is coarse
 
 
 @pytest.mark.parametrize(
@@ -398,7 +541,10 @@ class SmallDisk:
         self.folder = folder
         folder.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-        self._mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True).returncode == 0
+        self._mounted = (
+            os.geteuid() == 0
+            and subprocess.run(mount, capture_output=True).returncode == 0
+        )
         self.options = {} if self._mounted else {"preexec_fn": self._allow_small_files}
 
     def _allow_small_files(self):
@@ -406,7 +552,9 @@ class SmallDisk:
 
     def grow(self):
         if self._mounted:
-            subprocess.run(["mount", "-o", "remount,size=50m", str(self.folder)], check=True)
+            subprocess.run(
+                ["mount", "-o", "remount,size=50m", str(self.folder)], check=True
+            )
 
     def close(self):
         if self._mounted:

@@ -9,12 +9,18 @@ from nextlong.rng import keyed_hash, rng_for, threshold_for
 
 
 def test_the_generator_of_a_key_is_pinned():
-    assert rng_for(7, "position", "nextlong-1").integers(0, 1000, 4).tolist() == [389, 856, 640, 818]
+    assert rng_for(7, "position", "nextlong-1").integers(0, 1000, 4).tolist() == [
+        389,
+        856,
+        640,
+        818,
+    ]
 
 
 def test_seed_stage_and_key_each_make_another_generator():
     drawn = [
-        rng_for(*key).integers(2**60) for key in ((0, "a", 1), (1, "a", 1), (0, "b", 1), (0, "a", 2), (0, "a", "x"))
+        rng_for(*key).integers(2**60)
+        for key in ((0, "a", 1), (1, "a", 1), (0, "b", 1), (0, "a", 2), (0, "a", "x"))
     ]
     assert len(set(drawn)) == 5
 
@@ -36,7 +42,9 @@ def finalize(value):
 
 def test_keyed_hash_is_splitmix64_over_the_key_xor_a_salt():
     assert finalize(0) == 0xE220A8397B1DCDAF  # published first output for seed 0
-    salt = int.from_bytes(hashlib.blake2b(b"3\x1fmeta", digest_size=8).digest(), "little")
+    salt = int.from_bytes(
+        hashlib.blake2b(b"3\x1fmeta", digest_size=8).digest(), "little"
+    )
     keys = [0, 1, 2**63, 2**64 - 1]
     hashed = keyed_hash(np.array(keys, np.uint64), seed=3, stage="meta")
     assert hashed.tolist() == [finalize(key ^ salt) for key in keys]

@@ -40,7 +40,10 @@ def test_packed_rows_keep_boundaries_and_shift_spans():
     assert rows.span_offsets.tolist() == [0, 3, 4]
     assert rows.token_starts.tolist() == [0, 3, 4, 0]
     assert rows.token_ends.tolist() == [3, 4, 6, 3]
-    assert (rows.token_starts.dtype, rows.input_ids is BLOCK.input_ids) == (np.int32, True)
+    assert (rows.token_starts.dtype, rows.input_ids is BLOCK.input_ids) == (
+        np.int32,
+        True,
+    )
 
 
 def test_one_row_each_changes_nothing():
@@ -62,12 +65,20 @@ def test_joined_blocks_hold_the_rows_of_each_in_turn():
 
 def test_a_slice_holds_its_rows_alone_and_slices_join_to_the_whole():
     rows = sliced(BLOCK, 1, 3)
-    assert (rows.sequence_ids, rows.token_offsets.tolist(), rows.input_ids.tolist()) == (
+    assert (
+        rows.sequence_ids,
+        rows.token_offsets.tolist(),
+        rows.input_ids.tolist(),
+    ) == (
         ["b", "c"],
         [0, 2, 5],
         [4, 5, 6, 7, 8],
     )
-    assert (rows.document_lengths.tolist(), rows.span_offsets.tolist(), rows.chunk_ids.tolist()) == (
+    assert (
+        rows.document_lengths.tolist(),
+        rows.span_offsets.tolist(),
+        rows.chunk_ids.tolist(),
+    ) == (
         [2, 3],
         [0, 1, 2],
         [7, 8],

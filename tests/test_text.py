@@ -23,7 +23,13 @@ def test_a_number_and_its_noun_agree(count, noun, expected):
 
 
 def test_lines_stay_apart_and_long_words_whole():
-    assert wrapped("a b\n\nc /a/path/that-is-longer d", 5) == ["a b", "", "c", "/a/path/that-is-longer", "d"]
+    assert wrapped("a b\n\nc /a/path/that-is-longer d", 5) == [
+        "a b",
+        "",
+        "c",
+        "/a/path/that-is-longer",
+        "d",
+    ]
 
 
 def test_what_goes_on_below_a_line_is_indented():
@@ -61,16 +67,20 @@ def test_a_folder_with_a_configuration_passes(tmp_path):
 
 
 def test_of_a_message_the_first_line_is_told_whole():
-    assert first_sentence(OSError("We could not connect to 'https://x.y' to load it.\nCheck your connection.")) == (
-        "We could not connect to 'https://x.y' to load it"
-    )
+    assert first_sentence(
+        OSError(
+            "We could not connect to 'https://x.y' to load it.\nCheck your connection."
+        )
+    ) == ("We could not connect to 'https://x.y' to load it")
     assert first_sentence(OSError("\n")) == "OSError"
 
 
 def test_the_path_most_like_one_that_does_not_exist_is_proposed(tmp_path):
     (tmp_path / "runs" / "books").mkdir(parents=True)
     (tmp_path / "my.yaml").touch()
-    assert did_you_mean(tmp_path / "my.yml") == f"; did you mean {tmp_path / 'my.yaml'}?"
+    assert (
+        did_you_mean(tmp_path / "my.yml") == f"; did you mean {tmp_path / 'my.yaml'}?"
+    )
     wanted = f"; did you mean {tmp_path / 'runs' / 'books'}?"
     assert did_you_mean(tmp_path / "run" / "boks", accepts=Path.is_dir) == wanted
     assert did_you_mean(tmp_path / "run" / "boks") == ""

@@ -20,16 +20,28 @@ EXPORTS = [
 
 
 def blocks(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
 
 
 def test_every_trainer_has_a_page():
-    assert NAMES == ["axolotl", "megatron", "nextlong", "olmo", "prolong", "torchtitan", "trl"]
+    assert NAMES == [
+        "axolotl",
+        "megatron",
+        "nextlong",
+        "olmo",
+        "prolong",
+        "torchtitan",
+        "trl",
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_blocks_are_well_formed(page):
-    python, settings, shell = (blocks(page, language) for language in ("python", "yaml", "sh"))
+    python, settings, shell = (
+        blocks(page, language) for language in ("python", "yaml", "sh")
+    )
     assert python + settings + shell
     for block in python:
         compile(block, page.name, "exec")
@@ -40,7 +52,9 @@ def test_blocks_are_well_formed(page):
 @pytest.mark.parametrize("line", EXPORTS)
 def test_every_export_they_name_can_be_made(line, own_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = line.replace("RUN", str(own_run)).replace("validation=0.01", "validation=0.4")  # there are but 12 sequences
+    line = line.replace("RUN", str(own_run)).replace(
+        "validation=0.01", "validation=0.4"
+    )  # there are but 12 sequences
     arguments = shlex.split(line, comments=True)[1:]
     assert main.main([*arguments, "--set", "workers=1"]) == 0
     into = tmp_path / arguments[arguments.index("--into") + 1]

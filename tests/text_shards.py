@@ -13,13 +13,18 @@ from nextlong.artifacts.finished import CorpusFiles
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.retrieval.encoders.lsa import FitResult, fit_on_chunks
 
-LSA = recipe.Encoder.from_dict({"lsa": {"dimensions": 8, "fit_chunks": 60, "max_terms": 500}})
+LSA = recipe.Encoder.from_dict(
+    {"lsa": {"dimensions": 8, "fit_chunks": 60, "max_terms": 500}}
+)
 
 
 def texts_of(count: int) -> list[str]:
     rng = np.random.default_rng(1)
     words = [f"word{number}" for number in range(80)]
-    return ["".join(f"{' '.join(rng.choice(words, 9))}\n" for _ in range(1 + number % 4)) for number in range(count)]
+    return [
+        "".join(f"{' '.join(rng.choice(words, 9))}\n" for _ in range(1 + number % 4))
+        for number in range(count)
+    ]
 
 
 def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
@@ -34,17 +39,42 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
         }
         for row, text in enumerate(texts)
     ]
-    with pa.OSFile(str(documents), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+    with (
+        pa.OSFile(str(documents), "wb") as sink,
+        pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer,
+    ):
         for first in range(0, len(rows), 3):
-            writer.write_batch(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schemas.DOCUMENTS))
+            writer.write_batch(
+                pa.RecordBatch.from_pylist(
+                    rows[first : first + 3], schema=schemas.DOCUMENTS
+                )
+            )
     keep = folder / f"{name}.keep.npy"
     np.save(keep, np.ones(len(texts), np.bool_))
-    _chunk_shard(folder / name, documents=documents, keep=keep, max_chars=80, length="slice", oversize="split")
+    _chunk_shard(
+        folder / name,
+        documents=documents,
+        keep=keep,
+        max_chars=80,
+        length="slice",
+        oversize="split",
+    )
     return documents, folder / f"{name}.chunks.arrow"
 
 
-def fit(folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA) -> FitResult:
-    return fit_on_chunks(folder, corpus=CorpusFiles(*zip(*shards, strict=True)), options=encoder.options, seed=seed)
+def fit(
+    folder: Path,
+    shards: list[tuple[Path, Path]],
+    *,
+    seed: int = 0,
+    encoder: recipe.Encoder = LSA,
+) -> FitResult:
+    return fit_on_chunks(
+        folder,
+        corpus=CorpusFiles(*zip(*shards, strict=True)),
+        options=encoder.options,
+        seed=seed,
+    )
 
 
 class WrongAt:

@@ -26,7 +26,9 @@ def losses(rows, *, steps, vocabulary):
 
     A row is a mapping with `input_ids`, and `labels` where these differ.
     """
-    torch.set_num_threads(1)  # sums of several threads may differ in their last bits from run to run
+    torch.set_num_threads(
+        1
+    )  # sums of several threads may differ in their last bits from run to run
     model = tiny_llama(vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     return [_step(model, optimizer, row) for row in islice(cycle(rows), steps)]
@@ -34,7 +36,11 @@ def losses(rows, *, steps, vocabulary):
 
 def _step(model, optimizer, row):
     input_ids = torch.as_tensor(row["input_ids"], dtype=torch.int64)[None]
-    labels = torch.as_tensor(row["labels"], dtype=torch.int64)[None] if "labels" in row else input_ids
+    labels = (
+        torch.as_tensor(row["labels"], dtype=torch.int64)[None]
+        if "labels" in row
+        else input_ids
+    )
     loss = model(input_ids=input_ids, labels=labels).loss
     loss.backward()
     optimizer.step()

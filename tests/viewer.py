@@ -16,11 +16,17 @@ class Address(str):
 def viewer(run):
     """Yield the address of `nextlong view RUN`, which ends with the context."""
     command = [sys.executable, "-m", "nextlong", "view", str(run)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             line = process.stdout.readline()
-            found = re.match(r"serving .* at (http://127\.0\.0\.1:\d+)/\?token=(\S{32}) ", line)
-            assert found, line  # what it writes to stderr is read only once it has ended
+            found = re.match(
+                r"serving .* at (http://127\.0\.0\.1:\d+)/\?token=(\S{32}) ", line
+            )
+            assert found, (
+                line
+            )  # what it writes to stderr is read only once it has ended
             address = Address(found[1])
             address.headers = {"Authorization": f"token {found[2]}"}
             yield address

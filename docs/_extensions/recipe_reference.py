@@ -19,7 +19,13 @@ from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
 
-WORDS = {NoneType: "null", str: "text", int: "whole number", float: "number", bool: "true | false"}
+WORDS = {
+    NoneType: "null",
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true | false",
+}
 
 
 class RecipeReference(SphinxDirective):
@@ -28,7 +34,10 @@ class RecipeReference(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return a section a part of the recipe."""
         methods = {name: options_class(METHODS, name) for name in METHODS.built_in}
-        encoders = {f"encoder.{name}": options_class(ENCODERS, name) for name in ENCODERS.built_in}
+        encoders = {
+            f"encoder.{name}": options_class(ENCODERS, name)
+            for name in ENCODERS.built_in
+        }
         parts = {
             "": Recipe,
             **sections(Recipe),
@@ -38,7 +47,9 @@ class RecipeReference(SphinxDirective):
         lines = [line for name, model in parts.items() for line in part(name, model)]
         holder = nodes.section()
         holder.document = self.state.document
-        self.state.nested_parse(StringList(lines, source="nextlong.recipe"), 0, holder, match_titles=True)
+        self.state.nested_parse(
+            StringList(lines, source="nextlong.recipe"), 0, holder, match_titles=True
+        )
         return holder.children
 
 
@@ -66,14 +77,27 @@ def part(name: str, model: type[BaseModel]) -> Iterator[str]:
     yield from (f"## {name or 'At the top'}", "")
     if name:
         yield from ((model.__doc__ or "").strip().splitlines()[0], "")
-    rows = [row(key, field) for key, field in model.model_fields.items() if not list(models_in(field.annotation))]
+    rows = [
+        row(key, field)
+        for key, field in model.model_fields.items()
+        if not list(models_in(field.annotation))
+    ]
     if rows:
-        yield from ("| key | values | default | meaning |", "|---|---|---|---|", *rows, "")
+        yield from (
+            "| key | values | default | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        )
 
 
 def row(key: str, field: FieldInfo) -> str:
     """Return a row of the table."""
-    default = "needed" if field.is_required() else f"`{shown(field.get_default(call_default_factory=True))}`"
+    default = (
+        "needed"
+        if field.is_required()
+        else f"`{shown(field.get_default(call_default_factory=True))}`"
+    )
     return f"| `{key}` | {escaped(kind(field.annotation))} | {default} | {escaped(field.description or '')} |"
 
 

@@ -29,11 +29,24 @@ if TYPE_CHECKING:
     from nextlong.sequences.fit import Composed, Dropped, compose
 
 __version__ = "0.1.0"
-__all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run", "synthesize"]
+__all__ = [
+    "Composed",
+    "Dropped",
+    "NextlongError",
+    "Recipe",
+    "chunk_text",
+    "compose",
+    "open",
+    "run",
+    "synthesize",
+]
 
 
 def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> Run:
     """Run or resume a recipe in its run directory, reusing finished steps, and open the result.
 
@@ -43,7 +56,9 @@ def run(
     """
     from nextlong.runs import export
 
-    (finished,) = export.run(recipe, reporter=reporter, changed_inputs=changed_inputs).runs
+    (finished,) = export.run(
+        recipe, reporter=reporter, changed_inputs=changed_inputs
+    ).runs
     return finished
 
 

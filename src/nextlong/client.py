@@ -35,17 +35,32 @@ class Client:
     """Send requests from any thread, at most `requests_per_minute`; the API key is in the variable `api_key_env`."""
 
     def __init__(
-        self, api_key_env: str, max_attempts: int, timeout_s: float, *, requests_per_minute: int | None = None
+        self,
+        api_key_env: str,
+        max_attempts: int,
+        timeout_s: float,
+        *,
+        requests_per_minute: int | None = None,
     ) -> None:
         self._attempts, self._timeout_s = max_attempts, timeout_s
         self._headers = {"Content-Type": "application/json", "User-Agent": "nextlong"}
         if key := os.environ.get(api_key_env):
             self._headers["Authorization"] = f"Bearer {key}"
-        self._opener = urllib.request.build_opener()  # takes the proxy from the environment
-        self._gap_s, self._next_s = 60.0 / requests_per_minute if requests_per_minute else 0.0, 0.0
+        self._opener = (
+            urllib.request.build_opener()
+        )  # takes the proxy from the environment
+        self._gap_s, self._next_s = (
+            60.0 / requests_per_minute if requests_per_minute else 0.0,
+            0.0,
+        )
         self._lock = threading.Lock()
 
-    def post(self, url: str, body: Json, tell: Callable[[str, float, int], None] = lambda *_: None) -> bytes:
+    def post(
+        self,
+        url: str,
+        body: Json,
+        tell: Callable[[str, float, int], None] = lambda *_: None,
+    ) -> bytes:
         """Return the body of the response. Raises UnansweredError if the server refuses the request or all attempts fail.
 
         `tell` receives the error, the seconds to wait and the number of attempts left.
@@ -58,7 +73,9 @@ class Client:
                 self._next_s = start_s + self._gap_s
             time.sleep(max(0.0, start_s - time.monotonic()))
             # 0.5, 1, 2, 4 … seconds, times a random factor of 0.5 to 1, so that threads do not retry all at once.
-            wait_s = min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
+            wait_s = min(
+                _FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S
+            ) * random.uniform(0.5, 1.0)
             try:
                 with self._opener.open(request, timeout=self._timeout_s) as answer:
                     return bytes(answer.read())
@@ -66,9 +83,16 @@ class Client:
                 with error:
                     message, code = _server_message(error)
                 failure = f"HTTP {error.code}: {message}"
-                if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
-                    raise UnansweredError(f"refused with {failure}", error.code) from None
-                wait_s = _retry_after_s(error.headers.get("Retry-After"), default=wait_s)
+                if (
+                    not (error.code in (408, 429) or error.code >= 500)
+                    or code == "insufficient_quota"
+                ):
+                    raise UnansweredError(
+                        f"refused with {failure}", error.code
+                    ) from None
+                wait_s = _retry_after_s(
+                    error.headers.get("Retry-After"), default=wait_s
+                )
             # Connection refused or reset, a timeout, or an incomplete response.
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)
@@ -76,7 +100,9 @@ class Client:
             if attempt < attempts:
                 tell(failure, wait_s, attempts - attempt)
                 time.sleep(wait_s)
-        raise UnansweredError(f"did not answer in {attempts} attempts, the last with {failure}")
+        raise UnansweredError(
+            f"did not answer in {attempts} attempts, the last with {failure}"
+        )
 
 
 def _retry_after_s(header: str | None, *, default: float) -> float:
@@ -88,8 +114,12 @@ def _retry_after_s(header: str | None, *, default: float) -> float:
             moment = parsedate_to_datetime(header or "")
         except ValueError:
             return default
-        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return default if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
+        wait_s = (
+            moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
+        ).total_seconds()
+    return (
+        default if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
+    )
 
 
 def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:
@@ -103,5 +133,7 @@ def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:
         return " ".join(body.split())[:500] or error.reason, ""
     message = message.get("error", message) if isinstance(message, dict) else message
     if isinstance(message, dict):
-        return str(message.get("message", message))[:500], str(message.get("code") or "")
+        return str(message.get("message", message))[:500], str(
+            message.get("code") or ""
+        )
     return str(message)[:500], ""

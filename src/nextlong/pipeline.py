@@ -29,7 +29,12 @@ from nextlong.corpus.deduplicate import minhash_class, minhash_steps
 from nextlong.corpus.filter_report import filter_report_step
 from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
-from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
+from nextlong.corpus.splits import (
+    line_counts_steps,
+    shard_bytes_of,
+    splits_of,
+    whole_files,
+)
 from nextlong.engine import store
 from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
@@ -111,18 +116,37 @@ def route(
     select = select_step(recipe.ingest, ingest, splits, seed=recipe.seed)
     deduplicating = []
     if recipe.ingest.dedup == "minhash":
-        deduplicating = minhash_steps(ingest, select, threshold=recipe.ingest.dedup_threshold)
-    all_chunks = chunk_step(recipe.chunk, ingest, deduplicating[-1] if deduplicating else select)
+        deduplicating = minhash_steps(
+            ingest, select, threshold=recipe.ingest.dedup_threshold
+        )
+    all_chunks = chunk_step(
+        recipe.chunk, ingest, deduplicating[-1] if deduplicating else select
+    )
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
-    chunk = cleaning[-1] if cleaning else all_chunks  # the chunks that all later steps use
-    filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
+    chunk = (
+        cleaning[-1] if cleaning else all_chunks
+    )  # the chunks that all later steps use
+    filter_report = filter_report_step(
+        recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning]
+    )
     separator, eod = recipe.compose.separator, recipe.export.megatron_eod
     # The tokenizer comes before the long steps, so that a typo in its name does not waste their work.
-    tokenizer = tokenizer_step(recipe.tokenizer, ingest, chunk, separator=separator, seed=recipe.seed, megatron_eod=eod)
+    tokenizer = tokenizer_step(
+        recipe.tokenizer,
+        ingest,
+        chunk,
+        separator=separator,
+        seed=recipe.seed,
+        megatron_eod=eod,
+    )
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
-    referenced = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
-    tokens = tokens_step(ingest, chunk, tokenizer, referenced, engine=recipe.tokenizer.engine)
+    referenced = referenced_chunks_step(
+        chunk, draft, limit=sequence_limit(recipe.compose, attempt)
+    )
+    tokens = tokens_step(
+        ingest, chunk, tokenizer, referenced, engine=recipe.tokenizer.engine
+    )
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(
         recipe.compose,
@@ -132,8 +156,18 @@ def route(
         near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
     )
     exported_from = (ingest, chunk, tokenizer, referenced, tokens, compose)
-    exporting = export_steps.export_steps(recipe.export, exported_from, sequences=recipe.compose.sequences)
-    documents = [*line_counts, ingest, select, *deduplicating, all_chunks, *cleaning, filter_report]
+    exporting = export_steps.export_steps(
+        recipe.export, exported_from, sequences=recipe.compose.sequences
+    )
+    documents = [
+        *line_counts,
+        ingest,
+        select,
+        *deduplicating,
+        all_chunks,
+        *cleaning,
+        filter_report,
+    ]
     return [*documents, tokenizer, *drafted, referenced, tokens, compose, *exporting]
 
 
@@ -147,10 +181,21 @@ class _Session:
     reporter: Reporter
 
     def run_steps(
-        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
+        self,
+        steps: Sequence[Step],
+        *,
+        known: Artifacts | None = None,
+        only: Container[str] | None = None,
     ) -> dict[str, Artifact]:
         run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
-        return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
+        return run_steps(
+            steps,
+            run_dir=run_dir,
+            executor=executor,
+            reporter=reporter,
+            known=known,
+            only=only,
+        )
 
     def run_before(self, step: str) -> list[str]:
         """Run the steps that `step` depends on, before array jobs share it; return their names."""
@@ -162,13 +207,22 @@ class _Session:
     def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
         """Run the tasks of one step that belong to array job (k, n); see `runner.run_array_job`."""
         run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
-        return run_array_job(self.route(), step, job=job, run_dir=run_dir, executor=executor, reporter=reporter)
+        return run_array_job(
+            self.route(),
+            step,
+            job=job,
+            run_dir=run_dir,
+            executor=executor,
+            reporter=reporter,
+        )
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps of `route`; a successful ingest records the input files in the run directory."""
         sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
         # Not before ingest succeeds, so that a user may correct a rejected file.
-        remember = partial(listing.remember, sources=sources, files=self.files, run_dir=run_dir)
+        remember = partial(
+            listing.remember, sources=sources, files=self.files, run_dir=run_dir
+        )
         return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
@@ -179,11 +233,21 @@ class _Session:
         for attempt in itertools.count():
             steps = self.route(attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
-            finished = {before.manifest["fingerprint"]: before for before in done.values()}
-            known = {step.name: finished[step.fingerprint] for step in steps if step.fingerprint in finished}
-            done = self.run_steps([step for step in steps if step.name not in known], known=known)
+            finished = {
+                before.manifest["fingerprint"]: before for before in done.values()
+            }
+            known = {
+                step.name: finished[step.fingerprint]
+                for step in steps
+                if step.fingerprint in finished
+            }
+            done = self.run_steps(
+                [step for step in steps if step.name not in known], known=known
+            )
             done = {step.name: done[step.name] for step in steps}
-            if (too_few := another_attempt(recipe.compose, done, attempt=attempt)) is None:
+            if (
+                too_few := another_attempt(recipe.compose, done, attempt=attempt)
+            ) is None:
                 break
             self.reporter.tell(too_few)
         refuse_nothing(recipe, done)
@@ -191,7 +255,10 @@ class _Session:
         if recipe.export.push is not None:
             export_steps.check_read(done, recipe.run_path, trust="hash")
         read, sequences = export_steps.read_steps(done), recipe.compose.sequences
-        done = self.run_steps(export_steps.export_steps(recipe.export, read, sequences=sequences), known=done)
+        done = self.run_steps(
+            export_steps.export_steps(recipe.export, read, sequences=sequences),
+            known=done,
+        )
         return done, record.write(recipe, done, recipe.run_path, name=name)
 
 
@@ -213,18 +280,26 @@ def session(
     record.check_folder(run_dir)
     with store.locked(run_dir, mode=mode):
         sources, tell = recipe.ingest.sources, reporter.tell
-        files = listing.recognise_inputs(sources, files, run_dir, changed_inputs=changed_inputs, tell=tell)
-        is_intended = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
+        files = listing.recognise_inputs(
+            sources, files, run_dir, changed_inputs=changed_inputs, tell=tell
+        )
+        is_intended = recipe.name is not None or any(
+            key.startswith("ingest.sources") for key in recipe.overridden
+        )
         if record.variant_names(run_dir) and not is_intended:
             listing.check_documents(sources, files, run_dir)
-        if mode == "alone" and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
+        if mode == "alone" and record.name_for(
+            recipe, run_dir
+        ) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
                 tell(note)
         with executor_for(recipe, tell=tell) as executor:
             yield _Session(recipe, files, executor, reporter)
 
 
-def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
+def prepare(
+    recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed"
+) -> list[list[InputFile]]:
     """Check everything that would otherwise fail after hours of work; return the input files of each source.
 
     Raises a NextlongError if a package, a tokenizer, an input file or the file system of the destination is missing.
@@ -238,7 +313,11 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
     if encoder == "installed":
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
-        reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
+        reach(
+            recipe.export.push,
+            where=f"export.push={recipe.export.push!r}",
+            error=ExportError,
+        )
     listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
     return listing.input_files(recipe.ingest)
 
@@ -248,11 +327,16 @@ def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
     check_named_ids(recipe.ingest.sources, files)
     check_enough(recipe, files)
     shard_bytes, workers = shard_bytes_of(recipe.ingest, files), worker_count(recipe)
-    return whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers)
+    return whole_files(
+        recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers
+    )
 
 
 def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> dict[str, Artifact]:
     """Run a recipe, reusing finished steps; return its steps by name.
 
@@ -263,7 +347,10 @@ def run(
 
 
 def executor_for(
-    recipe: Recipe, *, work: Literal["all", "export"] = "all", tell: Callable[[str], object] = lambda _: None
+    recipe: Recipe,
+    *,
+    work: Literal["all", "export"] = "all",
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Executor:
     """Return the executor for all steps of a recipe, or only for exports; `tell` receives what it is waiting for."""
     if recipe.executor == "serial":
@@ -272,10 +359,14 @@ def executor_for(
         from nextlong.engine.ray import RayExecutor
 
         workers, retries = worker_count(recipe), recipe.ray.retries
-        return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
+        return RayExecutor(
+            recipe.ray.address, workers=workers, retries=retries, tell=tell
+        )
     exporting = ["nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas"]
     preload = exporting if work == "export" else preloaded(recipe.encoder)
-    return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
+    return LocalExecutor(
+        worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload
+    )
 
 
 def count_gpus_for(recipe: Recipe) -> int:
@@ -283,8 +374,15 @@ def count_gpus_for(recipe: Recipe) -> int:
 
     Counting GPUs imports torch, which takes seconds, so it happens only if a model runs on GPUs or a driver is loaded.
     """
-    is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
-    return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
+    is_model = (
+        kind_of(recipe.encoder).asks_for_gpus
+        or Need.KEYWORDS in method_of(recipe).needs
+    )
+    return (
+        count_gpus()
+        if is_model or (recipe.search.device != "cpu" and has_driver())
+        else 0
+    )
 
 
 def worker_count(recipe: Recipe) -> int:

@@ -38,18 +38,31 @@ class Registry:
     def built_in(self) -> Mapping[str, tuple[str, str]]:
         """The module and attribute of each built-in extension, by name in order. Raises PluginError for a duplicate name."""
         # The source text shows whether a module is an extension; importing all of them would load every optional library.
-        declares = re.compile(rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE)
+        declares = re.compile(
+            rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE
+        )
         package = util.find_spec(self.package)
         assert package is not None
         found: dict[str, tuple[str, str]] = {}
         for folder in map(Path, package.submodule_search_locations or ()):
             for module in pkgutil.iter_modules([str(folder)]):
-                source = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
-                for attribute, variant in declares.findall(source.read_text(encoding="utf-8")):
-                    name, declared = variant.lower() or module.name, (f"{self.package}.{module.name}", attribute)
+                source = (
+                    folder / module.name / "__init__.py"
+                    if module.ispkg
+                    else folder / f"{module.name}.py"
+                )
+                for attribute, variant in declares.findall(
+                    source.read_text(encoding="utf-8")
+                ):
+                    name, declared = (
+                        variant.lower() or module.name,
+                        (f"{self.package}.{module.name}", attribute),
+                    )
                     if (other := found.setdefault(name, declared)) != declared:
                         twice = f"{other[0]}.{other[1]} and {declared[0]}.{declared[1]}"
-                        raise PluginError(f"{self.kind} {name!r} is declared twice, by {twice}; rename one of them")
+                        raise PluginError(
+                            f"{self.kind} {name!r} is declared twice, by {twice}; rename one of them"
+                        )
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
@@ -64,7 +77,11 @@ class Registry:
 
     def origin(self, name: str) -> str:
         """Return the origin of an extension: "nextlong", or the name and version of a distribution. Raises KeyError."""
-        return "nextlong" if name in self.built_in else _distribution(self._from_outside()[name][0])
+        return (
+            "nextlong"
+            if name in self.built_in
+            else _distribution(self._from_outside()[name][0])
+        )
 
     def load(self, name: str, expected: type[_DeclaredT]) -> _DeclaredT:
         """Return the object that an extension declares.
@@ -74,9 +91,14 @@ class Registry:
         """
         declared = self._declared(name)
         if not isinstance(declared, expected):
-            raise self.broken(name, f"is not a nextlong {self.kind} but {declared!r:.80}")
+            raise self.broken(
+                name, f"is not a nextlong {self.kind} but {declared!r:.80}"
+            )
         if (own := getattr(declared, "name", name)) != name:
-            raise self.broken(name, f"calls itself {own!r}; the module or entry point must have that name")
+            raise self.broken(
+                name,
+                f"calls itself {own!r}; the module or entry point must have that name",
+            )
         return declared
 
     def declarations(self, *expected: type[Any]) -> dict[str, Any]:
@@ -87,9 +109,14 @@ class Registry:
         found: dict[str, Any] = {}
         for name in self.names():
             declared = self._declared(name)
-            for one in declared if type(declared) is tuple else (declared,):  # a NamedTuple is one declaration
+            for one in (
+                declared if type(declared) is tuple else (declared,)
+            ):  # a NamedTuple is one declaration
                 if not isinstance(one, expected):
-                    raise self.broken(name, f"declares {one!r:.80}, which is not a nextlong {self.kind}")
+                    raise self.broken(
+                        name,
+                        f"declares {one!r:.80}, which is not a nextlong {self.kind}",
+                    )
                 if (own := getattr(one, "name", name)) in found:
                     raise self.broken(name, f"declares a second {own!r}")
                 found[own] = one
@@ -98,9 +125,15 @@ class Registry:
     def broken(self, name: str, reason: str) -> PluginError:
         """Return the error for a broken extension, which names its distribution and the fix."""
         if name in self.built_in:
-            return PluginError(f"{self.kind} {name!r} of {self.built_in[name][0]} {reason}; correct that module")
-        cure = "install a version that is compatible with this nextlong, or uninstall it"
-        return PluginError(f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}")
+            return PluginError(
+                f"{self.kind} {name!r} of {self.built_in[name][0]} {reason}; correct that module"
+            )
+        cure = (
+            "install a version that is compatible with this nextlong, or uninstall it"
+        )
+        return PluginError(
+            f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}"
+        )
 
     def _declared(self, name: str) -> Any:
         self._check_unique(name)
@@ -110,8 +143,12 @@ class Registry:
         point = self._from_outside()[name][0]
         try:
             return point.load()
-        except Exception as error:  # a foreign module may raise anything when it is imported
-            raise self.broken(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
+        except (
+            Exception
+        ) as error:  # a foreign module may raise anything when it is imported
+            raise self.broken(
+                name, f"cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
 
     def _check_unique(self, name: str) -> None:
         owners = [_distribution(point) for point in self._from_outside().get(name, ())]
@@ -133,17 +170,34 @@ def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, list[EntryP
     for point in entry_points(group=group):
         # Only the first of a distribution counts: it may be on the path twice, as in an editable installation.
         found.setdefault(point.name, {}).setdefault(_distribution(point), point)
-    return {name: [point for _, point in sorted(points.items())] for name, points in found.items()}
+    return {
+        name: [point for _, point in sorted(points.items())]
+        for name, points in found.items()
+    }
 
 
 def _distribution(point: EntryPoint) -> str:
-    return "of unknown name" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return (
+        "of unknown name"
+        if point.dist is None
+        else f"{point.dist.name} {point.dist.version}"
+    )
 
 
 METHODS: Final = Registry("method", "nextlong.methods", "METHOD", "nextlong.methods")
-FORMATS: Final = Registry("format", "nextlong.export.formats", "FORMAT", "nextlong.formats")
-INPUT_FORMATS: Final = Registry("input format", "nextlong.reading", "FORMAT", "nextlong.input_formats")
-ENCODERS: Final = Registry("encoder", "nextlong.retrieval.encoders", "ENCODER", "nextlong.encoders")
-INDEXES: Final = Registry("index", "nextlong.retrieval.indexes", "INDEX", "nextlong.indexes")
-TASKS: Final = Registry("evaluation task", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks")
+FORMATS: Final = Registry(
+    "format", "nextlong.export.formats", "FORMAT", "nextlong.formats"
+)
+INPUT_FORMATS: Final = Registry(
+    "input format", "nextlong.reading", "FORMAT", "nextlong.input_formats"
+)
+ENCODERS: Final = Registry(
+    "encoder", "nextlong.retrieval.encoders", "ENCODER", "nextlong.encoders"
+)
+INDEXES: Final = Registry(
+    "index", "nextlong.retrieval.indexes", "INDEX", "nextlong.indexes"
+)
+TASKS: Final = Registry(
+    "evaluation task", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks"
+)
 TRAINERS: Final = Registry("trainer", "nextlong.train", "TRAINER", "nextlong.trainers")

@@ -14,11 +14,15 @@ from numpy.typing import NDArray
 
 def rng_for(seed: int, stage: str, key: int | str = 0) -> np.random.Generator:
     """Return the random generator of (seed, stage, key)."""
-    digest = hashlib.blake2b(f"{seed}\x1f{stage}\x1f{key}".encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(
+        f"{seed}\x1f{stage}\x1f{key}".encode(), digest_size=16
+    ).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def keyed_hash(keys: NDArray[np.uint64], *, seed: int, stage: str) -> NDArray[np.uint64]:
+def keyed_hash(
+    keys: NDArray[np.uint64], *, seed: int, stage: str
+) -> NDArray[np.uint64]:
     """Hash 64-bit keys, shape (n,), under (seed, stage): uniform over uint64; equal keys have equal hashes.
 
     The finalizer of SplitMix64 (Steele, Lea, Flood 2014) of the key xor a salt: a bijection, so distinct keys never collide.
@@ -36,6 +40,8 @@ def threshold_for(share: float) -> np.uint64:
     return np.uint64(min(max(share, 0.0), 1.0) * float(2**64 - 2**11))
 
 
-def shuffled(content_hashes: NDArray[np.uint64], *, seed: int, stage: str) -> NDArray[np.int64]:
+def shuffled(
+    content_hashes: NDArray[np.uint64], *, seed: int, stage: str
+) -> NDArray[np.int64]:
     """Return all positions, shape (n,), in a random order that depends only on the contents."""
     return np.argsort(keyed_hash(content_hashes, seed=seed, stage=stage), kind="stable")

@@ -21,31 +21,53 @@ ROW_MASK: Final = (1 << SHARD_BITS) - 1
 
 
 def _schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+    return pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
+    )
 
 
 # One row per document; row i of shard s is doc_id s << 32 | i. `source` is the source's name in the recipe, `source_id` the
 # user's own id, or "file:line".
-_OF_DOCUMENT = {"text": pa.large_string(), "content_hash": pa.uint64(), "source": pa.string(), "source_id": pa.string()}
+_OF_DOCUMENT = {
+    "text": pa.large_string(),
+    "content_hash": pa.uint64(),
+    "source": pa.string(),
+    "source_id": pa.string(),
+}
 DOCUMENTS: Final = _schema(_OF_DOCUMENT)
 
 # For a source with `metadata` columns: their values for each document, as a JSON object.
 DOCUMENTS_WITH_METADATA: Final = _schema({**_OF_DOCUMENT, "metadata": pa.string()})
 
-REJECTS: Final = pa.schema([("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())])
+REJECTS: Final = pa.schema(
+    [("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())]
+)
 
 # One row per chunk, grouped by document, in reading order; its text is document text[start:end] in characters. `separator` is
 # True if the slice does not end in a newline, so that composing must add a separator.
-CHUNKS: Final = _schema({"doc_row": pa.int32(), "start": pa.int64(), "end": pa.int64(), "separator": pa.bool_()})
+CHUNKS: Final = _schema(
+    {
+        "doc_row": pa.int32(),
+        "start": pa.int64(),
+        "end": pa.int64(),
+        "separator": pa.bool_(),
+    }
+)
 
 # One row per meta-chunk (query): its neighbours, descending by cosine, without those of its own document.
 _IDS, _SCORES = pa.list_(pa.int64()), pa.list_(pa.float32())
-CANDIDATES: Final = _schema({"chunk_id": pa.int64(), "neighbour_ids": _IDS, "scores": _SCORES})
+CANDIDATES: Final = _schema(
+    {"chunk_id": pa.int64(), "neighbour_ids": _IDS, "scores": _SCORES}
+)
 
 # One row per draft; all lists but the last have one value per span. `key` is the content hash of the meta-document or first
 # document, `layout` a Layout; `group` numbers meta-chunks (extended) or documents. `near_duplicates` lists pairs of chunk ids
 # one after the other: the two chunks of a pair repeat each other, so only one of them may be a negative.
-_OF_SPAN = {"chunk_id": _IDS, "role": pa.list_(pa.int8()), "group": pa.list_(pa.int32())}
+_OF_SPAN = {
+    "chunk_id": _IDS,
+    "role": pa.list_(pa.int8()),
+    "group": pa.list_(pa.int32()),
+}
 DRAFTS: Final = _schema(
     {"sequence_id": pa.string(), "key": pa.uint64(), "layout": pa.string()}
     | _OF_SPAN
@@ -55,13 +77,24 @@ DRAFTS: Final = _schema(
 # One row per sequence; the lists have one value per span, and the spans tile [0, T): span j holds the first
 # token_end_j - token_start_j tokens of its chunk. Separators and special tokens are spans with chunk_id -1.
 SEQUENCES: Final = _schema(
-    {"sequence_id": pa.string(), "key": pa.uint64(), "method": pa.string(), "layout": pa.string()}
+    {
+        "sequence_id": pa.string(),
+        "key": pa.uint64(),
+        "method": pa.string(),
+        "layout": pa.string(),
+    }
     | _OF_SPAN
-    | {"token_start": pa.list_(pa.int32()), "token_end": pa.list_(pa.int32()), "score": _SCORES}
+    | {
+        "token_start": pa.list_(pa.int32()),
+        "token_end": pa.list_(pa.int32()),
+        "score": _SCORES,
+    }
 )
 
 # The columns of SEQUENCES with one value per span.
-SPAN_COLUMNS: Final = tuple(field.name for field in SEQUENCES if pa.types.is_list(field.type))
+SPAN_COLUMNS: Final = tuple(
+    field.name for field in SEQUENCES if pa.types.is_list(field.type)
+)
 
 
 class Layout(StrEnum):
@@ -94,19 +127,29 @@ def row_of(ids: Ints) -> Ints:
 
 # One row per sampled meta-document; its chunks are first_chunk … first_chunk + chunks - 1.
 META_DOCUMENTS = np.dtype(
-    [("key", "u8"), ("content_hash", "u8"), ("first_chunk", "i8"), ("chunks", "i8"), ("chars", "i8")]
+    [
+        ("key", "u8"),
+        ("content_hash", "u8"),
+        ("first_chunk", "i8"),
+        ("chunks", "i8"),
+        ("chars", "i8"),
+    ]
 )
 
 
 # Row `place` of the run's SEQUENCES file `part`; `key` is the content hash of the meta-document or first document.
-SEQUENCE_INDEX: Final = np.dtype([("run", "i4"), ("part", "i4"), ("place", "i4"), ("length", "i8"), ("key", "u8")])
+SEQUENCE_INDEX: Final = np.dtype(
+    [("run", "i4"), ("part", "i4"), ("place", "i4"), ("length", "i8"), ("key", "u8")]
+)
 
 
 class DropReason(StrEnum):
     """Why a draft was dropped, as in counts and messages."""
 
     TOO_LONG = "the meta-document alone fills target_tokens"
-    TOO_LITTLE_ROOM = "too little room for compose.min_gap_tokens of negatives between its chunks"
+    TOO_LITTLE_ROOM = (
+        "too little room for compose.min_gap_tokens of negatives between its chunks"
+    )
     NO_NEGATIVES = "too few negatives for compose.min_gap_tokens between its chunks"
     TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"

@@ -17,7 +17,9 @@ HANGING: Final = "  "  # indentation of the continuation lines of a message
 
 def wrapped(text: str, cells: int, *, indent: str = "") -> list[str]:
     """Wrap the lines of a text at `cells` characters, never within a word; `indent` precedes all but a line's first part."""
-    lines = textwrap.TextWrapper(cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.TextWrapper(
+        cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return [part for line in text.split("\n") for part in lines.wrap(line) or [""]]
 
 
@@ -35,10 +37,16 @@ def why_no_model(name: str) -> str:
     path = Path(name).expanduser()
     cure = "use a folder with config.json and weights, as `save_pretrained` writes it, or a name on the Hugging Face hub (org/name)"
     if path.is_dir():
-        return "" if (path / "config.json").is_file() else f"is not a model: it has no config.json; {cure}"
+        return (
+            ""
+            if (path / "config.json").is_file()
+            else f"is not a model: it has no config.json; {cure}"
+        )
     if path.exists():
         return f"is a file, not a model; {cure}"
-    is_path = name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
+    is_path = (
+        name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
+    )
     return f"does not exist; {cure}" if is_path else ""
 
 
@@ -48,8 +56,14 @@ def did_you_mean(path: Path, *, accepts: Callable[[Path], bool] = Path.is_file) 
     for part in path.parts[1:] if path.is_absolute() else path.parts:
         below = found / part
         if not below.exists():
-            names = sorted(other.name for other in found.iterdir()) if found.is_dir() else []
-            near = difflib.get_close_matches(part, [name for name in names if name[0] != "."], n=1)
+            names = (
+                sorted(other.name for other in found.iterdir())
+                if found.is_dir()
+                else []
+            )
+            near = difflib.get_close_matches(
+                part, [name for name in names if name[0] != "."], n=1
+            )
             if not near:
                 return ""
             below = found / near[0]
@@ -67,5 +81,7 @@ def public_name(path: str) -> str:
     """Return the last part of a path or URL; the whole name for the Hugging Face hub."""
     if path.startswith("hf://"):
         return path
-    without_query = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    without_query = (
+        path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    )
     return without_query.rstrip("/").rpartition("/")[2]

@@ -22,7 +22,15 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.resolve import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
+from nextlong.artifacts.resolve import (
+    Order,
+    Remainder,
+    Rows,
+    epoch_order,
+    original_lengths,
+    rank_places,
+    worker_part,
+)
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html
@@ -32,12 +40,24 @@ try:
     import torch
     from torch.utils.data import Dataset, IterableDataset, get_worker_info
 except ImportError as error:
-    raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
+    raise ImportError(
+        f"nextlong.torch needs PyTorch ({error}); pip install torch"
+    ) from None
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]
 _Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
-_PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}  # cross entropy passes over −100
-COLUMNS: Final = (*_PADDING, "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
+_PADDING: Final = {
+    "input_ids": 0,
+    "labels": -100,
+    "position_ids": 0,
+}  # cross entropy passes over −100
+COLUMNS: Final = (
+    *_PADDING,
+    "cu_seqlens",
+    "cu_seqlens_padded",
+    "max_seqlen",
+    "seq_lengths",
+)
 
 
 class SequenceDataset(Dataset):  # type: ignore[misc]
@@ -80,42 +100,93 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         _check_word("split", split, (None, "train", "validation"))
         _check_word("shared_chunks", shared_chunks, ("keep", "leave-out"))
         if pad_documents_to < 1:
-            raise RecipeError(f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row")
+            raise RecipeError(
+                f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row"
+            )
         if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
-            raise RecipeError(f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list")
+            raise RecipeError(
+                f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list"
+            )
         if split and validation is None:
-            raise RecipeError(f"split={split!r} without validation; validation=0.01 holds out one in a hundred")
-        if split is None and (validation is not None or shared_chunks != "keep" or split_seed):
-            options = {"validation": validation, "shared_chunks": shared_chunks, "split_seed": split_seed}
-            given = next(f"{name}={value!r}" for name, value in options.items() if value not in (None, "keep", 0))
-            raise RecipeError(f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out')
+            raise RecipeError(
+                f"split={split!r} without validation; validation=0.01 holds out one in a hundred"
+            )
+        if split is None and (
+            validation is not None or shared_chunks != "keep" or split_seed
+        ):
+            options = {
+                "validation": validation,
+                "shared_chunks": shared_chunks,
+                "split_seed": split_seed,
+            }
+            given = next(
+                f"{name}={value!r}"
+                for name, value in options.items()
+                if value not in (None, "keep", 0)
+            )
+            raise RecipeError(
+                f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
+            )
         if validation is not None and not 0 < validation < 1:
-            raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
+            raise RecipeError(
+                f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01"
+            )
         several = [run] if isinstance(run, str | Path | Run) else run
         runs = [one if isinstance(one, Run) else Run(one) for one in several]
         check_mix(runs, mix, by=by)
-        proportions, share, files = None if mix is None else tuple(mix), validation or 0.0, [one.files for one in runs]
-        arrangement = Arrangement(
-            mix=proportions, by=by, validation=share, shared_chunks=shared_chunks, pack=pack, seed=split_seed
+        proportions, share, files = (
+            None if mix is None else tuple(mix),
+            validation or 0.0,
+            [one.files for one in runs],
         )
-        splits, self.left_out = arranged(files, arrangement)  # left out of train, for a chunk that validation has
+        arrangement = Arrangement(
+            mix=proportions,
+            by=by,
+            validation=share,
+            shared_chunks=shared_chunks,
+            pack=pack,
+            seed=split_seed,
+        )
+        splits, self.left_out = arranged(
+            files, arrangement
+        )  # left out of train, for a chunk that validation has
         index, offsets = packed(splits[split or "train"], row_tokens=pack)
         if not len(index):
-            shared = f", {self.left_out} share a chunk with validation" if self.left_out else ""
+            shared = (
+                f", {self.left_out} share a chunk with validation"
+                if self.left_out
+                else ""
+            )
             of = f"split={split!r} with validation={validation} of {sum(map(len, runs))} sequences keeps none{shared}"
-            raise CorpusError(f"no sequence is left: {of}; change the share, or make more sequences")
+            raise CorpusError(
+                f"no sequence is left: {of}; change the share, or make more sequences"
+            )
         self.rows = Rows(files, index=index, offsets=offsets)
         # The share of packed rows that holds tokens; rows are shorter instead of padded.
-        self.fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
+        self.fill = (
+            1.0
+            if pack is None
+            else float(index["length"].sum() / ((len(offsets) - 1) * pack))
+        )
         self.columns = tuple(columns)
-        self._boundaries, self._multiple, self._pad_id = boundaries, pad_documents_to, pad_id
+        self._boundaries, self._multiple, self._pad_id = (
+            boundaries,
+            pad_documents_to,
+            pad_id,
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        rows, columns, filled = f"{len(self):,}", ", ".join(self.columns), f"{self.fill:.1%}"
-        return facts_html("nextlong.torch.SequenceDataset", rows=rows, columns=columns, filled=filled)
+        rows, columns, filled = (
+            f"{len(self):,}",
+            ", ".join(self.columns),
+            f"{self.fill:.1%}",
+        )
+        return facts_html(
+            "nextlong.torch.SequenceDataset", rows=rows, columns=columns, filled=filled
+        )
 
     def __getitem__(self, number: int) -> _Row:
         row = number + len(self) if number < 0 else number
@@ -124,16 +195,22 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         lengths = self.rows.lengths(row)
         if self._boundaries == "document":
             lengths = original_lengths(lengths, self.rows.spans(row))
-        padded = -(-lengths // self._multiple) * self._multiple  # the tokens of each document with its padding
+        padded = (
+            -(-lengths // self._multiple) * self._multiple
+        )  # the tokens of each document with its padding
         columns: _Row = self._token_columns(row, lengths, padded) | {
             "max_seqlen": int(padded.max()),
             "seq_lengths": torch.from_numpy(lengths.copy()),
         }
         for name, counted in (("cu_seqlens", lengths), ("cu_seqlens_padded", padded)):
-            columns[name] = torch.from_numpy(np.concatenate([[0], np.cumsum(counted)]).astype(np.int32))
+            columns[name] = torch.from_numpy(
+                np.concatenate([[0], np.cumsum(counted)]).astype(np.int32)
+            )
         return {name: columns[name] for name in self.columns}
 
-    def _token_columns(self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]) -> _Row:
+    def _token_columns(
+        self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]
+    ) -> _Row:
         names = [name for name in _PADDING if name in self.columns]
         starts = np.cumsum(padded) - padded
         # One block for all: malloc hands several back to the system after each row, and page faults cost more than the row.
@@ -141,7 +218,9 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         # Which places of the row are padding, bool (tokens with padding,); None: no place is.
         is_padding = None
         if (lengths < padded).any():
-            is_padding = np.arange(block.shape[1]) >= np.repeat(starts + lengths, padded)
+            is_padding = np.arange(block.shape[1]) >= np.repeat(
+                starts + lengths, padded
+            )
         for name, column in zip(names, block, strict=True):
             if name == "position_ids":
                 for start, room in zip(starts.tolist(), padded.tolist(), strict=True):
@@ -156,8 +235,13 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             if name == "labels":
                 column[starts] = _PADDING["labels"]
             if is_padding is not None:
-                column[is_padding] = self._pad_id if name == "input_ids" else _PADDING[name]
-        return {name: torch.from_numpy(column) for name, column in zip(names, block, strict=True)}
+                column[is_padding] = (
+                    self._pad_id if name == "input_ids" else _PADDING[name]
+                )
+        return {
+            name: torch.from_numpy(column)
+            for name, column in zip(names, block, strict=True)
+        }
 
     @cached_property
     def _positions(self) -> NDArray[np.int64]:
@@ -171,10 +255,17 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 def _check_word(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise RecipeError unless the value is one of the allowed ones."""
     if value not in allowed:
-        raise RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
+        raise RecipeError(
+            f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}"
+        )
 
 
-def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0) -> _Row:
+def collate(
+    rows: Sequence[_Row],
+    *,
+    layout: Literal["padded", "flat"] = "padded",
+    pad_id: int = 0,
+) -> _Row:
     """Return one batch of B rows.
 
     `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
@@ -185,8 +276,14 @@ def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded
     """
     _check_word("layout", layout, ("padded", "flat"))
     has_padding = "cu_seqlens_padded" in rows[0]
-    if has_padding and layout == "padded" and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1:
-        raise RecipeError('rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length')
+    if (
+        has_padding
+        and layout == "padded"
+        and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1
+    ):
+        raise RecipeError(
+            'rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length'
+        )
     batch: _Row = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
@@ -196,10 +293,16 @@ def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded
             batch[name] = torch.cat(values)[None]
         elif name in _PADDING:
             value = pad_id if name == "input_ids" else _PADDING[name]
-            batch[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=value)
+            batch[name] = torch.nn.utils.rnn.pad_sequence(
+                values, batch_first=True, padding_value=value
+            )
         elif name in ("cu_seqlens", "cu_seqlens_padded"):
             # Through the whole batch; a row that is shorter than its room ends in a sequence of padding.
-            longest = 0 if layout == "flat" or has_padding else max(int(ends[-1]) for ends in values)
+            longest = (
+                0
+                if layout == "flat" or has_padding
+                else max(int(ends[-1]) for ends in values)
+            )
             bounds = [0]
             for ends in values:
                 first = bounds[-1]
@@ -210,7 +313,9 @@ def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded
         else:
             batch[name] = max(values) if name == "max_seqlen" else torch.cat(values)
     if {"cu_seqlens", "max_seqlen"} <= batch.keys() and not has_padding:
-        batch["max_seqlen"] = int(batch["cu_seqlens"].diff().max())  # padding may be longer than any sequence
+        batch["max_seqlen"] = int(
+            batch["cu_seqlens"].diff().max()
+        )  # padding may be longer than any sequence
     return batch
 
 
@@ -241,14 +346,24 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if self.batch_size < 1:
             raise RecipeError(f"batch_size={self.batch_size} rows; give 1 or more")
         if (self.rank is None) != (self.world_size is None):
-            raise RecipeError(f"rank={self.rank} and world_size={self.world_size}: give both, or neither")
+            raise RecipeError(
+                f"rank={self.rank} and world_size={self.world_size}: give both, or neither"
+            )
         if self.rank is None or self.world_size is None:
             if torch.distributed.is_available() and torch.distributed.is_initialized():
-                self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+                self.rank, self.world_size = (
+                    torch.distributed.get_rank(),
+                    torch.distributed.get_world_size(),
+                )
             else:
-                self.rank, self.world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+                self.rank, self.world_size = (
+                    int(os.environ.get("RANK", "0")),
+                    int(os.environ.get("WORLD_SIZE", "1")),
+                )
         if not 0 <= self.rank < self.world_size:
-            raise RecipeError(f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1")
+            raise RecipeError(
+                f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1"
+            )
         self._place = self.rank, self.world_size
         # Epoch and rows read by all ranks before it begins; shared, so that workers that live on hear of a new epoch.
         self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
@@ -266,8 +381,12 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[_Row]:
         worker, workers = _worker()
-        places = worker_part(self._places(), worker=worker, workers=workers, batch_size=self.batch_size)
-        numbers = epoch_order(len(self.dataset), order=self.order, seed=self.seed, epoch=self.epoch)[places]
+        places = worker_part(
+            self._places(), worker=worker, workers=workers, batch_size=self.batch_size
+        )
+        numbers = epoch_order(
+            len(self.dataset), order=self.order, seed=self.seed, epoch=self.epoch
+        )[places]
         self._read, self._skip = self._skip, 0
         return self._rows(numbers[self._read :])
 
@@ -286,21 +405,35 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         workers, read = _worker()[1], self._read if rows is None else rows
         if read is None:
             cure = "give their number: state_dict(rows=batches * batch_size), or rows=0 at the start"
-            raise RunError(f"this process has read no row itself; if DataLoader workers read the rows, {cure}")
+            raise RunError(
+                f"this process has read no row itself; if DataLoader workers read the rows, {cure}"
+            )
         epoch, position = self._start.tolist()
         if workers == 1:
             position, read = min(position + read * self._place[1], len(self.dataset)), 0
-        return {"epoch": epoch, "position": position, "workers": workers, "read": read, "data": self._fingerprint()}
+        return {
+            "epoch": epoch,
+            "position": position,
+            "workers": workers,
+            "read": read,
+            "data": self._fingerprint(),
+        }
 
     def load_state_dict(self, state: Json) -> None:
         """Resume from a state. Raises RunError for a state of another data set or order, or of one of several workers."""
         if state["data"] != self._fingerprint():
-            keys = "run, mix, split, pack, order, seed and remainder must be as they were"
-            raise RunError(f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch")
+            keys = (
+                "run, mix, split, pack, order, seed and remainder must be as they were"
+            )
+            raise RunError(
+                f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch"
+            )
         workers = _worker()[1]
         if state["workers"] not in (1, workers):
             cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
-            raise RunError(f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}")
+            raise RunError(
+                f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}"
+            )
         self._begin(state["epoch"], state["position"], skip=state["read"])
 
     def _begin(self, epoch: int, position: int, *, skip: int = 0) -> None:
@@ -309,7 +442,13 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
     def _places(self) -> NDArray[Any]:
         start, (rank, world_size) = int(self._start[1]), self._place
-        return rank_places(len(self.dataset), start=start, rank=rank, world_size=world_size, remainder=self.remainder)
+        return rank_places(
+            len(self.dataset),
+            start=start,
+            rank=rank,
+            world_size=world_size,
+            remainder=self.remainder,
+        )
 
     def _rows(self, numbers: NDArray[Any]) -> Iterator[_Row]:
         for number in numbers.tolist():
@@ -318,7 +457,9 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             yield row
 
     def _fingerprint(self) -> str:
-        order = f"{self.dataset.rows.fingerprint} {self.order} {self.seed} {self.remainder}"
+        order = (
+            f"{self.dataset.rows.fingerprint} {self.order} {self.seed} {self.remainder}"
+        )
         return hashlib.blake2b(order.encode(), digest_size=8).hexdigest()
 
 

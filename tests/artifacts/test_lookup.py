@@ -14,7 +14,14 @@ import nextlong
 from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts, opened, read_chunks, runs_within, write_header
+from nextlong.artifacts.lookup import (
+    TokenStore,
+    iter_chunk_texts,
+    opened,
+    read_chunks,
+    runs_within,
+    write_header,
+)
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.errors import RunError
 
@@ -26,11 +33,18 @@ def chunk_id(shard, row):
 @pytest.fixture
 def chunks(tmp_path):
     paths = []
-    for shard, rows in enumerate([[(0, 0, 5, False), (0, 5, 7, True)], [(3, 0, 4, True)], []]):
+    for shard, rows in enumerate(
+        [[(0, 0, 5, False), (0, 5, 7, True)], [(3, 0, 4, True)], []]
+    ):
         paths.append(tmp_path / f"{shard}.chunks.arrow")
         columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
-        batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
-        with pa.OSFile(str(paths[-1]), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+        batch = pa.RecordBatch.from_pydict(
+            dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS
+        )
+        with (
+            pa.OSFile(str(paths[-1]), "wb") as sink,
+            pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
+        ):
             writer.write_batch(batch)
     return paths
 
@@ -53,7 +67,9 @@ def documents(tmp_path):
                     "source": ["s"] * len(ids),
                     "source_id": ids,
                 }
-                writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+                writer.write_batch(
+                    pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS)
+                )
     return paths
 
 
@@ -68,7 +84,12 @@ def test_by_shard_names_each_shard_once_with_distinct_sorted_rows():
     ids = np.array([chunk_id(2, 5), chunk_id(0, 1), chunk_id(2, 5), chunk_id(2, 3)])
     shards, places = lookup.by_shard(ids)
     assert [(shard, rows.tolist()) for shard, rows in shards] == [(0, [1]), (2, [3, 5])]
-    assert np.concatenate([rows * 10 for _, rows in shards])[places].tolist() == [50, 10, 50, 30]
+    assert np.concatenate([rows * 10 for _, rows in shards])[places].tolist() == [
+        50,
+        10,
+        50,
+        30,
+    ]
 
 
 def test_chunk_columns_and_lengths(chunks):
@@ -82,13 +103,17 @@ def test_chunk_columns_and_lengths(chunks):
 def test_document_columns_across_record_batches(documents):
     ids = np.array([chunk_id(1, 0), chunk_id(0, 2), chunk_id(0, 0), chunk_id(0, 2)])
     assert lookup.source_ids(ids, documents).tolist() == ["d", "c", "a", "c"]
-    hashes, names = lookup.document_columns(ids, documents, ("content_hash", "source_id"))
+    hashes, names = lookup.document_columns(
+        ids, documents, ("content_hash", "source_id")
+    )
     assert hashes.tolist() == [100, 99, 97, 99]
     assert names.tolist() == ["d", "c", "a", "c"]
 
 
 def test_document_columns_come_in_the_order_asked_for(documents):
-    names, hashes = lookup.document_columns(np.array([chunk_id(0, 1)]), documents, ("source_id", "content_hash"))
+    names, hashes = lookup.document_columns(
+        np.array([chunk_id(0, 1)]), documents, ("source_id", "content_hash")
+    )
     assert (names.tolist(), hashes.tolist()) == (["b"], [98])
 
 
@@ -108,8 +133,13 @@ def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
 
 def test_vectors_are_read_as_float32(tmp_path):
     for shard in range(2):
-        np.save(tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16))
-    found = lookup.vectors(np.array([chunk_id(1, 1), chunk_id(0, 0)]), [tmp_path / "0.npy", tmp_path / "1.npy"])
+        np.save(
+            tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16)
+        )
+    found = lookup.vectors(
+        np.array([chunk_id(1, 1), chunk_id(0, 0)]),
+        [tmp_path / "0.npy", tmp_path / "1.npy"],
+    )
     assert found.dtype == np.float32
     assert found.tolist() == [[1, 2], [0, 1]]
 
@@ -123,23 +153,36 @@ def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
         for doc in doc_rows.tolist():
             counted[doc] = counted.get(doc, 0) + 1
             expected.append(counted[doc])
-        told = lookup.chunk_names(ids[::-1], documents=corpus.documents, chunks=corpus.chunks)
+        told = lookup.chunk_names(
+            ids[::-1], documents=corpus.documents, chunks=corpus.chunks
+        )
         assert [ordinal for _, ordinal in told] == expected[::-1]
         assert max(expected) > 1
 
 
 def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, documents):
-    assert lookup.chunk_names(np.array([1]), documents=documents, chunks=chunks) == [("a", 2)]
+    assert lookup.chunk_names(np.array([1]), documents=documents, chunks=chunks) == [
+        ("a", 2)
+    ]
     with pytest.raises(IndexError):
-        lookup.chunk_names(np.array([chunk_id(1, 7)]), documents=documents, chunks=chunks)
+        lookup.chunk_names(
+            np.array([chunk_id(1, 7)]), documents=documents, chunks=chunks
+        )
 
 
 @pytest.fixture
 def shard(tmp_path):
-    write_documents(tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]])
+    write_documents(
+        tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]]
+    )
     np.save(tmp_path / "keep.npy", np.array([True, False, True, True]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(
+        tmp_path / "s",
+        documents=tmp_path / "d.arrow",
+        keep=tmp_path / "keep.npy",
+        **options,
+    )
     return tmp_path / "d.arrow", tmp_path / "s.chunks.arrow", counts
 
 
@@ -161,7 +204,8 @@ def test_iter_chunk_texts_of_some_rows(shard):
 
 @given(
     stored=arrays.arrays(
-        st.sampled_from([np.int64, np.uint32, np.float16]), arrays.array_shapes(min_dims=1, max_dims=2, min_side=0)
+        st.sampled_from([np.int64, np.uint32, np.float16]),
+        arrays.array_shapes(min_dims=1, max_dims=2, min_side=0),
     )
 )
 def test_an_array_is_opened_as_numpy_loads_it(tmp_path_factory, stored):
@@ -169,7 +213,11 @@ def test_an_array_is_opened_as_numpy_loads_it(tmp_path_factory, stored):
     np.save(path, stored)
     for _ in range(2):  # the second time its header is known
         array = opened(path)
-        assert (array.dtype, array.shape, array.tobytes()) == (stored.dtype, stored.shape, stored.tobytes())
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            stored.dtype,
+            stored.shape,
+            stored.tobytes(),
+        )
     assert not stored.size or not array.flags.writeable
 
 
@@ -190,7 +238,11 @@ def test_a_header_is_as_long_for_any_number_of_rows(rows):
     write_header(none, np.dtype(np.uint32), 0)
     assert len(sink.getvalue()) == len(none.getvalue())
     sink.seek(6 + 2)
-    assert np.lib.format.read_array_header_1_0(sink) == ((rows,), False, np.dtype(np.uint32))
+    assert np.lib.format.read_array_header_1_0(sink) == (
+        (rows,),
+        False,
+        np.dtype(np.uint32),
+    )
 
 
 @pytest.fixture
@@ -217,7 +269,10 @@ def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path):
 
     def written(ids):
         for name, array in (("rows", [0]), ("offsets", [0, len(ids)]), ("ids", ids)):
-            np.save(tmp_path / "new.npy", np.array(array, np.uint32 if name == "ids" else np.int64))
+            np.save(
+                tmp_path / "new.npy",
+                np.array(array, np.uint32 if name == "ids" else np.int64),
+            )
             (tmp_path / "new.npy").replace(paths[name])
         return TokenStore(tokens=tuple([path] for path in paths.values()))
 
@@ -242,7 +297,11 @@ def test_copy_into_takes_the_first_tokens_of_each_chunk(store):
     target = np.full(8, -1, np.int32)
     starts, _ = store.bounds(IDS)
     store.copy_into(
-        target, chunk_ids=IDS, starts=starts, at=np.array([0, 2, 3, 3, 6]), lengths=np.array([2, 1, 0, 3, 2])
+        target,
+        chunk_ids=IDS,
+        starts=starts,
+        at=np.array([0, 2, 3, 3, 6]),
+        lengths=np.array([2, 1, 0, 3, 2]),
     )
     assert target.tolist() == [2, 3, 5, 7, 8, 9, 7, 8]
 
@@ -255,9 +314,12 @@ def test_ids_are_all_tokens_of_each_chunk(store):
 
 
 @pytest.mark.parametrize("chunk", [2, 5, 1 << 32, 3 << 32])
-def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store, chunk):
+def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(
+    store, chunk
+):
     with pytest.raises(
-        RunError, match="chunk that is not in the corpus is used in a sequence but has no tokens.*nextlong verify"
+        RunError,
+        match="chunk that is not in the corpus is used in a sequence but has no tokens.*nextlong verify",
     ):
         store.counts(np.array([chunk]))
 
@@ -269,6 +331,10 @@ def test_a_store_travels_to_a_worker(store):
 @given(sizes=st.lists(st.integers(0, 9), max_size=20), most=st.integers(1, 12))
 def test_runs_hold_everything_once_in_order(sizes, most):
     runs = list(runs_within(sizes, most))
-    assert [place for first, last in runs for place in range(first, last)] == list(range(len(sizes)))
+    assert [place for first, last in runs for place in range(first, last)] == list(
+        range(len(sizes))
+    )
     assert all(first < last for first, last in runs)
-    assert all(sum(sizes[first:last]) <= most or last == first + 1 for first, last in runs)
+    assert all(
+        sum(sizes[first:last]) <= most or last == first + 1 for first, last in runs
+    )

@@ -16,7 +16,10 @@ from nextlong.recipe import Recipe
 
 def test_a_name_is_split_off_only_where_it_is_one(tmp_path):
     assert record.split_name(tmp_path / "run") == (tmp_path / "run", None)
-    assert record.split_name(f"{tmp_path}/run@a=1,b.c=2") == (tmp_path / "run", "a=1,b.c=2")
+    assert record.split_name(f"{tmp_path}/run@a=1,b.c=2") == (
+        tmp_path / "run",
+        "a=1,b.c=2",
+    )
     assert record.split_name("mail@home/run") == (Path("mail@home/run"), None)
     (tmp_path / "run@home").mkdir()
     assert record.split_name(tmp_path / "run@home") == (tmp_path / "run@home", None)
@@ -29,11 +32,16 @@ def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
     run = nextlong.open(own_run)
     assert (run.variant.name, str(run)) == ("base", str(own_run))
     assert str(nextlong.open(f"{own_run}@base")) == f"{own_run}@base"
-    with pytest.raises(RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "):
+    with pytest.raises(
+        RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "
+    ):
         nextlong.open(f"{own_run}@best")
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'],
+)
 def test_a_record_that_is_none(own_run, text):
     (own_run / "variants" / "base.json").write_text(text)
     with pytest.raises(RunError, match=r"base\.json is not the record of a variant"):
@@ -41,7 +49,12 @@ def test_a_record_that_is_none(own_run, text):
 
 
 COMPOSED = {
-    "counts": {"sequences": 4, "sequences_per_file": [4], "dropped": {}, "longest_dropped_tokens": 0},
+    "counts": {
+        "sequences": 4,
+        "sequences_per_file": [4],
+        "dropped": {},
+        "longest_dropped_tokens": 0,
+    },
     "index": 0,
     "files": {},
 }
@@ -50,8 +63,16 @@ COMPOSED = {
 def finish(recipe, run_dir):
     """Record a variant as if the recipe had run, and return its name."""
     name = record.name_for(recipe, run_dir)
-    folder = run_dir / f"01-compose-{abs(hash(str(record._settings_of(recipe.model_dump(mode='json'))))):x}"
-    record.write(recipe, {"compose": Artifact("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
+    folder = (
+        run_dir
+        / f"01-compose-{abs(hash(str(record._settings_of(recipe.model_dump(mode='json'))))):x}"
+    )
+    record.write(
+        recipe,
+        {"compose": Artifact("compose", folder, {"parts": [COMPOSED]})},
+        run_dir,
+        name=name,
+    )
     return name
 
 
@@ -64,7 +85,10 @@ def named(recipe_for, tmp_path):
 def test_the_first_is_base_and_others_say_what_differs(named):
     assert named() == "base"
     assert named("chunk.max_chars=512") == "max_chars=512"
-    assert named("export.formats=[torchtitan]", "compose.position=tail") == "position=tail,formats=torchtitan"
+    assert (
+        named("export.formats=[torchtitan]", "compose.position=tail")
+        == "position=tail,formats=torchtitan"
+    )
     assert named("export.formats=[mds,arrow]") == "formats=mds+arrow"
     assert named("mine.near_duplicates=null") == "near_duplicates=null"
 
@@ -72,7 +96,9 @@ def test_the_first_is_base_and_others_say_what_differs(named):
 def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):
     asked = [(), ("chunk.max_chars=512",), ("compose.seed=3",)]
     first = [named(*overrides) for overrides in asked]
-    assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[::-1]
+    assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[
+        ::-1
+    ]
     assert record.variant_names(tmp_path) == first
 
 
@@ -104,12 +130,15 @@ def test_a_name_that_was_given_is_the_name(named, tmp_path):
     assert named("seed=1", "name=also") == "also"
     assert record.variant_names(tmp_path) == ["first", "second", "also"]
     with pytest.raises(
-        RecipeError, match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)"
+        RecipeError,
+        match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)",
     ):
         named("seed=2", "name=second")
 
 
-@pytest.mark.parametrize("name", ["a/b", "a@b", "", ".hidden", "-x", "two words", "x" * 121])
+@pytest.mark.parametrize(
+    "name", ["a/b", "a@b", "", ".hidden", "-x", "two words", "x" * 121]
+)
 def test_a_name_that_none_can_have(recipe_for, tmp_path, name):
     with pytest.raises(RecipeError, match="name"):
         recipe_for(tmp_path, f"name='{name}'")
@@ -138,7 +167,9 @@ def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
 
 @given(
     st.dictionaries(
-        st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text())), min_size=1
+        st.text(min_size=1),
+        st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text())),
+        min_size=1,
     )
 )
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
@@ -148,7 +179,10 @@ def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
 
 
 def test_a_path_is_named_by_its_last_part():
-    settings = {"ingest.sources.0.path": "/data/books/more.jsonl", "encoder.model": "static:minishlab/potion"}
+    settings = {
+        "ingest.sources.0.path": "/data/books/more.jsonl",
+        "encoder.model": "static:minishlab/potion",
+    }
     assert record.name_of(settings) == "path=more.jsonl,model=static-minishlab-potion"
 
 
@@ -161,7 +195,10 @@ def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
     record.check_folder(tmp_path)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").touch()
-    with pytest.raises(RunError, match=r"contains 1 folder that no run made, such as 'thesis'; choose a new"):
+    with pytest.raises(
+        RunError,
+        match=r"contains 1 folder that no run made, such as 'thesis'; choose a new",
+    ):
         record.check_folder(tmp_path)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     record.check_folder(tmp_path)

@@ -53,8 +53,13 @@ def documents(count=40):
     texts = {}
     for number in range(count):
         words = WORDS[number % len(WORDS)].split()
-        lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(draw.randint(3, 12))]
-        texts[f"doc-{number}"] = draw.choice(["\n", "\r\n"]).join(lines) + draw.choice(["", "\n"])
+        lines = [
+            " ".join(draw.choices(words, k=draw.randint(3, 9)))
+            for _ in range(draw.randint(3, 12))
+        ]
+        texts[f"doc-{number}"] = draw.choice(["\n", "\r\n"]).join(lines) + draw.choice(
+            ["", "\n"]
+        )
     return texts
 
 
@@ -69,16 +74,22 @@ def run(texts, tmp_path_factory):
 
 
 def made(folder, texts, **compose):
-    lines = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
+    lines = [
+        json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()
+    ]
     (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     recipe = {
         "run_dir": str(folder / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl")}], "shard_mb": 0.006},
+        "ingest": {
+            "sources": [{"path": str(folder / "corpus.jsonl")}],
+            "shard_mb": 0.006,
+        },
         "chunk": {"max_chars": 64},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 330, "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
-        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"} | compose,
+        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"}
+        | compose,
         "export": {"formats": ["parquet", "jsonl"]},
     }
     pipeline.run(Recipe.from_dict(recipe))
@@ -94,8 +105,13 @@ def test_every_span_decodes_to_its_document(run, texts):
     for sequence in run.sequences():
         for span in sequence.spans:
             if span.chunk_id >= 0:
-                decoded = run.tokenizer.decode(sequence.input_ids[span.token_start : span.token_end].tolist())
-                assert decoded.rstrip("\ufffd") == texts[span.source_id][span.char_start : span.char_end]
+                decoded = run.tokenizer.decode(
+                    sequence.input_ids[span.token_start : span.token_end].tolist()
+                )
+                assert (
+                    decoded.rstrip("\ufffd")
+                    == texts[span.source_id][span.char_start : span.char_end]
+                )
 
 
 def test_a_cut_falls_between_two_characters_and_separators_fill_the_rest(run):
@@ -108,14 +124,19 @@ def test_a_cut_falls_between_two_characters_and_separators_fill_the_rest(run):
 
 
 def test_a_cut_span_ends_with_its_last_whole_character(texts, tmp_path):
-    run, parted = made(tmp_path, texts, separator=""), 0  # nothing to fill what a cut between characters would leave
+    run, parted = (
+        made(tmp_path, texts, separator=""),
+        0,
+    )  # nothing to fill what a cut between characters would leave
     for sequence in run.sequences():
         for span in sequence.spans:
             if span.chunk_id < 0:
                 continue
             ids = sequence.input_ids[span.token_start : span.token_end].tolist()
             text = texts[span.source_id][span.char_start : span.char_end]
-            held_bytes = sum(len(run.tokenizer.id_to_token(token)) for token in ids)  # one letter a byte
+            held_bytes = sum(
+                len(run.tokenizer.id_to_token(token)) for token in ids
+            )  # one letter a byte
             missing = held_bytes - len(text.encode())
             following = texts[span.source_id][span.char_end : span.char_end + 1]
             assert 0 <= missing < max(1, len(following.encode()))
@@ -130,22 +151,36 @@ def test_spans_without_a_document(run):
         assert (first.role, last.role) == ("bos", "eos")
         for span in sequence.spans:
             if span.chunk_id < 0:
-                assert (span.doc_id, span.source_id, span.char_start, span.char_end) == (-1, "", -1, -1)
+                assert (
+                    span.doc_id,
+                    span.source_id,
+                    span.char_start,
+                    span.char_end,
+                ) == (-1, "", -1, -1)
                 assert span.role in ("bos", "eos", "separator")
-                expected = {"separator": run.tokenizer.encode("\n").ids}.get(span.role, [0])
-                assert sequence.input_ids[span.token_start : span.token_end].tolist() == expected
+                expected = {"separator": run.tokenizer.encode("\n").ids}.get(
+                    span.role, [0]
+                )
+                assert (
+                    sequence.input_ids[span.token_start : span.token_end].tolist()
+                    == expected
+                )
 
 
 def test_no_negative_is_of_the_own_document(run):
     for sequence in run.sequences():
         (own,) = {span.doc_id for span in sequence.spans if span.role == "meta"}
-        assert own not in {span.doc_id for span in sequence.spans if span.role == "negative"}
+        assert own not in {
+            span.doc_id for span in sequence.spans if span.role == "negative"
+        }
 
 
 def test_meta_chunks_rebuild_the_document(run, texts):
     for sequence in run.sequences():
         metas = [span for span in sequence.spans if span.role == "meta"]
-        whole = "".join(texts[span.source_id][span.char_start : span.char_end] for span in metas)
+        whole = "".join(
+            texts[span.source_id][span.char_start : span.char_end] for span in metas
+        )
         assert whole == texts[metas[0].source_id]
 
 
@@ -155,17 +190,34 @@ def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
     monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
     blocks = list(resolve(run.files, 0))
     assert len(blocks) == len(whole) > 1
-    assert np.concatenate([block.input_ids for block in blocks]).tolist() == whole.input_ids.tolist()
+    assert (
+        np.concatenate([block.input_ids for block in blocks]).tolist()
+        == whole.input_ids.tolist()
+    )
     assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
-    for name in ("chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups", "token_ends"):
-        assert np.concatenate([getattr(block, name) for block in blocks]).tolist() == getattr(whole, name).tolist()
+    for name in (
+        "chunk_ids",
+        "doc_ids",
+        "source_ids",
+        "char_starts",
+        "char_ends",
+        "roles",
+        "groups",
+        "token_ends",
+    ):
+        assert (
+            np.concatenate([getattr(block, name) for block in blocks]).tolist()
+            == getattr(whole, name).tolist()
+        )
 
 
 def test_ids_and_domains_without_the_spans(run):
     (whole,) = resolve(run.files, 0)
     with pa.ipc.open_file(str(run.files.sequences[0])) as reader:
         table = reader.read_all()
-    files = replace(run.files, token_chars=Path("nowhere.npy"), tokenizer=Path("nowhere.json"))
+    files = replace(
+        run.files, token_chars=Path("nowhere.npy"), tokenizer=Path("nowhere.json")
+    )
     for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
         block = resolve_table(table, files, wanted=wanted)
         assert block.input_ids.tolist() == whole.input_ids.tolist()
@@ -186,7 +238,9 @@ def test_texts_of_chunks_come_in_the_order_of_their_ids(run):
     ids = np.array([(1 << 32) + 1, 0, 1, 0])
     found = run.corpus.texts(ids)
     assert found[1] == found[3]
-    assert [run.corpus.texts(ids[place : place + 1])[0] for place in range(4)] == found.tolist()
+    assert [
+        run.corpus.texts(ids[place : place + 1])[0] for place in range(4)
+    ] == found.tolist()
 
 
 def wordpiece():
@@ -220,9 +274,13 @@ def under_nfc():
 def mixed_scripts(normalizer=None):
     # Without a pattern that splits, so that tokens begin and end within characters.
     tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=False
+    )
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=420, initial_alphabet=alphabet, show_progress=False
+    )
     texts = [
         "the cat sat on the mat",
         "日本の港に船が帰る",
@@ -240,7 +298,9 @@ def mixed_scripts(normalizer=None):
 
 def every_cut(tokenizer, *texts, table=None):
     """Return the characters kept by 1, 2, … all but one tokens of each text, and how many cuts were left to the offsets."""
-    encoded = [(text, tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    encoded = [
+        (text, tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
+    ]
     cuts = [(text, ids, count) for text, ids in encoded for count in range(1, len(ids))]
     table = token_chars(tokenizer) if table is None else table
     asked, kept = [], []
@@ -263,7 +323,11 @@ def every_cut(tokenizer, *texts, table=None):
         (bytes_only(trim=False), " a\nb", [1, 2, 3]),
         (bytes_only(trim=True), "ab  cde", [1, 2, 3, 4, 5, 6]),
         (bytes_only(trim=False), "e\u0301日x", [1, 1, 2, 2, 2, 3]),
-        (bytes_only(trim=False), "\ufffdx", [1, 1, 1]),  # a part of the only character is that character's
+        (
+            bytes_only(trim=False),
+            "\ufffdx",
+            [1, 1, 1],
+        ),  # a part of the only character is that character's
         (under_nfc(), "\u212ax1", [1, 2]),
     ],
 )
@@ -276,7 +340,11 @@ def test_whole_characters_are_told_from_the_ids_alone(tokenizer, text, expected)
     [
         (wordpiece(), "Hello,  WORLD,", [5, 6, 11, 13]),
         (characters(), "aéb", [1, 1, 2]),
-        (under_nfc(), "ae\u0301b", [1, 1, 2]),  # of \u00e9 the reference knows that it came from the e
+        (
+            under_nfc(),
+            "ae\u0301b",
+            [1, 1, 2],
+        ),  # of \u00e9 the reference knows that it came from the e
     ],
 )
 def test_offsets_tell_of_what_ids_do_not(tokenizer, text, expected):
@@ -296,7 +364,11 @@ def test_chunks_of_one_block_are_told_apart():
 MIXED, MIXED_NFC = mixed_scripts(), mixed_scripts(normalizers.NFC())
 TABLE, TABLE_NFC = token_chars(MIXED), token_chars(MIXED_NFC)
 UNREADABLE = np.zeros_like(TABLE)
-TEXTS = st.text(st.sampled_from("the cat 日本の港🌊👍🏽שלוםморе ïñ\n") | st.characters(codec="utf-8"), min_size=1)
+TEXTS = st.text(
+    st.sampled_from("the cat 日本の港🌊👍🏽שלוםморе ïñ\n")
+    | st.characters(codec="utf-8"),
+    min_size=1,
+)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=3))
@@ -308,7 +380,13 @@ def test_ids_and_offsets_agree(texts):
     assert asked_anew == len(by_offsets)
 
 
-@given(st.lists(TEXTS | st.text(st.sampled_from("the e\u0301\u0327é港が\u212a\u0958한")), min_size=1, max_size=3))
+@given(
+    st.lists(
+        TEXTS | st.text(st.sampled_from("the e\u0301\u0327é港が\u212a\u0958한")),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_ids_and_offsets_agree_under_nfc(texts):
     by_ids, _ = every_cut(MIXED_NFC, *texts, table=TABLE_NFC)
     by_offsets, _ = every_cut(MIXED_NFC, *texts, table=UNREADABLE)
@@ -325,7 +403,9 @@ SEEDS = st.integers(0, 2**32)
 
 def values(block):
     """Return all columns in a form that compares; no number is NaN to itself."""
-    return {field.name: repr(list(getattr(block, field.name))) for field in fields(Resolved)}
+    return {
+        field.name: repr(list(getattr(block, field.name))) for field in fields(Resolved)
+    }
 
 
 @given(seed=SEEDS)
@@ -347,9 +427,17 @@ def test_packing_joins_rows_and_loses_no_token_document_or_span(seed, data):
     assert len(rows) == len(bounds) - 1
     for name in ("input_ids", "document_lengths", "chunk_ids", "roles"):
         assert list(getattr(rows, name)) == list(getattr(block, name))
-    assert rows.sequence_ids == [" ".join(block.sequence_ids[a:b]) for a, b in pairwise(bounds)]
-    starts = np.repeat(rows.token_offsets[:-1], np.diff(rows.span_offsets)) + rows.token_starts
-    before = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
+    assert rows.sequence_ids == [
+        " ".join(block.sequence_ids[a:b]) for a, b in pairwise(bounds)
+    ]
+    starts = (
+        np.repeat(rows.token_offsets[:-1], np.diff(rows.span_offsets))
+        + rows.token_starts
+    )
+    before = (
+        np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
+        + block.token_starts
+    )
     assert starts.tolist() == before.tolist()
 
 
@@ -359,9 +447,18 @@ def test_a_name_that_several_have_stands_once():
 
 def test_a_cut_chunk_has_the_beginning_of_its_text_and_a_separator_its_own():
     block = joined(random_blocks(0, rows=1, longest=9))
-    spans = {"chunk_ids": [8, NO_CHUNK], "roles": [META, SEPARATOR], "char_starts": [5, 0], "char_ends": [8, 0]}
-    block = Resolved(**{**vars(block), **{name: np.array(column) for name, column in spans.items()}})
-    corpus = SimpleNamespace(texts=lambda ids: np.array([f"chunk {one}" for one in ids], object))
+    spans = {
+        "chunk_ids": [8, NO_CHUNK],
+        "roles": [META, SEPARATOR],
+        "char_starts": [5, 0],
+        "char_ends": [8, 0],
+    }
+    block = Resolved(
+        **{**vars(block), **{name: np.array(column) for name, column in spans.items()}}
+    )
+    corpus = SimpleNamespace(
+        texts=lambda ids: np.array([f"chunk {one}" for one in ids], object)
+    )
     files = SimpleNamespace(corpus=corpus, special_texts={SEPARATOR: "\n"})
     assert span_texts(block, files) == ["chu", "\n"]
 
@@ -370,7 +467,11 @@ def test_a_cut_chunk_has_the_beginning_of_its_text_and_a_separator_its_own():
 def marked_run(recipe_for, started, tmp_path_factory):
     """With chunks of several shards, separators, a BOS and an EOS."""
     run_dir = tmp_path_factory.mktemp("rows") / "run"
-    marked = ("tokenizer.bos=<|endoftext|>", "tokenizer.eos=<|endoftext|>", r'compose.separator="\n\n"')
+    marked = (
+        "tokenizer.bos=<|endoftext|>",
+        "tokenizer.eos=<|endoftext|>",
+        r'compose.separator="\n\n"',
+    )
     pipeline.run(recipe_for(started(run_dir), *marked, "export.formats=[jsonl]"))
     return nextlong.open(run_dir)
 
@@ -388,8 +489,12 @@ def ids_of(rows, row):
 
 
 def test_a_row_is_its_sequences_one_after_the_other(marked_run, rows):
-    sequences = [sequence.input_ids.tolist() for sequence in marked_run.sequences()][::-1]
-    assert {span.role for sequence in marked_run.sequences() for span in sequence.spans} == {
+    sequences = [sequence.input_ids.tolist() for sequence in marked_run.sequences()][
+        ::-1
+    ]
+    assert {
+        span.role for sequence in marked_run.sequences() for span in sequence.spans
+    } == {
         "meta",
         "negative",
         "separator",
@@ -413,9 +518,17 @@ def test_the_fingerprint_is_of_what_stands_where(marked_run, rows):
     index = marked_run.files.read_index()
     others = [
         Rows([], index=own, offsets=np.array(offsets))
-        for own, offsets in [(index[::-1], [0, 1, 4, 12]), (index, [0, 1, 4, 12]), (index[::-1], [0, 1, 5, 12])]
+        for own, offsets in [
+            (index[::-1], [0, 1, 4, 12]),
+            (index, [0, 1, 4, 12]),
+            (index[::-1], [0, 1, 5, 12]),
+        ]
     ]
-    assert [other.fingerprint == rows.fingerprint for other in others] == [True, False, False]
+    assert [other.fingerprint == rows.fingerprint for other in others] == [
+        True,
+        False,
+        False,
+    ]
 
 
 SMALL = st.integers(1, 5)
@@ -423,7 +536,9 @@ SMALL = st.integers(1, 5)
 
 def all_places(rows, *, start=0, world_size, remainder):
     return [
-        rank_places(rows, start=start, rank=rank, world_size=world_size, remainder=remainder).tolist()
+        rank_places(
+            rows, start=start, rank=rank, world_size=world_size, remainder=remainder
+        ).tolist()
         for rank in range(world_size)
     ]
 
@@ -448,19 +563,26 @@ def test_more_ranks_than_rows():
 
 def test_workers_take_whole_batches_in_turn():
     places = np.arange(11)
-    parts = [worker_part(places, worker=worker, workers=2, batch_size=3).tolist() for worker in range(2)]
+    parts = [
+        worker_part(places, worker=worker, workers=2, batch_size=3).tolist()
+        for worker in range(2)
+    ]
     assert parts == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10]]
 
 
 @given(st.integers(0, 60), SMALL, SMALL, SMALL, st.integers(0, 20))
-def test_every_row_once_over_ranks_and_workers_also_when_resumed(rows, world_size, workers, batch_size, steps):
+def test_every_row_once_over_ranks_and_workers_also_when_resumed(
+    rows, world_size, workers, batch_size, steps
+):
     start = min(rows, steps * world_size)
     read = [
         place
         for rank in range(world_size)
         for worker in range(workers)
         for place in worker_part(
-            rank_places(rows, start=start, rank=rank, world_size=world_size, remainder="keep"),
+            rank_places(
+                rows, start=start, rank=rank, world_size=world_size, remainder="keep"
+            ),
             worker=worker,
             workers=workers,
             batch_size=batch_size,
@@ -475,19 +597,28 @@ def test_ranks_read_equally_many_where_asked(rows, world_size, remainder):
     assert len({len(own) for own in places}) == 1
     flat = [place for own in places for place in own]
     assert rows - len(set(flat)) == (rows % world_size if remainder == "drop" else 0)
-    assert len(flat) - len(set(flat)) == (-rows % world_size if remainder == "repeat" else 0)
+    assert len(flat) - len(set(flat)) == (
+        -rows % world_size if remainder == "repeat" else 0
+    )
 
 
 @given(st.integers(0, 200), st.integers(0, 3), st.integers(0, 3))
 def test_an_epoch_is_a_permutation_that_seed_and_epoch_give(rows, seed, epoch):
     order = epoch_order(rows, order="shuffled", seed=seed, epoch=epoch)
     assert sorted(order.tolist()) == list(range(rows))
-    assert order.tolist() == epoch_order(rows, order="shuffled", seed=seed, epoch=epoch).tolist()
-    assert epoch_order(rows, order="arranged", seed=seed, epoch=epoch).tolist() == list(range(rows))
+    assert (
+        order.tolist()
+        == epoch_order(rows, order="shuffled", seed=seed, epoch=epoch).tolist()
+    )
+    assert epoch_order(rows, order="arranged", seed=seed, epoch=epoch).tolist() == list(
+        range(rows)
+    )
 
 
 def test_epochs_and_seeds_differ():
     orders = [
-        tuple(epoch_order(50, order="shuffled", seed=seed, epoch=epoch)) for seed in range(2) for epoch in range(3)
+        tuple(epoch_order(50, order="shuffled", seed=seed, epoch=epoch))
+        for seed in range(2)
+        for epoch in range(3)
     ]
     assert len(set(orders)) == 6

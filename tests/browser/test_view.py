@@ -35,7 +35,10 @@ def test_a_filter_finds_the_sequences_of_a_topic(open_page, address, opened):
     page = open_page(f"{address}/extended/sequences")
     page.get_by_label("Document name contains").fill("sea-")
     page.get_by_role("button", name="Search").click()
-    own = [next(span for span in one.spans if span.role == "meta").source_id for one in opened.sequences()]
+    own = [
+        next(span for span in one.spans if span.role == "meta").source_id
+        for one in opened.sequences()
+    ]
     expect(rows(page)).to_have_count(sum("sea-" in name for name in own))
     expect(page.get_by_label("Document name contains")).to_have_value("sea-")
     page.get_by_label("Mean cosine at least").fill("1")
@@ -49,14 +52,22 @@ def test_sequences_are_searched_by_words_and_phrases_and_sorted(open_page, addre
     page.get_by_label("Text of a chunk contains").fill('sail "<svg onload=alert(3)>"')
     page.get_by_role("button", name="Search").click()
     expect(page.locator("[data-searching]")).to_have_count(0)
-    expect(page.locator(".preview mark", has_text="<svg onload=alert(3)>").first).to_be_visible()
+    expect(
+        page.locator(".preview mark", has_text="<svg onload=alert(3)>").first
+    ).to_be_visible()
     page.get_by_role("link", name="mean cosine").click()
-    cosines = [float(text) for text in page.locator("#rows td:last-child").all_inner_texts() if "%" not in text]
+    cosines = [
+        float(text)
+        for text in page.locator("#rows td:last-child").all_inner_texts()
+        if "%" not in text
+    ]
     expect(page.locator("th[aria-sort=ascending]")).to_contain_text("mean cosine ▲")
     page.get_by_role("link", name="mean cosine").click()
     expect(page.locator("th[aria-sort=descending]")).to_contain_text("mean cosine ▼")
     assert cosines == sorted(cosines)
-    expect(page.get_by_label("Text of a chunk contains")).to_have_value('sail "<svg onload=alert(3)>"')
+    expect(page.get_by_label("Text of a chunk contains")).to_have_value(
+        'sail "<svg onload=alert(3)>"'
+    )
 
 
 def test_columns_are_chosen_and_histograms_stand_in_their_headings(open_page, address):
@@ -99,7 +110,9 @@ def test_a_document_is_found_by_its_text_and_leads_to_its_sequences(open_page, a
     expect(page.get_by_role("heading", level=1)).to_have_text("Sequences")
 
 
-def test_a_sequence_is_walked_through_and_its_rows_choose_in_the_bar(open_page, address, opened):
+def test_a_sequence_is_walked_through_and_its_rows_choose_in_the_bar(
+    open_page, address, opened
+):
     page = open_page(f"{address}/extended/sequence/3")
     sequence = opened.sequence(3)
     lead = next(span.source_id for span in sequence.spans if span.role == "meta")
@@ -108,16 +121,24 @@ def test_a_sequence_is_walked_through_and_its_rows_choose_in_the_bar(open_page, 
     expect(cards).to_have_count(2)
     page.get_by_role("button", name="Next chunk").click()
     place = pieces.example(sequence.spans) + 1
-    expect(page.locator(".told")).to_contain_text(f"tokens {sequence.spans[place].token_start:,} to")
-    expect(cards.first.locator(".words")).to_contain_text((sequence.texts[place].split() or [""])[-1])
+    expect(page.locator(".told")).to_contain_text(
+        f"tokens {sequence.spans[place].token_start:,} to"
+    )
+    expect(cards.first.locator(".words")).to_contain_text(
+        (sequence.texts[place].split() or [""])[-1]
+    )
     place = max(int(text) for text in page.locator("#chunks .place").all_inner_texts())
     page.get_by_role("button", name=f"Show chunk {place} in the bar").press("Enter")
-    expect(page.locator(".told")).to_contain_text(f"tokens {sequence.spans[place].token_start:,} to")
+    expect(page.locator(".told")).to_contain_text(
+        f"tokens {sequence.spans[place].token_start:,} to"
+    )
     expect(page.locator("#chunks tr.chosen .place")).to_have_text(str(place))
     expect(page.get_by_role("slider")).to_have_value(str(place))
     page.get_by_label("Role").select_option("negative")
     page.get_by_role("button", name="Search").click()
-    expect(page.locator("#chunks tr")).to_have_count(min(25, sum(span.role == "negative" for span in sequence.spans)))
+    expect(page.locator("#chunks tr")).to_have_count(
+        min(25, sum(span.role == "negative" for span in sequence.spans))
+    )
     expect(page.locator("#chunks td:nth-child(2)").first).to_have_text("negative")
 
 
@@ -150,24 +171,55 @@ def test_what_was_filtered_out_is_told_by_reason(open_page, address):
 
 
 def test_a_static_copy_is_sorted_and_filtered_from_disk(open_page, run, tmp_path):
-    assert main(["view", f"{run}@extended", "--export", str(tmp_path / "copy"), "--first", "6"]) == 0
+    assert (
+        main(
+            [
+                "view",
+                f"{run}@extended",
+                "--export",
+                str(tmp_path / "copy"),
+                "--first",
+                "6",
+            ]
+        )
+        == 0
+    )
     page = open_page((tmp_path / "copy" / "index.html").as_uri())
     expect(rows(page)).to_have_count(6)
     page.get_by_role("button", name="mean cosine").click()
-    values = [float(text) for text in page.locator("#rows tr td:nth-child(7)").all_inner_texts()]
+    values = [
+        float(text)
+        for text in page.locator("#rows tr td:nth-child(7)").all_inner_texts()
+    ]
     assert values == sorted(values)
-    page.get_by_label("Rows that contain").fill(rows(page).first.locator("td").first.inner_text()[-6:])
+    page.get_by_label("Rows that contain").fill(
+        rows(page).first.locator("td").first.inner_text()[-6:]
+    )
     assert page.locator("#rows tr:visible").count() < 6
     rows(page).first.get_by_role("link").first.click()
     expect(page.locator(".pair article")).to_have_count(2)
 
 
-@pytest.mark.parametrize(("width", "colours"), [(1440, "light"), (1440, "dark"), (360, "light"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "colours"),
+    [(1440, "light"), (1440, "dark"), (360, "light"), (360, "dark")],
+)
 def test_every_page_is_for_every_reader(open_page, address, width, colours):
-    rooms = ("sequences", "sequence/0", "documents?text=sea", "document/1", "compare", "filtered", "marks", "nothing")
+    rooms = (
+        "sequences",
+        "sequence/0",
+        "documents?text=sea",
+        "document/1",
+        "compare",
+        "filtered",
+        "marks",
+        "nothing",
+    )
     for room in rooms:
         status = 404 if room == "nothing" else 200
-        page = open_page(f"{address}/extended/{room}", width=width, colours=colours, status=status)
+        page = open_page(
+            f"{address}/extended/{room}", width=width, colours=colours, status=status
+        )
         expect(page.locator("[data-searching]")).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, room
         found = Axe().run(page).response["violations"]
@@ -175,7 +227,9 @@ def test_every_page_is_for_every_reader(open_page, address, width, colours):
 
 
 def test_without_scripts_every_link_still_leads_on(chromium, address):
-    context = chromium.new_context(java_script_enabled=False, extra_http_headers=address.headers)
+    context = chromium.new_context(
+        java_script_enabled=False, extra_http_headers=address.headers
+    )
     page = context.new_page()
     page.goto(f"{address}/extended/sequences")
     page.get_by_role("link", name="Next ›").click()

@@ -23,7 +23,9 @@ def scripts(tmp_path, monkeypatch):
     return folder
 
 
-def test_the_environment_is_to_be_activated_where_its_commands_are_not_found(scripts, tmp_path, monkeypatch):
+def test_the_environment_is_to_be_activated_where_its_commands_are_not_found(
+    scripts, tmp_path, monkeypatch
+):
     (scripts / "activate").touch()
     assert demo._first() == [("activate", ". 'my env/bin/activate'")]
     (tmp_path / "elsewhere").mkdir()
@@ -115,7 +117,10 @@ def test_module_text_reads_the_declared_encoding():
     assert module_text(source, module="m") == "m\nFüße\n"
 
 
-@pytest.mark.parametrize("source", [b"", b"x = 1", b"print 'python 2'", b"'\xff'", b"a\x00b", b"'''\\d'''\nx ="])
+@pytest.mark.parametrize(
+    "source",
+    [b"", b"x = 1", b"print 'python 2'", b"'\xff'", b"a\x00b", b"'''\\d'''\nx ="],
+)
 def test_module_text_of_undocumented_or_broken_source_is_empty(source):
     assert module_text(source, module="m") == ""
 
@@ -124,7 +129,9 @@ def test_module_text_survives_invalid_escapes():
     assert module_text(b"'''A \\d.'''", module="m") == "m\nA \\d.\n"
 
 
-def test_stdlib_rows_are_sorted_and_skip_tests_short_and_foreign_modules(tmp_path: Path):
+def test_stdlib_rows_are_sorted_and_skip_tests_short_and_foreign_modules(
+    tmp_path: Path,
+):
     for name in [
         "zebra.py",
         "json/__init__.py",
@@ -143,7 +150,11 @@ def test_stdlib_rows_are_sorted_and_skip_tests_short_and_foreign_modules(tmp_pat
 
     rows = list(stdlib_rows(tmp_path))
 
-    assert [row["id"] for row in rows] == ["python-stdlib/json", "python-stdlib/json.decoder", "python-stdlib/zebra"]
+    assert [row["id"] for row in rows] == [
+        "python-stdlib/json",
+        "python-stdlib/json.decoder",
+        "python-stdlib/zebra",
+    ]
     assert rows[1]["text"] == "json.decoder\n" + LONG + "\n"
     assert {row["source"] for row in rows} == {"python-stdlib"}
 
@@ -173,8 +184,12 @@ def test_this_interpreter_gives_a_corpus_worth_running(written):
     assert len({row["id"] for row in rows}) == len(rows)
     assert {row["source"] for row in rows} == {"python-topics", "python-stdlib"}
     assert all(len(row["text"]) >= 200 for row in rows)
-    assert "json.dumps(obj, *, skipkeys=False" in next(r["text"] for r in rows if r["id"] == "python-stdlib/json")
-    assert '"lambda"' in next(r["text"].lower() for r in rows if r["id"] == "python-topics/lambda")
+    assert "json.dumps(obj, *, skipkeys=False" in next(
+        r["text"] for r in rows if r["id"] == "python-stdlib/json"
+    )
+    assert '"lambda"' in next(
+        r["text"].lower() for r in rows if r["id"] == "python-topics/lambda"
+    )
 
 
 def write_again(path, corpus):
@@ -198,7 +213,9 @@ def one_module_stdlib(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_module_stdlib")
-def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(tmp_path: Path):
+def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(
+    tmp_path: Path,
+):
     path = tmp_path / "new" / "corpus.jsonl"
     write_again(path, write_demo_corpus(path))
 
@@ -207,10 +224,15 @@ def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(tmp_
 def test_without_pydoc_data_the_docstrings_remain(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     write_demo_corpus(tmp_path / "corpus.jsonl")
-    assert json.loads((tmp_path / "corpus.jsonl").read_bytes())["id"] == "python-stdlib/only"
+    assert (
+        json.loads((tmp_path / "corpus.jsonl").read_bytes())["id"]
+        == "python-stdlib/only"
+    )
 
 
-def test_without_any_documentation_the_error_says_what_to_do(tmp_path: Path, monkeypatch):
+def test_without_any_documentation_the_error_says_what_to_do(
+    tmp_path: Path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path / "python311.zip"))
     with pytest.raises(CorpusError, match=r"python311\.zip.*documents of your own"):
@@ -230,6 +252,8 @@ def test_an_unwritable_path_is_named_and_leaves_nothing(tmp_path: Path):
 @pytest.mark.usefixtures("one_module_stdlib")
 def test_a_file_in_place_of_the_folder_is_a_users_error(tmp_path: Path):
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(CorpusError, match=r"taken.corpus\.jsonl.*choose another folder"):
+    with pytest.raises(
+        CorpusError, match=r"taken.corpus\.jsonl.*choose another folder"
+    ):
         write_demo_corpus(tmp_path / "taken" / "corpus.jsonl")
     assert (tmp_path / "taken").read_text() == "mine"

@@ -27,66 +27,159 @@ def refused(capsys, *arguments):
             "--suite rular: unknown suite; choose from attention, babilong, dependency",
         ),
         (["m", "--tasks", "niah"], "--tasks niah: unknown task; choose from needle"),
-        (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: unknown task; choose from needle"),
+        (
+            ["m", "--suite", "needle", "--tasks", "vt"],
+            "--tasks vt: unknown task; choose from needle",
+        ),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
-        (["m", "n", "--tasks", "vt"], "unexpected argument n after the model; evaluate one model at a time"),
+        (
+            ["m", "n", "--tasks", "vt"],
+            "unexpected argument n after the model; evaluate one model at a time",
+        ),
         (
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
         ),
-        (["./m", "--tasks", "qa_1"], "./m does not exist; use a folder with config.json and weights"),
+        (
+            ["./m", "--tasks", "qa_1"],
+            "./m does not exist; use a folder with config.json and weights",
+        ),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
         (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
-        (["judge"], "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1"),
+        (
+            ["judge"],
+            "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
+        ),
         (
             ["judge", "r", "--judge", "m"],
             "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
         ),
-        (["m", "--url", "localhost:8000"], "--url localhost:8000: give http://HOST:PORT/v1"),
-        (["m", "--prompt-format", "messages"], "--prompt-format messages is for a server (--url)"),
-        (["m", "--tokenizer", "t.json"], "--tokenizer t.json is for a server (--url); m brings its own"),
+        (
+            ["m", "--url", "localhost:8000"],
+            "--url localhost:8000: give http://HOST:PORT/v1",
+        ),
+        (
+            ["m", "--prompt-format", "messages"],
+            "--prompt-format messages is for a server (--url)",
+        ),
+        (
+            ["m", "--tokenizer", "t.json"],
+            "--tokenizer t.json is for a server (--url); m brings its own",
+        ),
         (["m", "--gpus", "2"], "--gpus 2 is for --engine vllm"),
     ],
 )
-def test_a_mistake_is_told_with_its_cure(arguments, told, capsys, monkeypatch, tmp_path):
+def test_a_mistake_is_told_with_its_cure(
+    arguments, told, capsys, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     assert told in refused(capsys, *arguments)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_missing_files_of_all_tasks_are_told(capsys):
-    told = refused(capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2")
+    told = refused(
+        capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2"
+    )
     assert "is missing; it comes from SQuAD 2.0's" in told
     assert "is missing; it comes from HotpotQA's" in told
 
 
-def test_what_was_asked_reaches_the_measurement(tmp_path, capsys, monkeypatch, shared_run):
+def test_what_was_asked_reaches_the_measurement(
+    tmp_path, capsys, monkeypatch, shared_run
+):
     seen = []
     monkeypatch.setattr(
-        run, "evaluate", lambda _, asked, progress: seen.append(asked) or ModelResults(tmp_path, {}, ())
+        run,
+        "evaluate",
+        lambda _, asked, progress: seen.append(asked) or ModelResults(tmp_path, {}, ()),
     )
-    asked = ["m", "--tasks", "vt", "--lengths", "2k,1k", "--samples", "3", "--seed", "5", "--label", "x", "--json"]
-    asked += ["--url", "http://127.0.0.1:9/v1", "--thinking", "9", "--context", "100", "--trained-on", str(shared_run)]
+    asked = [
+        "m",
+        "--tasks",
+        "vt",
+        "--lengths",
+        "2k,1k",
+        "--samples",
+        "3",
+        "--seed",
+        "5",
+        "--label",
+        "x",
+        "--json",
+    ]
+    asked += [
+        "--url",
+        "http://127.0.0.1:9/v1",
+        "--thinking",
+        "9",
+        "--context",
+        "100",
+        "--trained-on",
+        str(shared_run),
+    ]
     assert main(["evaluate", *asked]) == 0
     (found,) = seen
-    assert ([task.name for task in found.tasks], found.lengths) == (["vt"], [1024, 2048])
+    assert ([task.name for task in found.tasks], found.lengths) == (
+        ["vt"],
+        [1024, 2048],
+    )
     assert (found.samples, found.seed, found.label) == (3, 5, "x")
     assert (found.model.name, found.model.url) == ("m", "http://127.0.0.1:9/v1")
-    assert (found.model.thinking, found.model.context, found.model.max_attempts) == (9, 100, 8)
-    assert found.negatives_cosine == stats.measure(nextlong.open(shared_run)).similarity.p50
+    assert (found.model.thinking, found.model.context, found.model.max_attempts) == (
+        9,
+        100,
+        8,
+    )
+    assert (
+        found.negatives_cosine
+        == stats.measure(nextlong.open(shared_run)).similarity.p50
+    )
     assert json.loads(capsys.readouterr().out) == []
 
 
 def test_helmets_results_become_a_table(tmp_path, capsys):
-    arguments = {"datasets": "kilt_nq", "input_max_length": 8192, "model_name_or_path": "org/m-8B"}
+    arguments = {
+        "datasets": "kilt_nq",
+        "input_max_length": 8192,
+        "model_name_or_path": "org/m-8B",
+    }
     (tmp_path / "x.json").write_text(
-        json.dumps({"args": arguments, "averaged_metrics": {"substring_exact_match": 51.5}, "data": []})
+        json.dumps(
+            {
+                "args": arguments,
+                "averaged_metrics": {"substring_exact_match": 51.5},
+                "data": [],
+            }
+        )
     )
-    assert main(["evaluate", "import", str(tmp_path / "x.json"), "--out", str(tmp_path / "results")]) == 0
-    assert main(["evaluate", "report", str(tmp_path / "results"), "-o", str(tmp_path / "table.md")]) == 0
+    assert (
+        main(
+            [
+                "evaluate",
+                "import",
+                str(tmp_path / "x.json"),
+                "--out",
+                str(tmp_path / "results"),
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(
+            [
+                "evaluate",
+                "report",
+                str(tmp_path / "results"),
+                "-o",
+                str(tmp_path / "table.md"),
+            ]
+        )
+        == 0
+    )
     assert "| nq | 51.50 |" in (tmp_path / "table.md").read_text()
     assert "RAG, 1 of 4 tasks, by length" in (tmp_path / "table.md").read_text()
 
@@ -96,7 +189,11 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
     )
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     capsys.readouterr()
@@ -115,24 +212,53 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     said = capsys.readouterr()
     assert "to read: 61,440 tokens at most" in said.out
     assert "missing: ruler/squad.json" in " ".join(said.out.split())
-    assert "memory at 2K in float32: weights 0.00 GiB, key-value cache 0.00 GiB" in said.out
+    assert (
+        "memory at 2K in float32: weights 0.00 GiB, key-value cache 0.00 GiB"
+        in said.out
+    )
     assert "it comes from SQuAD 2.0's" in said.err
     assert not (tmp_path / "out").exists()
 
 
-def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(tmp_path, capsys, monkeypatch):
+def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr(run, "opened", lambda _: Oracle(word_tokenizer()))
-    asked = ["evaluate", "m", "--tasks", "vt,json_kv", "--lengths", "512", "--samples", "2", "--json"]
+    asked = [
+        "evaluate",
+        "m",
+        "--tasks",
+        "vt,json_kv",
+        "--lengths",
+        "512",
+        "--samples",
+        "2",
+        "--json",
+    ]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
     scored = {"score": 100.0, "interval": [100.0, 100.0], "n": 2, "refused": 0}
-    assert json.loads(said.out) == [{"model": "Oracle", "task": "json_kv", "length": 512, **scored}]
+    assert json.loads(said.out) == [
+        {"model": "Oracle", "task": "json_kv", "length": 512, **scored}
+    ]
     assert "1 of 2 not measured: vt needs at least" in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(tmp_path, capsys, more):
-    asked = ["evaluate", "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "vt,qa_1", "--lengths", "1k", "--dry-run"]
+def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(
+    tmp_path, capsys, more
+):
+    asked = [
+        "evaluate",
+        "m",
+        "--url",
+        "http://127.0.0.1:9/v1",
+        "--tasks",
+        "vt,qa_1",
+        "--lengths",
+        "1k",
+        "--dry-run",
+    ]
     assert main([*asked, "--out", str(tmp_path / "out"), *more]) == 2
     said = capsys.readouterr()
     assert "missing: ruler/squad.json" in " ".join(said.out.split())
@@ -140,7 +266,9 @@ def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(tmp_path,
 
 
 @pytest.mark.heavy
-def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine_holds(tmp_path, capsys, monkeypatch):
+def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine_holds(
+    tmp_path, capsys, monkeypatch
+):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from nextlong.evaluate import run
@@ -164,7 +292,15 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
     ]
     (tmp_path / "needle").mkdir()
     (tmp_path / "needle/haystack.txt").write_text("A long text.")
-    asked += ["--data", str(tmp_path), "--lengths", "1k,2k", "--out", str(tmp_path / "out"), "--dry-run"]
+    asked += [
+        "--data",
+        str(tmp_path),
+        "--lengths",
+        "1k,2k",
+        "--out",
+        str(tmp_path / "out"),
+        "--dry-run",
+    ]
     monkeypatch.setattr(run, "memory_bytes", lambda: 2**20)
     capsys.readouterr()
     assert main(asked) == 2
@@ -176,7 +312,10 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         "dependency – 20 – missing: --run RUN",
         "short – all – to do",
     }
-    assert "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16" in said.out
+    assert (
+        "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16"
+        in said.out
+    )
     assert "dependency: add --run RUN" in said.err
 
 
@@ -200,29 +339,67 @@ def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
     assert main(asked) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "vt 1K 500 512,000 to do" in out
-    unknown = (
-        "nosuch/model is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact"
-    )
+    unknown = "nosuch/model is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact"
     assert unknown in out
 
 
 def test_a_dry_run_of_a_server_refuses_probes(tmp_path, capsys):
-    asked = ["m", "--url", "http://127.0.0.1:9/v1", "--tasks", "attention", "--lengths", "1k", "--dry-run"]
-    assert "attention: a server gives no access to the inside of its model" in refused(capsys, *asked)
+    asked = [
+        "m",
+        "--url",
+        "http://127.0.0.1:9/v1",
+        "--tasks",
+        "attention",
+        "--lengths",
+        "1k",
+        "--dry-run",
+    ]
+    assert "attention: a server gives no access to the inside of its model" in refused(
+        capsys, *asked
+    )
 
 
 @pytest.mark.heavy
-def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_most(tmp_path, capsys):
+def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_most(
+    tmp_path, capsys
+):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=64000, hidden_size=256, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4
+        vocab_size=64000,
+        hidden_size=256,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
     )
     LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
-    asked = ["evaluate", str(tmp_path / "model"), "--tasks", "json_kv", "--dry-run", "--out", str(tmp_path / "out")]
-    assert main([*asked, "--lengths", "1000,1500", "--batch-tokens", "2048", "--dtype", "float32"]) == 0
+    asked = [
+        "evaluate",
+        str(tmp_path / "model"),
+        "--tasks",
+        "json_kv",
+        "--dry-run",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert (
+        main(
+            [
+                *asked,
+                "--lengths",
+                "1000,1500",
+                "--batch-tokens",
+                "2048",
+                "--dtype",
+                "float32",
+            ]
+        )
+        == 0
+    )
     said = " ".join(capsys.readouterr().out.split())
     # 34 million weights of 4 bytes; two prompts of 1,000 tokens together are more than one of 1,500.
-    assert "memory at 1,000 in float32: weights 0.13 GiB, key-value cache 0.02 GiB" in said
+    assert (
+        "memory at 1,000 in float32: weights 0.13 GiB, key-value cache 0.02 GiB" in said
+    )
     assert main([*asked, "--lengths", "1500"]) == 0
     assert "in bfloat16: weights 0.06 GiB" in " ".join(capsys.readouterr().out.split())

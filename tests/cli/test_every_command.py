@@ -8,7 +8,14 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from every_command import NEEDS_EXTRA, SERVES, commands, documented, every_command, paths_left_out
+from every_command import (
+    NEEDS_EXTRA,
+    SERVES,
+    commands,
+    documented,
+    every_command,
+    paths_left_out,
+)
 from larger_cases import thorough
 from nextlong.cli import main
 
@@ -18,7 +25,10 @@ NAMES = (
     "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "replicate",
     "replicate --dry-run", "verify", "doctor",
 )  # fmt: skip
-EVERY = [pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name for name in NAMES]
+EVERY = [
+    pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name
+    for name in NAMES
+]
 # Three tests go through every command. Without a terminal, these are left to CI: they take most of the time.
 SLOW = ("demo", "plan", "run --before", "compare", "sweep", "export", "verify")
 QUICK = [name for name in EVERY if name not in SLOW] + thorough(*SLOW)
@@ -35,7 +45,9 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def asked(tmp_path_factory, few_run, few_recipe):
     """The arguments of every command."""
     with pytest.MonkeyPatch.context() as patch:
-        arguments = every_command(tmp_path_factory.mktemp("every"), few_run, few_recipe, patch)
+        arguments = every_command(
+            tmp_path_factory.mktemp("every"), few_run, few_recipe, patch
+        )
         assert main.main(arguments["train"]) == 0  # whose recipe its dry run reads
         yield arguments
 
@@ -55,11 +67,17 @@ def printed(asked, capfd):
 def test_no_command_is_forgotten(asked):
     assert set(asked) == {*NAMES, SERVES, "completion"}
     assert {name.split()[0] for name in asked} == set(commands())
-    assert [name for name, parser in commands().items() if "--json" not in parser.format_help()] == []
+    assert [
+        name
+        for name, parser in commands().items()
+        if "--json" not in parser.format_help()
+    ] == []
 
 
 @pytest.mark.parametrize("name", [*EVERY, "completion"])
-def test_json_is_one_value_with_the_keys_that_the_page_names_and_nothing_else(printed, name):
+def test_json_is_one_value_with_the_keys_that_the_page_names_and_nothing_else(
+    printed, name
+):
     told = json.loads(printed(name, "--json").out)
     assert told
     if name in DOCUMENTED:
@@ -76,18 +94,33 @@ def test_without_a_terminal_there_are_no_colours(printed, name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_terminal_of_80_columns_is_wide_enough_and_no_colour_is_heard(printed, monkeypatch, name):
-    for key, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}.items():
+def test_a_terminal_of_80_columns_is_wide_enough_and_no_colour_is_heard(
+    printed, monkeypatch, name
+):
+    for key, value in {
+        "FORCE_COLOR": "1",
+        "NO_COLOR": "1",
+        "COLUMNS": "80",
+        "TERM": "xterm-256color",
+    }.items():
         monkeypatch.setenv(key, value)
     out, err = printed(name)
     assert not COLOURS.search(out + err)
     lines = CODES.sub("", out + err).splitlines()
     assert [line for line in lines if cell_len(paths_left_out(line)) > 80] == []
-    assert [line for line in lines if re.search(r"\b1 (chunk|document|sequence|row|step|task|token)s\b", line)] == []
+    assert [
+        line
+        for line in lines
+        if re.search(r"\b1 (chunk|document|sequence|row|step|task|token)s\b", line)
+    ] == []
 
 
 def test_a_terminal_has_its_errors_within_80_columns(capfd, monkeypatch):
-    for key, value in {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm-256color"}.items():
+    for key, value in {
+        "FORCE_COLOR": "1",
+        "COLUMNS": "80",
+        "TERM": "xterm-256color",
+    }.items():
         monkeypatch.setenv(key, value)
     assert main.main(["plan"]) == 2
     err = capfd.readouterr().err

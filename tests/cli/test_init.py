@@ -30,18 +30,34 @@ def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         # A run refuses a tokenizer.json that has not the parts of one.
-        (folder / name).write_text('{"model": {"vocab": {}}}' if name.endswith("tokenizer.json") else "")
+        (folder / name).write_text(
+            '{"model": {"vocab": {}}}' if name.endswith("tokenizer.json") else ""
+        )
 
 
 def sources_of(folder, *asked):
     """Return name → path below the folder of the sources in a recipe for `asked`."""
     recipe = new_recipe(type(folder)("my.yaml"), asked).recipe
-    return {source.label: os.path.relpath(source.path, folder) for source in recipe.ingest.sources}
+    return {
+        source.label: os.path.relpath(source.path, folder)
+        for source in recipe.ingest.sources
+    }
 
 
 def test_it_finds_what_lies_beside_it(folder):
-    touch(folder, "a.jsonl", "data/b.parquet", "data/c.jsonl.zst", "notes.txt", "tokenizer.json")
-    assert sources_of(folder) == {"a": "a.jsonl", "c": "data/c.jsonl.zst", "b": "data/b.parquet"}
+    touch(
+        folder,
+        "a.jsonl",
+        "data/b.parquet",
+        "data/c.jsonl.zst",
+        "notes.txt",
+        "tokenizer.json",
+    )
+    assert sources_of(folder) == {
+        "a": "a.jsonl",
+        "c": "data/c.jsonl.zst",
+        "b": "data/b.parquet",
+    }
     recipe = new_recipe(type(folder)("my.yaml")).recipe
     assert recipe.tokenizer.source == str(folder / "tokenizer.json")
     assert recipe.run_dir == str(folder / "runs/my")
@@ -56,18 +72,33 @@ def test_every_path_is_absolute(folder):
     touch(folder, "sub/a.jsonl")
     recipe = new_recipe(type(folder)("sub/../sub/my.yaml")).recipe
     assert recipe.run_dir == str(folder / "sub/runs/my")
-    assert [source.path for source in recipe.ingest.sources] == [str(folder / "sub/a.jsonl")]
+    assert [source.path for source in recipe.ingest.sources] == [
+        str(folder / "sub/a.jsonl")
+    ]
 
 
 def test_files_folders_and_globs_have_the_names_that_a_reader_expects(folder):
-    touch(folder, "web/crawl.2024.jsonl.zst", "books/part-0.parquet", "books/part-1.parquet", "notes/a.md")
-    assert sources_of(folder, "web/crawl.2024.jsonl.zst") == {"crawl.2024": "web/crawl.2024.jsonl.zst"}
+    touch(
+        folder,
+        "web/crawl.2024.jsonl.zst",
+        "books/part-0.parquet",
+        "books/part-1.parquet",
+        "notes/a.md",
+    )
+    assert sources_of(folder, "web/crawl.2024.jsonl.zst") == {
+        "crawl.2024": "web/crawl.2024.jsonl.zst"
+    }
     assert sources_of(folder, "books", "notes/") == {"books": "books", "notes": "notes"}
-    assert sources_of(folder, "books/*.parquet", "**/a.md") == {"books": "books/*.parquet", folder.name: "**/a.md"}
+    assert sources_of(folder, "books/*.parquet", "**/a.md") == {
+        "books": "books/*.parquet",
+        folder.name: "**/a.md",
+    }
 
 
 def test_a_url_stays_as_it_is(folder):
-    recipe = new_recipe(folder / "my.yaml", ["s3://bucket/web/*.jsonl", "hf://datasets/owner/books"]).recipe
+    recipe = new_recipe(
+        folder / "my.yaml", ["s3://bucket/web/*.jsonl", "hf://datasets/owner/books"]
+    ).recipe
     assert [(source.label, source.path) for source in recipe.ingest.sources] == [
         ("web", "s3://bucket/web/*.jsonl"), ("books", "hf://datasets/owner/books"),
     ]  # fmt: skip
@@ -78,27 +109,38 @@ def test_equal_stems_are_told_apart_by_their_folders_and_formats(folder):
     assert sources_of(folder, "en/web.jsonl", "de/web.jsonl", "en/web.jsonl") == {
         "en/web": "en/web.jsonl", "de/web": "de/web.jsonl",
     }  # fmt: skip
-    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == ["x/y.jsonl", "x/y.parquet"]
+    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == [
+        "x/y.jsonl",
+        "x/y.parquet",
+    ]
 
 
 def test_many_files_of_a_folder_are_one_source(folder):
     shards = [f"web/part-{number}.jsonl" for number in range(9)]
     touch(folder, *shards, "a.jsonl")
-    assert sources_of(folder, "a.jsonl", *shards) == {"a": "a.jsonl", "web": "web/*.jsonl"}
+    assert sources_of(folder, "a.jsonl", *shards) == {
+        "a": "a.jsonl",
+        "web": "web/*.jsonl",
+    }
     assert len(sources_of(folder, *shards[1:])) == 8
     touch(folder, "web/more.jsonl")
     assert len(sources_of(folder, *shards)) == 9  # not all that the folder holds
 
 
 def test_a_source_that_is_not_there_is_refused(folder):
-    with pytest.raises(CorpusError, match=r"^FILE='.*/none/\*\.jsonl' matches no file; check the pattern"):
+    with pytest.raises(
+        CorpusError,
+        match=r"^FILE='.*/none/\*\.jsonl' matches no file; check the pattern",
+    ):
         new_recipe(folder / "my.yaml", ["none/*.jsonl"])
 
 
 def test_columns_are_found_and_defaults_stay_where_they_are_not(folder):
     (folder / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
     touch(folder, "empty.jsonl")
-    first, second = new_recipe(folder / "my.yaml", ["a.csv", "empty.jsonl"]).recipe.ingest.sources
+    first, second = new_recipe(
+        folder / "my.yaml", ["a.csv", "empty.jsonl"]
+    ).recipe.ingest.sources
     assert (first.text, first.id) == ("content", "doc_id")
     assert (second.text, second.id) == ("text", "id")
 
@@ -108,7 +150,10 @@ def test_files_of_other_columns_are_sources_of_their_own(folder):
         touch(folder, name)
         (folder / name).write_text(f'{{"{text}": "a text"}}\n')
     few = new_recipe(folder / "my.yaml", ["few"]).recipe.ingest.sources
-    assert [(source.label, source.text) for source in few] == [("a", "text"), ("b", "body")]
+    assert [(source.label, source.text) for source in few] == [
+        ("a", "text"),
+        ("b", "body"),
+    ]
     (folder / "few/c.csv").write_text("content\na text\n")
     for number in range(9):
         (folder / f"few/{number}.jsonl").write_text('{"text": "a text"}\n')
@@ -120,26 +165,45 @@ def test_files_of_other_columns_are_sources_of_their_own(folder):
     assert [source.label for source in many] == ["few/*.jsonl", "few/*.csv"]
 
 
-@pytest.mark.parametrize("beside", [(), ("many/0.csv", "many/notes.txt", "many/README.txt")])
+@pytest.mark.parametrize(
+    "beside", [(), ("many/0.csv", "many/notes.txt", "many/README.txt")]
+)
 def test_no_file_of_many_is_left_out(folder, beside):
     touch(folder, *beside)
     for number in range(12):
         touch(folder, f"many/{number}.jsonl")
-        (folder / f"many/{number}.jsonl").write_text(f'{{"{"body" if number == 3 else "text"}": "a text"}}\n')
+        (folder / f"many/{number}.jsonl").write_text(
+            f'{{"{"body" if number == 3 else "text"}": "a text"}}\n'
+        )
     (source,) = new_recipe(folder / "my.yaml", ["many"]).recipe.ingest.sources
     assert source.path == str(folder / "many")
-    assert any("make them a separate source" in note for note in notes_of(folder, "many"))
+    assert any(
+        "make them a separate source" in note for note in notes_of(folder, "many")
+    )
 
 
 def notes_of(folder, *asked):
     """Return what is said of the sources of a recipe for `asked`, without the folder's name."""
     path = folder / "my.yaml"
-    return [note.replace(f"{folder}/", "").replace(str(folder), ".") for note in notes(new_recipe(path, asked))]
+    return [
+        note.replace(f"{folder}/", "").replace(str(folder), ".")
+        for note in notes(new_recipe(path, asked))
+    ]
 
 
 def test_what_was_found_and_what_not_is_said(folder):
-    touch(folder, "in/empty.jsonl", "in/notes.txt", "in/old.doc", "beside.txt", "README.md", "tokenizer.json")
-    (folder / "in/a.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
+    touch(
+        folder,
+        "in/empty.jsonl",
+        "in/notes.txt",
+        "in/old.doc",
+        "beside.txt",
+        "README.md",
+        "tokenizer.json",
+    )
+    (folder / "in/a.jsonl").write_text(
+        '{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n'
+    )
     assert notes_of(folder, "in", "s3://bucket/x.jsonl") == [
         "in: text column 'text', id column 'id' with duplicates ('x' occurs twice): make the ids unique, or name another column",
         "in: notes.txt: each file or page is one document",
@@ -155,7 +219,12 @@ def test_what_was_found_and_what_not_is_said(folder):
 
 @pytest.mark.parametrize(
     ("asked", "source", "train"),
-    [("32000", None, 32_000), ("32k", None, 32_768), ("gpt2", "gpt2", None), ("owner/model", "owner/model", None)],
+    [
+        ("32000", None, 32_000),
+        ("32k", None, 32_768),
+        ("gpt2", "gpt2", None),
+        ("owner/model", "owner/model", None),
+    ],
 )
 def test_the_tokenizer_that_was_asked_for(folder, asked, source, train):
     touch(folder, "tokenizer.json")
@@ -165,9 +234,9 @@ def test_the_tokenizer_that_was_asked_for(folder, asked, source, train):
 
 def test_a_tokenizer_that_is_a_file_is_named_absolutely(folder):
     touch(folder, "tok/tokenizer.json")
-    assert new_recipe(folder / "my.yaml", tokenizer="tok/tokenizer.json").recipe.tokenizer.source == str(
-        folder / "tok/tokenizer.json"
-    )
+    assert new_recipe(
+        folder / "my.yaml", tokenizer="tok/tokenizer.json"
+    ).recipe.tokenizer.source == str(folder / "tok/tokenizer.json")
 
 
 def test_sources_below_data_and_beside_the_recipe_are_found(folder):
@@ -180,7 +249,12 @@ def test_sources_below_data_and_beside_the_recipe_are_found(folder):
         "src/x/e.jsonl",
         "data/f.csv",
     )
-    assert sources_of(folder) == {"f": "data/f.csv", "books": "books", "de": "data/de", "en": "data/en"}
+    assert sources_of(folder) == {
+        "f": "data/f.csv",
+        "books": "books",
+        "de": "data/de",
+        "en": "data/en",
+    }
 
 
 def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
@@ -197,12 +271,20 @@ def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
     assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token was found")
-    assert new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos == "<|endoftext|>"
+    assert (
+        new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos
+        == "<|endoftext|>"
+    )
 
 
 def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
-    text = " ".join(f"{word} of the {word}" for word in ("harbour", "tide", "anchor", "sail"))
-    rows = [json.dumps({"id": n, "text": f"{text} {n} " * size}) for n, size in enumerate([4] * 300 + [90] * 100)]
+    text = " ".join(
+        f"{word} of the {word}" for word in ("harbour", "tide", "anchor", "sail")
+    )
+    rows = [
+        json.dumps({"id": n, "text": f"{text} {n} " * size})
+        for n, size in enumerate([4] * 300 + [90] * 100)
+    ]
     (folder / "a.jsonl").write_text("\n".join(rows))
     new = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400")
     recipe, proposed = new.recipe, new.proposal
@@ -220,38 +302,65 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     (folder / "long.jsonl").write_text("\n".join(rows[300:330]))
     new = new_recipe(folder / "my.yaml", ["long.jsonl"], tokenizer="400")
     long, proposed = new.recipe, new.proposal
-    assert 4 <= long.compose.target_tokens * 30 / proposed.tokens < 8  # room for a document's negatives
+    assert (
+        4 <= long.compose.target_tokens * 30 / proposed.tokens < 8
+    )  # room for a document's negatives
     (folder / "few.jsonl").write_text(rows[0])
-    assert new_recipe(folder / "my.yaml", ["few.jsonl"], tokenizer="400").proposal is None
+    assert (
+        new_recipe(folder / "my.yaml", ["few.jsonl"], tokenizer="400").proposal is None
+    )
 
 
-def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(folder, monkeypatch):
+def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(
+    folder, monkeypatch
+):
     monkeypatch.setattr(init, "count_tokens", lambda recipe, samples: 1e9)
-    (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": f"{n} tide and anchor " * 200}) for n in range(40)))
-    proposed = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400").recipe.compose.target_tokens
+    (folder / "a.jsonl").write_text(
+        "\n".join(
+            json.dumps({"text": f"{n} tide and anchor " * 200}) for n in range(40)
+        )
+    )
+    proposed = new_recipe(
+        folder / "my.yaml", ["a.jsonl"], tokenizer="400"
+    ).recipe.compose.target_tokens
     assert proposed == 16_384 < THRESHOLDS.stand_in_tokens
     write_tokenizer(folder / "tokenizer.json", [])
-    assert new_recipe(folder / "my.yaml", ["a.jsonl"]).recipe.compose.target_tokens == 131_072
+    assert (
+        new_recipe(folder / "my.yaml", ["a.jsonl"]).recipe.compose.target_tokens
+        == 131_072
+    )
 
 
 def write_tokenizer(path, special):
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(["a text"], trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet))
+    made.train_from_iterator(
+        ["a text"],
+        trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet),
+    )
     made.save(str(path))
 
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(0, ""), (1, "a"), (3, "a, b, c"), (4, "a, b, c, d"), (5, "a, b, c and 2 more"), (7, "a, b, c and 4 more")],
+    [
+        (0, ""),
+        (1, "a"),
+        (3, "a, b, c"),
+        (4, "a, b, c, d"),
+        (5, "a, b, c and 2 more"),
+        (7, "a, b, c and 4 more"),
+    ],
 )
 def test_so_many_names_are_listed_that_none_is_hidden_for_nothing(count, said):
     assert first_few(list("abcdefg")[:count], most=3) == said
 
 
 def of(path, **keys):
-    return list(source_notes(Source(path=str(path), name="s", **keys), looks_into(str(path))))
+    return list(
+        source_notes(Source(path=str(path), name="s", **keys), looks_into(str(path)))
+    )
 
 
 def test_what_is_far_away_is_a_guess():
@@ -264,7 +373,9 @@ def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"key": "a", "text": "one text of words"}\n{"key": "b", "text": "another text"}\n'
     )
-    (tmp_path / "b.jsonl").write_text('{"key": "c", "body": "a text of several words"}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"key": "c", "body": "a text of several words"}\n'
+    )
     (tmp_path / "c.txt").write_text("a whole document\n")
     (tmp_path / "d.parquet").write_bytes(b"no parquet")
     first, *others = of(tmp_path, id="key")
@@ -272,15 +383,21 @@ def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
     assert others[0] == "s: c.txt: each file or page is one document"
     assert others[1].startswith(f"s: {tmp_path / 'd.parquet'} cannot be read: ")
     assert others[1].endswith("; repair or remove it")
-    assert others[2:] == ["s: b.jsonl: the text seems to be in 'body'; make them a separate source"]
+    assert others[2:] == [
+        "s: b.jsonl: the text seems to be in 'body'; make them a separate source"
+    ]
 
 
-def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(tmp_path, monkeypatch):
+def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(pages._Pages, "extractor", "")
     for name in "abcdef":
         (tmp_path / f"{name}.html").write_text("<p>A page.</p>")
         (tmp_path / f"{name}.json").write_text('[\n{"text": "one"}]')
-    (tmp_path / "a.csv").write_text("id;text\n1;a text of several words, and of more than forty letters\n")
+    (tmp_path / "a.csv").write_text(
+        "id;text\n1;a text of several words, and of more than forty letters\n"
+    )
     first, *others = of(tmp_path)
     assert first == "s: no file could be read; text column 'text' is a guess"
     assert others == [
@@ -302,8 +419,12 @@ def test_ids_that_repeat_are_none(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": "x", "text": "one text of words"}\n' * 2)
     (said,) = of(tmp_path / "a.jsonl")
     assert "id column 'id' with duplicates ('x' occurs twice)" in said
-    (tmp_path / "b.jsonl").write_text('{"text": "one text of words"}\n{"text": "another text of words"}\n')
-    assert of(tmp_path / "b.jsonl") == ["s: text column 'text', no id column: documents are named file:line"]
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "one text of words"}\n{"text": "another text of words"}\n'
+    )
+    assert of(tmp_path / "b.jsonl") == [
+        "s: text column 'text', no id column: documents are named file:line"
+    ]
 
 
 def test_plain_texts_have_no_columns(tmp_path):
@@ -312,7 +433,15 @@ def test_plain_texts_have_no_columns(tmp_path):
 
 
 def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_path):
-    for name in ("a.jsonl", "b.csv", ".hidden.csv", "README.md", "c.docx", "in/d.docx", "in/.git/e.docx"):
+    for name in (
+        "a.jsonl",
+        "b.csv",
+        ".hidden.csv",
+        "README.md",
+        "c.docx",
+        "in/d.docx",
+        "in/.git/e.docx",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
@@ -321,7 +450,12 @@ def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_pat
 
 
 ROWS = [
-    {"doc_id": "a1", "title": "One", "content": "A text that is longer than its title.", "meta": {"lang": "en"}},
+    {
+        "doc_id": "a1",
+        "title": "One",
+        "content": "A text that is longer than its title.",
+        "meta": {"lang": "en"},
+    },
     {"doc_id": "a2", "title": "Two", "content": "Another.", "meta": {"lang": "de"}},
 ]
 
@@ -335,10 +469,16 @@ def written(folder, kind):
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     elif kind == "arrow":
         table = pa.Table.from_pylist(ROWS)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_stream(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
     else:
-        path.write_text("doc_id,title,content\n" + "".join(f"{row['doc_id']},x,{row['content']}\n" for row in ROWS))
+        path.write_text(
+            "doc_id,title,content\n"
+            + "".join(f"{row['doc_id']},x,{row['content']}\n" for row in ROWS)
+        )
     return path
 
 
@@ -356,11 +496,20 @@ def test_every_format_is_looked_into(tmp_path, kind):
         ({"Headline": ["short"], "Prose": ["many words " * 9]}, "Prose", None),
         ({"label": ["yes", "no"], "n": [1, 2]}, None, None),
         (
-            {"data.text": ["x"], "data": [{"text": "x"}], "meta.id": ["i"], "meta": [{"id": "i"}]},
+            {
+                "data.text": ["x"],
+                "data": [{"text": "x"}],
+                "meta.id": ["i"],
+                "meta": [{"id": "i"}],
+            },
             "data.text",
             "meta.id",
         ),
-        ({"text": ["x", "y"], "id": ["same", "same"], "uuid": ["a", "b"]}, "text", "uuid"),
+        (
+            {"text": ["x", "y"], "id": ["same", "same"], "uuid": ["a", "b"]},
+            "text",
+            "uuid",
+        ),
         ({"text": [], "TEXT": ["x"], "ID": ["1"]}, "TEXT", "ID"),
         ({}, None, None),
     ],
@@ -392,7 +541,9 @@ def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
 
 
 def test_rejected_records_are_named_with_their_reason(folder):
-    rows = [json.dumps({"id": n, "text": f"{n} tide and anchor " * 60}) for n in range(200)]
+    rows = [
+        json.dumps({"id": n, "text": f"{n} tide and anchor " * 60}) for n in range(200)
+    ]
     rows[3], rows[7] = '{"text": "cut', '{"text": 5}'
     (folder / "a.jsonl").write_text("\n".join(rows))
     told = notes_of(folder, "a.jsonl")[-1]
@@ -404,12 +555,14 @@ def test_a_file_without_a_readable_line_says_which_and_why(folder):
     (folder / "a.jsonl").write_text('\n{"text": "cut"\n[1]\n')
     told = notes_of(folder, "a.jsonl")[1]
     assert (
-        "line 2: broken JSON: unexpected end of data at column 15; none of the first 2 lines is a JSON object" in told
+        "line 2: broken JSON: unexpected end of data at column 15; none of the first 2 lines is a JSON object"
+        in told
     )
 
 
 def test_a_tokenizer_to_train_is_said(folder):
     (folder / "a.jsonl").write_text('{"text": "one text of words"}\n')
     assert any(
-        note.startswith("tokenizer: will be trained on these documents (32,000 tokens)") for note in notes_of(folder)
+        note.startswith("tokenizer: will be trained on these documents (32,000 tokens)")
+        for note in notes_of(folder)
     )

@@ -25,7 +25,9 @@ from nextlong.report.tables import PipeConsole
 
 @pytest.fixture
 def variants(monkeypatch):
-    monkeypatch.setattr(record, "variant_names", lambda run_dir: ["base", "seed=1", "seed=2", "[x]"])
+    monkeypatch.setattr(
+        record, "variant_names", lambda run_dir: ["base", "seed=1", "seed=2", "[x]"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,14 +48,20 @@ def test_a_name_means_itself_or_the_variants_that_match(variants, named, meant):
 
 
 def test_a_pattern_that_matches_none_is_told(variants):
-    with pytest.raises(NextlongError, match=r"run@SEED\*: no variant matches; run has: base, seed=1, seed=2, \[x\]"):
+    with pytest.raises(
+        NextlongError,
+        match=r"run@SEED\*: no variant matches; run has: base, seed=1, seed=2, \[x\]",
+    ):
         list(inspect.matching(Path("run@SEED*")))
 
 
 def test_a_run_that_does_not_exist_is_told_before_its_variants(tmp_path, capsys):
     assert main(["compare", f"{tmp_path}/zz@*"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert told == f"error: {tmp_path}/zz@*: {tmp_path}/zz does not exist; name a run directory"
+    assert (
+        told
+        == f"error: {tmp_path}/zz@*: {tmp_path}/zz does not exist; name a run directory"
+    )
 
 
 @pytest.fixture
@@ -74,7 +82,9 @@ def test_text_on_a_terminal_goes_through_a_pager_with_colours_unless_the_user_sa
     monkeypatch.delenv("LESS", raising=False)
     if set_before:
         monkeypatch.setenv("LESS", set_before)
-    monkeypatch.setattr(pydoc, "pager", lambda text: paged.append((os.environ["LESS"], text)))
+    monkeypatch.setattr(
+        pydoc, "pager", lambda text: paged.append((os.environ["LESS"], text))
+    )
     assert main(["peek", str(shared_run), "0", "--text"]) == 0
     ((told, text),) = paged
     assert told == less
@@ -85,12 +95,19 @@ def test_text_on_a_terminal_goes_through_a_pager_with_colours_unless_the_user_sa
 
 def test_verify_says_on_a_terminal_what_it_is_checking(terminal, shared_run):
     assert main(["verify", str(shared_run), "--sample", "1"]) == 0
-    assert {"hashes", "tokens"} <= set(re.findall(r"checking ([\w-]+)", terminal.getvalue()))
+    assert {"hashes", "tokens"} <= set(
+        re.findall(r"checking ([\w-]+)", terminal.getvalue())
+    )
 
 
-def test_a_picture_is_drawn_by_the_ending_of_its_name(shared_run, tmp_path, monkeypatch):
+def test_a_picture_is_drawn_by_the_ending_of_its_name(
+    shared_run, tmp_path, monkeypatch
+):
     sequence = nextlong.open(shared_run).sequence(0)
-    monkeypatch.setattr("nextlong.picture.before_after.png", lambda spans, *, tokens, name: f"{name} {tokens}".encode())
+    monkeypatch.setattr(
+        "nextlong.picture.before_after.png",
+        lambda spans, *, tokens, name: f"{name} {tokens}".encode(),
+    )
     for name in ("a.PNG", "b.png"):
         assert main(["peek", str(shared_run), "0", "--svg", str(tmp_path / name)]) == 0
         assert (tmp_path / name).read_text() == f"{sequence.id} 2048"
@@ -109,7 +126,9 @@ def test_a_comparison_is_for_people_for_tools_or_for_tables(shared_run, capsys):
 def drawn(monkeypatch):
     """The runs of each page that was drawn; the page is two words."""
     pages = []
-    monkeypatch.setattr(write, "page", lambda runs: pages.append([str(run) for run in runs]) or "a page")
+    monkeypatch.setattr(
+        write, "page", lambda runs: pages.append([str(run) for run in runs]) or "a page"
+    )
     return pages
 
 
@@ -120,20 +139,30 @@ def test_a_page_is_left_in_its_run_directory(drawn, own_run, capsys):
     assert drawn == [[str(own_run)]]
 
 
-def test_of_several_directories_it_is_left_here(drawn, own_run, shorter_run, tmp_path, monkeypatch, capsys):
+def test_of_several_directories_it_is_left_here(
+    drawn, own_run, shorter_run, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(["report", f"{own_run}@*", str(shorter_run), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == {"page": "report.html", "bytes": 6, "runs": [f"{own_run}@base", str(shorter_run)]}
+    assert told == {
+        "page": "report.html",
+        "bytes": 6,
+        "runs": [f"{own_run}@base", str(shorter_run)],
+    }
     assert drawn == [told["runs"]]
     assert (tmp_path / "report.html").is_file()
 
 
-def test_it_goes_where_it_is_asked_for_and_nowhere_else(drawn, shared_run, tmp_path, capsys):
+def test_it_goes_where_it_is_asked_for_and_nowhere_else(
+    drawn, shared_run, tmp_path, capsys
+):
     assert main(["report", str(shared_run), "-o", str(tmp_path / "x.html")]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
     assert not (shared_run / "report.html").exists()
-    assert main(["report", str(shared_run), "-o", str(tmp_path / "new" / "x.html")]) == 2
+    assert (
+        main(["report", str(shared_run), "-o", str(tmp_path / "new" / "x.html")]) == 2
+    )
     assert f"{tmp_path / 'new'} is not a folder; create it" in capsys.readouterr().err
     assert len(drawn) == 1  # it is not drawn for nothing
 
@@ -149,16 +178,27 @@ def test_a_place_that_cannot_be_written_is_told(drawn, shared_run, tmp_path, cap
 
 def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, capsys):
     assert main(["report", f"{shared_run}@x*"]) == 2
-    assert f"{shared_run}@x*: no variant matches; {shared_run} has: base" in " ".join(capsys.readouterr().err.split())
+    assert f"{shared_run}@x*: no variant matches; {shared_run} has: base" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert drawn == []
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--sample", "-1"], "--sample -1 is not a whole number of at least 0, nor all; correct it"),
-        (["--sample", "2.5"], "--sample 2.5 is not a whole number of at least 0, nor all; correct it"),
-        (["--sample", "some"], "--sample some is not a whole number of at least 0, nor all; correct it"),
+        (
+            ["--sample", "-1"],
+            "--sample -1 is not a whole number of at least 0, nor all; correct it",
+        ),
+        (
+            ["--sample", "2.5"],
+            "--sample 2.5 is not a whole number of at least 0, nor all; correct it",
+        ),
+        (
+            ["--sample", "some"],
+            "--sample some is not a whole number of at least 0, nor all; correct it",
+        ),
         (["--workers", "0"], "--workers 0 is below 1; give the number of processes"),
         (["--run", "other"], "--run other needs the folder of a delivered export, but"),
     ],
@@ -169,8 +209,12 @@ def test_an_option_that_has_no_sense_is_told(shared_run, capsys, options, told):
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_what_serves_the_pages_is_named_where_it_is_missing(monkeypatch, capsys, missing):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
+def test_what_serves_the_pages_is_named_where_it_is_missing(
+    monkeypatch, capsys, missing
+):
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == missing else name
+    )
     assert main(["view", "run"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert f"view needs {missing}; pip install 'nextlong[view]'" in told
@@ -191,7 +235,10 @@ def test_a_broken_core_is_no_success(monkeypatch):
     assert not found["is_whole"]
     file = io.StringIO()
     installation.show(found, Console(file=file, width=80))
-    assert "broken: numpy>=1.26 (1.20.0); repair it with pip install --upgrade nextlong" in file.getvalue()
+    assert (
+        "broken: numpy>=1.26 (1.20.0); repair it with pip install --upgrade nextlong"
+        in file.getvalue()
+    )
 
 
 def test_what_is_missing_stands_once_with_its_cure(monkeypatch):

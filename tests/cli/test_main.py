@@ -22,7 +22,12 @@ from nextlong import pipeline
 from nextlong.cli import main
 from nextlong.recipe import Recipe
 
-TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]
+TEXTS = [
+    "\n".join(
+        f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)
+    )
+    for n in range(80)
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,10 @@ def folder(tmp_path_factory):
     """A folder with a corpus, a recipe and its finished run."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "c.jsonl").write_text(
-        "".join(json.dumps({"doc_id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
+        "".join(
+            json.dumps({"doc_id": n, "text": text}) + "\n"
+            for n, text in enumerate(TEXTS)
+        )
     )
     recipe = {
         "run_dir": str(folder / "run"),
@@ -67,15 +75,22 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"nextlong {nextlong.__version__}\n"
 
 
-@pytest.mark.parametrize(("command", "missing"), [("evaluate", "MODEL"), ("init", "RECIPE")])
+@pytest.mark.parametrize(
+    ("command", "missing"), [("evaluate", "MODEL"), ("init", "RECIPE")]
+)
 def test_only_required_arguments_are_reported_as_missing(command, missing, capsys):
     with pytest.raises(SystemExit) as caught:
         main.main([command])
     assert caught.value.code == 2
-    assert capsys.readouterr().err.endswith(f"the following arguments are required: {missing}\n")
+    assert capsys.readouterr().err.endswith(
+        f"the following arguments are required: {missing}\n"
+    )
 
 
-@pytest.mark.parametrize("arguments", [["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["dance"], ["run"], ["peek", "x", "first"], ["run", "r.yaml", "--set"]],
+)
 def test_a_command_that_is_none_explains_itself(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main.main(arguments)
@@ -87,30 +102,46 @@ def test_the_commands_are_listed(capsys):
     with pytest.raises(SystemExit):
         main.main(["--help"])
     out = capsys.readouterr().out
-    assert all(f"\n    {name} " in out for name in ("demo", "init", "plan", "run", "peek"))
+    assert all(
+        f"\n    {name} " in out for name in ("demo", "init", "plan", "run", "peek")
+    )
 
 
 # init
 
 
 def test_init_says_what_to_mend_before_a_run(call, tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one text of words"}\n' * 9)[:-12])
+    (tmp_path / "a.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "one text of words"}\n' * 9)[:-12]
+    )
     code, out, err = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
     assert code == 2
     assert "a.jsonl.gz cannot be read: " in out
-    assert f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse it" in " ".join(err.split())
-    assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(tmp_path / "a.jsonl.gz")
+    assert (
+        f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse it"
+        in " ".join(err.split())
+    )
+    assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(
+        tmp_path / "a.jsonl.gz"
+    )
 
 
 def test_init_passes_over_a_bad_line_and_refuses_more_than_a_run_takes(call, tmp_path):
-    lines = [f'{{"uid": {n}, "body": "one text of words, number {n}"}}' for n in range(400)]
+    lines = [
+        f'{{"uid": {n}, "body": "one text of words, number {n}"}}' for n in range(400)
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:3], "{broken", *lines[3:]]))
-    code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl", "--tokenizer", "400")
+    code, out, _ = call(
+        "init", tmp_path / "my.yaml", tmp_path / "a.jsonl", "--tokenizer", "400"
+    )
     assert code == 0
     assert "text column 'body', id column 'uid'" in out
     assert "1 record would be rejected (0.2%)" in " ".join(out.split())
     (tmp_path / "b.jsonl").write_text("\n".join([*lines, *["{broken"] * 20]))
-    assert call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0] == 2
+    assert (
+        call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0]
+        == 2
+    )
 
 
 def test_init_lists_the_columns_where_none_looks_like_text(call, tmp_path):
@@ -121,7 +152,9 @@ def test_init_lists_the_columns_where_none_looks_like_text(call, tmp_path):
 
 
 def test_init_refuses_a_tokenizer_that_is_not_there(call, tmp_path):
-    code, _, err = call("init", tmp_path / "my.yaml", "--tokenizer", tmp_path / "none.json")
+    code, _, err = call(
+        "init", tmp_path / "my.yaml", "--tokenizer", tmp_path / "none.json"
+    )
     assert code == 2
     assert f"{tmp_path}/none.json does not exist; give a tokenizer.json" in err
     assert not (tmp_path / "my.yaml").exists()
@@ -131,52 +164,92 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
-    wanted = "no documents were found in its folder: set ingest.sources to the path of yours"
+    wanted = (
+        "no documents were found in its folder: set ingest.sources to the path of yours"
+    )
     assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 
 
 def test_init_names_the_column_of_ids_only_where_it_found_one(call, tmp_path):
-    (tmp_path / "without.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    (tmp_path / "without.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    )
     out = call("init", tmp_path / "a.yaml", tmp_path / "without.jsonl")[1]
-    assert "without: text column 'text', no id column: documents are named file:line" in out
+    assert (
+        "without: text column 'text', no id column: documents are named file:line"
+        in out
+    )
     assert " id: " not in (tmp_path / "a.yaml").read_text()
     (tmp_path / "with.jsonl").write_text(
-        "".join(json.dumps({"doc_id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
+        "".join(
+            json.dumps({"doc_id": n, "text": text}) + "\n"
+            for n, text in enumerate(TEXTS)
+        )
     )
     assert (
-        "with: text column 'text', id column 'doc_id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
+        "with: text column 'text', id column 'doc_id'"
+        in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
     )
     assert " id: doc_id " in (tmp_path / "b.yaml").read_text()
 
 
 def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
-    (tmp_path / "tides.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    (tmp_path / "tides.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    )
     monkeypatch.chdir(tmp_path)
     assert call("init", "my.yaml", "tides.jsonl")[0] == 0
     monkeypatch.chdir(tmp_path / "sub")
-    sets = ("tokenizer.train=300", "compose.target_tokens=1024", "compose.min_meta_chunks=1")
-    code, out, err = call("plan", "../my.yaml", *(part for one in sets for part in ("--set", one)))
+    sets = (
+        "tokenizer.train=300",
+        "compose.target_tokens=1024",
+        "compose.min_meta_chunks=1",
+    )
+    code, out, err = call(
+        "plan", "../my.yaml", *(part for one in sets for part in ("--set", one))
+    )
     assert (code, err) == (0, "")
     assert out.startswith("80 documents, ")
     code, _, err = call("init", "other.yaml", "tides.jsonl")
     assert code == 2
-    assert err == f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist; correct the path\n"
-    assert call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
+    assert (
+        err
+        == f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist; correct the path\n"
+    )
+    assert (
+        call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
+    )
     assert not (tmp_path / "sub/other.yaml").exists()
 
 
 def test_init_tells_the_columns_that_it_found_and_full_writes_every_key(call, tmp_path):
     (tmp_path / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
-    code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.csv", "--tokenizer", "2000")
+    code, out, _ = call(
+        "init", tmp_path / "my.yaml", tmp_path / "a.csv", "--tokenizer", "2000"
+    )
     assert code == 0
     assert out.splitlines()[0] == "a: text column 'content', id column 'doc_id'"
-    assert call("init", tmp_path / "full.yaml", tmp_path / "a.csv", "--tokenizer", "2000", "--full")[0] == 0
-    full = Recipe.load(tmp_path / "full.yaml", overrides=[f"run_dir={tmp_path}/runs/my"])
+    assert (
+        call(
+            "init",
+            tmp_path / "full.yaml",
+            tmp_path / "a.csv",
+            "--tokenizer",
+            "2000",
+            "--full",
+        )[0]
+        == 0
+    )
+    full = Recipe.load(
+        tmp_path / "full.yaml", overrides=[f"run_dir={tmp_path}/runs/my"]
+    )
     assert Recipe.load(tmp_path / "my.yaml") == full
-    short, long = ((tmp_path / name).read_text().count("\n") for name in ("my.yaml", "full.yaml"))
+    short, long = (
+        (tmp_path / name).read_text().count("\n") for name in ("my.yaml", "full.yaml")
+    )
     assert short <= 45 < 100 < long
 
 
@@ -192,7 +265,10 @@ def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path.write_text("tokenizer: mine")
     code, out, err = call("init", path)
     assert (code, out) == (2, "")
-    assert err == f"error: {path} exists; choose another name, or add --force to overwrite it\n"
+    assert (
+        err
+        == f"error: {path} exists; choose another name, or add --force to overwrite it\n"
+    )
     assert path.read_text() == "tokenizer: mine"
     assert call("init", path, "--force")[0] == 0
     assert path.read_text() != "tokenizer: mine"
@@ -215,7 +291,9 @@ def test_init_copies_a_preset_with_its_comments(call, tmp_path):
     assert Recipe.load(path).compose.target_tokens == 131_072
     code, _, err = call("init", tmp_path / "other.yaml", "--preset", "paper")
     assert code == 2
-    assert err == ("error: unknown preset 'paper'; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n")
+    assert err == (
+        "error: unknown preset 'paper'; choose one of: paper-128k, paper-512k, paper-64k, quickstart\n"
+    )
     assert not (tmp_path / "other.yaml").exists()
 
 
@@ -244,7 +322,9 @@ def test_run_tells_what_it_made(call, folder):
     steps = nextlong.open(folder / "run").steps
     kept = list(itertools.takewhile(lambda line: line.startswith("reused: "), lines))
     assert len(kept) < 5  # one before each step that may have to be made
-    assert [name for line in kept for name in line.removeprefix("reused: ").split(", ")] == list(steps)
+    assert [
+        name for line in kept for name in line.removeprefix("reused: ").split(", ")
+    ] == list(steps)
     told = dict(line.split(":", 1) for line in lines[len(kept) :])
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"
@@ -260,14 +340,28 @@ def own_run(folder, tmp_path):
 
 
 def test_run_sets_keys(call, folder, own_run):
-    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=2", "--set", f"run_dir={own_run}")
+    code, out, _ = call(
+        "run",
+        folder / "r.yaml",
+        "--set",
+        "compose.sequences=2",
+        "--set",
+        f"run_dir={own_run}",
+    )
     assert code == 0
     assert "2 of exactly 512 tokens" in out
     assert len(nextlong.open(f"{own_run}@sequences=2")) == 2
 
 
 def test_run_says_why_there_are_fewer_sequences(call, folder, own_run):
-    code, out, _ = call("run", folder / "r.yaml", "--set", "compose.sequences=90", "--set", f"run_dir={own_run}")
+    code, out, _ = call(
+        "run",
+        folder / "r.yaml",
+        "--set",
+        "compose.sequences=90",
+        "--set",
+        f"run_dir={own_run}",
+    )
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("sequences:")]
     assert "fewer than compose.sequences=90 (" in line
@@ -278,20 +372,36 @@ def test_plan_prints_a_table(call, folder):
     code, out, err = call("plan", folder / "r.yaml")
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == ["step", "state"]  # no costs of what is done
-    assert out.count(" done, ") == len(nextlong.open(folder / "run").steps.keys() - {"statistics"})
+    assert out.count(" done, ") == len(
+        nextlong.open(folder / "run").steps.keys() - {"statistics"}
+    )
 
 
 def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_path):
     (tmp_path / "c.jsonl").write_text('{"text": "One."}\n')
-    sets = ["--set", f"run_dir={tmp_path}/run", "--set", f"ingest.sources.0.path={tmp_path}/c.jsonl"]
-    sets += ["--set", "compose.target_tokens=2"]  # else a look says that there are too few
-    assert "none of the 1 documents has compose.min_meta_chunks=2 chunks" in call("run", folder / "r.yaml", *sets)[2]
+    sets = [
+        "--set",
+        f"run_dir={tmp_path}/run",
+        "--set",
+        f"ingest.sources.0.path={tmp_path}/c.jsonl",
+    ]
+    sets += [
+        "--set",
+        "compose.target_tokens=2",
+    ]  # else a look says that there are too few
+    assert (
+        "none of the 1 documents has compose.min_meta_chunks=2 chunks"
+        in call("run", folder / "r.yaml", *sets)[2]
+    )
     (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')
     code, _, err = call("run", folder / "r.yaml", *sets)
     assert code == 2
     assert f": {tmp_path}/c.jsonl has 31 bytes and had 17; restore the" in err
     assert "--accept-changed-inputs" in err
-    assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
+    assert (
+        "c.jsonl has no column 'text'"
+        in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
+    )
 
 
 # peek
@@ -305,12 +415,23 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
             ["--replace"],
             "--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL",
         ),
-        (["--by", "sequences"], "--by sequences needs proportions; add --mix 1,2 or remove --by"),
-        (["--to", "parkett"], "--to parkett: export.formats: unknown format 'parkett'; did you mean 'parquet'?"),
-        (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 is less than the length of a sequence"),
+        (
+            ["--by", "sequences"],
+            "--by sequences needs proportions; add --mix 1,2 or remove --by",
+        ),
+        (
+            ["--to", "parkett"],
+            "--to parkett: export.formats: unknown format 'parkett'; did you mean 'parquet'?",
+        ),
+        (
+            ["--set", "export.pack=1"],
+            "--set export.pack=1: export.pack=1 is less than the length of a sequence",
+        ),
     ],
 )
-def test_an_option_of_export_that_cannot_be_met_is_named(call, folder, options, message):
+def test_an_option_of_export_that_cannot_be_met_is_named(
+    call, folder, options, message
+):
     code, out, err = call("export", folder / "run", *options)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}")
@@ -332,7 +453,10 @@ def test_peek_lists_the_first(call, folder):
     code, out, _ = call("peek", folder / "run", "--first", 2)
     assert (code, out.splitlines()[-1]) == (0, "3 more; --first 0 shows all")
     code, _, err = call("peek", folder / "run", "--first", -1)
-    assert (code, err) == (2, "error: --first -1 is negative; give the number of sequences to list, or 0 for all\n")
+    assert (code, err) == (
+        2,
+        "error: --first -1 is negative; give the number of sequences to list, or 0 for all\n",
+    )
 
 
 def test_peek_draws_a_picture(call, folder, tmp_path):
@@ -347,7 +471,12 @@ def test_peek_draws_a_picture(call, folder, tmp_path):
 def test_a_sequence_of_whole_documents_is_drawn_too(call, folder, tmp_path):
     sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
     assert call("run", folder / "r.yaml", *sets)[0] == 0
-    assert call("peek", f"{tmp_path}/run@method=standard", 0, "--svg", tmp_path / "x.svg")[0] == 0
+    assert (
+        call("peek", f"{tmp_path}/run@method=standard", 0, "--svg", tmp_path / "x.svg")[
+            0
+        ]
+        == 0
+    )
     assert "other documents" in (tmp_path / "x.svg").read_text()
 
 
@@ -362,12 +491,18 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
     ):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
-        assert err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it or choose another path\n"
+        assert (
+            err
+            == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it or choose another path\n"
+        )
     assert not new.exists()
     assert not (folder / "run/variants/position=head.json").exists()
 
 
-@pytest.mark.parametrize("arguments", [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["plan", "r.yaml"], ["run", "r.yaml"], ["peek", "run"], ["peek", "run", "0"]],
+)
 def test_pipes_get_no_colours(call, folder, arguments):
     command, path, *rest = arguments
     _, out, err = call(command, folder / path, *rest)
@@ -377,11 +512,17 @@ def test_pipes_get_no_colours(call, folder, arguments):
 def test_peek_of_nothing(call, folder):
     code, out, err = call("peek", folder / "run", "--text")
     assert (code, out) == (2, "")
-    assert err == f"error: --text and --svg need the number of a sequence: nextlong peek {folder}/run 0 --text\n"
+    assert (
+        err
+        == f"error: --text and --svg need the number of a sequence: nextlong peek {folder}/run 0 --text\n"
+    )
     for number in ("5", "-1"):
         code, _, err = call("peek", folder / "run", number)
         assert code == 2
-        assert err == f"error: sequence {number} does not exist: {folder}/run has 5, counted from 0\n"
+        assert (
+            err
+            == f"error: sequence {number} does not exist: {folder}/run has 5, counted from 0\n"
+        )
 
 
 # ends that are no success
@@ -391,7 +532,10 @@ def test_errors_are_one_line_however_long(call, tmp_path):
     path = tmp_path / ("x" * 200 + ".yaml")
     code, _, err = call("run", path)
     assert code == 2
-    assert err == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe\n"
+    assert (
+        err
+        == f"error: {path} does not exist; `nextlong init {path}` writes a commented recipe\n"
+    )
 
 
 def test_brackets_in_a_message_are_no_markup(call, tmp_path):
@@ -422,7 +566,9 @@ def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):
         main.main(["run", str(folder / "r.yaml")])
 
 
-def test_the_package_as_a_program_ends_with_the_code_of_the_command(monkeypatch, tmp_path, capsys):
+def test_the_package_as_a_program_ends_with_the_code_of_the_command(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(sys, "argv", ["nextlong", "peek", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("nextlong", run_name="__main__")
@@ -432,12 +578,18 @@ def test_the_package_as_a_program_ends_with_the_code_of_the_command(monkeypatch,
 
 def test_a_reader_that_leaves_early_is_no_error(folder):
     command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text | head -c 5"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False
+    )
     assert (len(done.stdout), done.stderr) == (5, "")
 
 
 @pytest.mark.parametrize(
-    "arguments", [["peek", "run"], *thorough(["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"])]
+    "arguments",
+    [
+        ["peek", "run"],
+        *thorough(["peek", "run", "0"], ["plan", "r.yaml"], ["stats", "run"]),
+    ],
 )
 def test_a_reader_that_never_reads_is_no_error(folder, arguments):
     command, path, *rest = arguments
@@ -445,7 +597,9 @@ def test_a_reader_that_never_reads_is_no_error(folder, arguments):
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run(called, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            called, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+        )
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
@@ -453,20 +607,47 @@ def test_a_reader_that_never_reads_is_no_error(folder, arguments):
 
 def test_a_run_that_nobody_reads_does_not_end_as_if_it_were_done(folder):
     command = f"{sys.executable} -m nextlong run {folder}/r.yaml --set run_dir={folder}/unread | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (141, "stopped, because the output was closed; finished steps are kept\n")
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        141,
+        "stopped, because the output was closed; finished steps are kept\n",
+    )
 
 
 def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
     chat = tmp_path / "chat.jsonl"
     chat.write_text('{"messages": []}\n', encoding="utf-8")
-    code, _, err = call("train", "init", tmp_path / "sft.yaml", "--preset", "paper-sft", "--data", chat, "--model", "m")
+    code, _, err = call(
+        "train",
+        "init",
+        tmp_path / "sft.yaml",
+        "--preset",
+        "paper-sft",
+        "--data",
+        chat,
+        "--model",
+        "m",
+    )
     assert (code, f"for conversations use --chat {chat}" in err) == (2, True)
 
 
 def test_train_init_without_a_model_names_the_option(call, tmp_path):
-    code, _, err = call("train", "init", tmp_path / "t.yaml", "--preset", "paper-128k", "--data", tmp_path)
-    assert (code, "--model is missing: name the model to train, for example --model meta-llama" in err) == (2, True)
+    code, _, err = call(
+        "train",
+        "init",
+        tmp_path / "t.yaml",
+        "--preset",
+        "paper-128k",
+        "--data",
+        tmp_path,
+    )
+    assert (
+        code,
+        "--model is missing: name the model to train, for example --model meta-llama"
+        in err,
+    ) == (2, True)
     assert not (tmp_path / "t.yaml").exists()
 
 
@@ -493,14 +674,22 @@ def test_documents_are_never_overwritten_by_a_recipe(call, tmp_path):
 def test_files_may_stand_behind_options(call, tmp_path, options):
     (tmp_path / "a.jsonl").write_text('{"text": "word"}\n')
     assert call("init", tmp_path / "my.yaml", *options, tmp_path / "a.jsonl")[0] == 0
-    assert [source.label for source in Recipe.load(tmp_path / "my.yaml").ingest.sources] == ["a"]
+    assert [
+        source.label for source in Recipe.load(tmp_path / "my.yaml").ingest.sources
+    ] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["run", "my.yaml", "--dry-run"], "unrecognized arguments: --dry-run; nextlong plan is the dry run"),
-        (["run", "my.yaml", "--set", "seed", "3"], "unrecognized arguments: 3; --set takes KEY=VALUE"),
+        (
+            ["run", "my.yaml", "--dry-run"],
+            "unrecognized arguments: --dry-run; nextlong plan is the dry run",
+        ),
+        (
+            ["run", "my.yaml", "--set", "seed", "3"],
+            "unrecognized arguments: 3; --set takes KEY=VALUE",
+        ),
         (["list", "RUN", "--al"], "unrecognized arguments: --al"),
     ],
 )
@@ -544,7 +733,9 @@ BEGUN = pytest.mark.parametrize(
 
 
 @BEGUN
-def test_bash_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+def test_bash_completes_commands_options_choices_and_files(
+    capsys, tmp_path, words, offered
+):
     (tmp_path / "c.bash").write_text(script(capsys, "bash"))
     (tmp_path / "my-recipe.yaml").touch()
     quoted = " ".join(f"'{word}'" for word in words)
@@ -553,7 +744,9 @@ def test_bash_completes_commands_options_choices_and_files(capsys, tmp_path, wor
         'f=$(complete -p nextlong | grep -o -- "-F [^ ]*" | cut -c4-); "$f" nextlong "${COMP_WORDS[COMP_CWORD]}" x; '
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert [line.strip() for line in done.stdout.splitlines()] == offered, done.stderr
 
 
@@ -588,12 +781,16 @@ def typing_in_zsh(folder):
 
 @pytest.mark.shells
 @BEGUN
-def test_zsh_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+def test_zsh_completes_commands_options_choices_and_files(
+    capsys, tmp_path, words, offered
+):
     (tmp_path / "functions").mkdir()
     (tmp_path / "functions/_nextlong").write_text(script(capsys, "zsh"))
     (tmp_path / "my-recipe.yaml").touch()
     with typing_in_zsh(tmp_path) as (write, read_until):
-        write(b"fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -u -D; echo re''ady\n")
+        write(
+            b"fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -u -D; echo re''ady\n"
+        )
         read_until(b"\nready")
         write(" ".join(words).encode() + b"\t")
         read_until(" ".join([*words[:-1], *offered]).encode())
@@ -601,9 +798,20 @@ def test_zsh_completes_commands_options_choices_and_files(capsys, tmp_path, word
 
 @pytest.mark.shells
 @BEGUN
-def test_fish_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+def test_fish_completes_commands_options_choices_and_files(
+    capsys, tmp_path, words, offered
+):
     (tmp_path / "c.fish").write_text(script(capsys, "fish"))
     (tmp_path / "my-recipe.yaml").touch()
-    command = ["fish", "--no-config", "-c", f"source c.fish; complete -C '{' '.join(words)}'"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered, done.stderr
+    command = [
+        "fish",
+        "--no-config",
+        "-c",
+        f"source c.fish; complete -C '{' '.join(words)}'",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered, (
+        done.stderr
+    )

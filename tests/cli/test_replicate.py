@@ -15,19 +15,31 @@ from nextlong.replicate.recipe import recipe_from
     ("arguments", "told"),
     [
         ([], "replicate needs either a recipe or a preset"),
-        (["r.yaml", "--preset", "smoke"], "replicate needs either a recipe or a preset"),
-        (["--preset", "smok"], "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu"),
+        (
+            ["r.yaml", "--preset", "smoke"],
+            "replicate needs either a recipe or a preset",
+        ),
+        (
+            ["--preset", "smok"],
+            "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu",
+        ),
         (
             ["r.yaml"],
             "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",
         ),
         (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
-        (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
+        (
+            ["--preset", "smoke", "--set", "seeds=[]"],
+            "--preset smoke: seeds=[] is empty",
+        ),
         (
             ["init", "r.yaml", "--dry-run"],
             "init only writes the recipe; remove --dry-run; then: nextlong replicate r.yaml",
         ),
-        (["--preset", "mechanism", "--corpus", "x.jsonl"], "--preset mechanism invents its corpus"),
+        (
+            ["--preset", "mechanism", "--corpus", "x.jsonl"],
+            "--preset mechanism invents its corpus",
+        ),
         (
             ["--preset", "mechanism", "--set", "arms=[quests]"],
             "arms: 'quests' is not known; choose from nextlong, random",
@@ -45,8 +57,14 @@ from nextlong.replicate.recipe import recipe_from
             "r.json does not exist; `nextlong replicate --preset mechanism` writes results.json",
             marks=pytest.mark.heavy,  # matplotlib is asked for first
         ),
-        (["--preset", "smoke", "--to", "x"], "--to belongs to `nextlong replicate report RESULTS`"),
-        (["--preset", "smoke", "--force"], "--force belongs to `nextlong replicate init`"),
+        (
+            ["--preset", "smoke", "--to", "x"],
+            "--to belongs to `nextlong replicate report RESULTS`",
+        ),
+        (
+            ["--preset", "smoke", "--force"],
+            "--force belongs to `nextlong replicate init`",
+        ),
     ],
 )
 def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypatch):
@@ -58,18 +76,26 @@ def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypa
 
 def test_packages_that_are_missing_are_named_together(monkeypatch):
     monkeypatch.setattr(
-        common.importlib.util, "find_spec", lambda name: None if name in ("torch", "transformers") else 1
+        common.importlib.util,
+        "find_spec",
+        lambda name: None if name in ("torch", "transformers") else 1,
     )
     with pytest.raises(
-        NextlongError, match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'"
+        NextlongError,
+        match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'",
     ):
-        common.check_installed("replicate", "torch", "transformers", "matplotlib", extra="train,evaluate")
+        common.check_installed(
+            "replicate", "torch", "transformers", "matplotlib", extra="train,evaluate"
+        )
     common.check_installed("replicate", "matplotlib", extra="train,evaluate")
 
 
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr("nextlong.cli.demo.write_demo_corpus", lambda path: (written.append(path), path.touch()))
+    monkeypatch.setattr(
+        "nextlong.cli.demo.write_demo_corpus",
+        lambda path: (written.append(path), path.touch()),
+    )
     told = io.StringIO()
     console = Console(file=told, width=500)
     users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
@@ -78,18 +104,43 @@ def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypat
         recipe = train._with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
     path = tmp_path / "python-documentation.jsonl"
     assert written == [path]
-    assert [(source.path, source.label) for source in recipe.corpus.sources] == [(str(path), "python-documentation")]
+    assert [(source.path, source.label) for source in recipe.corpus.sources] == [
+        (str(path), "python-documentation")
+    ]
     assert recipe.corpus.vocabulary == users.corpus.vocabulary
-    assert told.getvalue().count("the documentation of Python (use --corpus FILE for yours)") == 2
+    assert (
+        told.getvalue().count(
+            "the documentation of Python (use --corpus FILE for yours)"
+        )
+        == 2
+    )
 
 
 @pytest.mark.heavy  # a plan measures a step
-def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(tmp_path, capsys):
+def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(
+    tmp_path, capsys
+):
     path = tmp_path / "m.yaml"
-    assert main(["replicate", "init", str(path), "--preset", "mechanism", "--set", "seeds=[7, 8]"]) == 0
+    assert (
+        main(
+            [
+                "replicate",
+                "init",
+                str(path),
+                "--preset",
+                "mechanism",
+                "--set",
+                "seeds=[7, 8]",
+            ]
+        )
+        == 0
+    )
     assert "# seeds of the weights and of the order of rows" in path.read_text()
     capsys.readouterr()
-    assert main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
+    assert (
+        main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"])
+        == 0
+    )
     told = " ".join(capsys.readouterr().out.split())
     assert "2 pretrained, 4 extended: nextlong, quest" in told
     assert not (tmp_path / "nextlong-replicate-mechanism").exists()

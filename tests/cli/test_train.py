@@ -16,11 +16,16 @@ def test_the_command_says_it_without_a_traceback(command, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shared_run, tmp_path):
+def test_a_model_that_is_none_is_told_before_the_recipe_is_written(
+    command, shared_run, tmp_path
+):
     init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--model")
     done = command(*init, tmp_path / "none", check=False)
     assert done.returncode == 2
-    assert f"--model {tmp_path / 'none'} does not exist; use a folder with config.json and weights" in done.stderr
+    assert (
+        f"--model {tmp_path / 'none'} does not exist; use a folder with config.json and weights"
+        in done.stderr
+    )
     assert not (tmp_path / "t.yaml").exists()
     assert (
         "no_such_model is not a local folder, so it will be loaded from the Hugging Face hub"
@@ -30,7 +35,16 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shar
 
 def test_init_makes_steps_of_whole_rows(command, shared_run, tmp_path):
     """The preset's 8,192 tokens are no whole rows of 3 · 1,024, and are four of the run's 2,048."""
-    init = ("train", "init", tmp_path / "t.yaml", "--data", shared_run, "--preset", "tiny", "--force")
+    init = (
+        "train",
+        "init",
+        tmp_path / "t.yaml",
+        "--data",
+        shared_run,
+        "--preset",
+        "tiny",
+        "--force",
+    )
     assert "tokens_per_step" not in command(*init).stdout
     packed = (*init, "--set", "data.pack=3072")
     assert (

@@ -27,7 +27,10 @@ def three(few_recipe, few_run, tmp_path_factory):
     run_dir = Path(shutil.copytree(few_run, tmp_path_factory.mktemp("three") / "run"))
     recipe = run_dir.parent / "my.yaml"
     recipe.write_text(few_recipe(run_dir).dump())
-    for overrides in (["export.formats=[torchtitan]"], ["compose.target_tokens=512", "name=short"]):
+    for overrides in (
+        ["export.formats=[torchtitan]"],
+        ["compose.target_tokens=512", "name=short"],
+    ):
         nextlong.run(nextlong.Recipe.load(recipe, overrides=overrides))
     return run_dir
 
@@ -58,7 +61,9 @@ def folders(run_dir):
 def test_commands_on_all_variants_want_the_run_directory(three, call, command):
     code, out, err = call(command, f"{three}@short")
     assert (code, out) == (2, "")
-    assert f"{three}@short is one variant; name its run directory: {three}" in " ".join(err.split())
+    assert f"{three}@short is one variant; name its run directory: {three}" in " ".join(
+        err.split()
+    )
 
 
 # list
@@ -69,7 +74,9 @@ def test_list_says_what_tells_variants_apart(three, call):
     assert code == 0
     *lines, told = out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == NAMES
-    blocks = [dict(line.strip().split("  ", 1) for line in block) for block in _blocks(lines)]
+    blocks = [
+        dict(line.strip().split("  ", 1) for line in block) for block in _blocks(lines)
+    ]
     assert [block["sequences"].strip() for block in blocks] == [
         "4 of 1,024 tokens", "4 of 1,025 tokens", "4 of 512 tokens",
     ]  # fmt: skip
@@ -78,24 +85,44 @@ def test_list_says_what_tells_variants_apart(three, call):
         "export.formats=torchtitan", "compose.target_tokens=512",
     ]  # fmt: skip
     assert blocks[1]["rows"].strip() == "torchtitan"
-    assert told == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
+    assert (
+        told
+        == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
+    )
 
 
 def _blocks(lines):
     """Return the indented lines below each name."""
     starts = [place for place, line in enumerate(lines) if not line.startswith(" ")]
-    return [lines[start + 1 : stop] for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    return [
+        lines[start + 1 : stop]
+        for start, stop in zip(starts, [*starts[1:], None], strict=True)
+    ]
 
 
-def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_reason(own, recipe, call):
+def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_reason(
+    own, recipe, call
+):
     name = "compose.method=standard,compose.sequences=100000"
-    call("run", recipe, "--set", "compose.method=standard", "--set", "compose.sequences=100000", "--name", name)
+    call(
+        "run",
+        recipe,
+        "--set",
+        "compose.method=standard",
+        "--set",
+        "compose.sequences=100000",
+        "--name",
+        name,
+    )
     listed = {one.name: one for one in list_variants(own)}
     assert listed["base"].why_fewer == ""
     assert "documents gave" in listed[name].why_fewer
     assert set(listed[name].differs) == {"compose.method", "compose.sequences"}
     file = io.StringIO()
-    inspect._show(list(listed.values()), Console(file=file, width=40, force_terminal=True, color_system=None))
+    inspect._show(
+        list(listed.values()),
+        Console(file=file, width=40, force_terminal=True, color_system=None),
+    )
     shown = file.getvalue()
     assert name in shown.splitlines()
     assert "fewer than the requested 100,000" in " ".join(shown.split())
@@ -106,7 +133,11 @@ def test_list_as_json(three, call):
     assert [one["name"] for one in listed] == NAMES
     assert [one["is_current"] for one in listed] == [True, False, False]
     assert listed[2]["differs"] == {"compose.target_tokens": 512}
-    assert all((three / folder).is_dir() for one in listed for folder in one["exports"].values())
+    assert all(
+        (three / folder).is_dir()
+        for one in listed
+        for folder in one["exports"].values()
+    )
     assert all(0 < one["alone_bytes"] < one["bytes"] for one in listed)
 
 
@@ -122,7 +153,10 @@ def test_list_of_an_interrupted_run_names_its_unfinished_steps(tmp_path, call):
         (tmp_path / "04-chunk-abc" / f".part-{number:05d}.json").write_text("{}")
     code, _, err = call("list", tmp_path)
     assert code == 2
-    assert "stopped in chunk (2 tasks done); `nextlong run RECIPE` resumes it" in " ".join(err.split())
+    assert (
+        "stopped in chunk (2 tasks done); `nextlong run RECIPE` resumes it"
+        in " ".join(err.split())
+    )
     assert call("verify", tmp_path) == (2, "", err)
 
 
@@ -142,11 +176,17 @@ def test_a_variant_goes_wherever_a_run_goes(three, call):
     for name, tokens in zip(NAMES, ("1,024", "1,025", "512"), strict=True):
         assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
         measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
-        assert (measured["run"], f"{measured['target_tokens']:,}") == (f"{three}@{name}", tokens)
+        assert (measured["run"], f"{measured['target_tokens']:,}") == (
+            f"{three}@{name}",
+            tokens,
+        )
     assert call("verify", f"{three}@base", "--sample", "2")[0] == 0
     assert call("compare", f"{three}@base", f"{three}@short")[0] == 0
     assert call("compare", f"{three}@*", "--csv")[1].count("\n") == 1 + len(NAMES)
-    assert f"{three}@x*: no variant matches; {three} has: {', '.join(NAMES)}" in call("compare", f"{three}@x*")[2]
+    assert (
+        f"{three}@x*: no variant matches; {three} has: {', '.join(NAMES)}"
+        in call("compare", f"{three}@x*")[2]
+    )
 
 
 def test_export_takes_the_variant_that_is_named(own):
@@ -164,7 +204,9 @@ def recipe(own, few_recipe, tmp_path):
     return path
 
 
-def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_variant(own, recipe, call):
+def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_variant(
+    own, recipe, call
+):
     before = record.find(own)
     told = call("run", recipe, "--set", "compose.sequences=3")[1]
     facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
@@ -174,7 +216,11 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     assert facts["inspect"].strip() == f"nextlong peek {own}@sequences=3"
     assert record.find(own) == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
-    for command, shown in (("peek", "4 sequences"), ("stats", "4 sequences"), ("export", "4 rows")):
+    for command, shown in (
+        ("peek", "4 sequences"),
+        ("stats", "4 sequences"),
+        ("export", "4 rows"),
+    ):
         assert shown in call(command, own)[1]
     assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (4, 3)
 
@@ -188,22 +234,36 @@ def test_a_variant_has_a_report_of_its_own(own, recipe, call):
 
 
 def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
-    told = call("run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=1024")[1]
+    told = call(
+        "run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=1024"
+    )[1]
     assert "because of --set" not in told
     assert record.variant_names(own) == NAMES
     assert record.current(own) == "base"
 
 
-def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
-    recipe.write_text(recipe.read_text().replace("target_tokens: 1024", "target_tokens: 768"))
+def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(
+    own, recipe, call
+):
+    recipe.write_text(
+        recipe.read_text().replace("target_tokens: 1024", "target_tokens: 768")
+    )
     told = " ".join(call("run", recipe)[1].split())
-    assert f"variant: target_tokens=768, which {own} now opens; {own}@base opens the previous variant" in told
+    assert (
+        f"variant: target_tokens=768, which {own} now opens; {own}@base opens the previous variant"
+        in told
+    )
     assert nextlong.open(own).recipe.compose.target_tokens == 768
 
 
-def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(own, recipe, call):
+def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(
+    own, recipe, call
+):
     told = " ".join(call("run", recipe, "--name", "named")[1].split())
-    assert f"variant: named, which {own} now opens; {own}@base opens the previous variant" in told
+    assert (
+        f"variant: named, which {own} now opens; {own}@base opens the previous variant"
+        in told
+    )
     assert "changed" not in told
 
 
@@ -214,23 +274,34 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
     path.write_text(json.dumps(plain))
     code, out, err = call("compare", f"{own}@*")
     assert (code, out) == (2, "")
-    assert f"{own}@short was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})" in err
+    assert (
+        f"{own}@short was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})"
+        in err
+    )
     assert call("gc", own, "--drop", "short", "--yes")[0] == 0  # as the message says
     assert call("compare", f"{own}@*")[0] == 0
 
 
-def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(few_recipe, started, tmp_path, call):
+def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(
+    few_recipe, started, tmp_path, call
+):
     run, path = started(tmp_path / "run"), tmp_path / "r.yaml"
     path.write_text(few_recipe(run, "compose.method=standard").dump())
     told = call("run", path, "--set", "compose.target_tokens=512", "--set", "seed=1")[1]
     name = "target_tokens=512,seed=1"
-    assert f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs" in told
+    assert (
+        f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs"
+        in told
+    )
     for command in ("peek", "stats", "export", "report", "verify"):
         code, out, err = call(command, run)
         assert (code, out) == (2, "")
-        assert f"run the recipe, or name a variant: {run}@{name}" in " ".join(err.split())
-    assert f"{run} has no variant of the recipe's own settings; run the recipe" in " ".join(
-        call("list", run)[1].split()
+        assert f"run the recipe, or name a variant: {run}@{name}" in " ".join(
+            err.split()
+        )
+    assert (
+        f"{run} has no variant of the recipe's own settings; run the recipe"
+        in " ".join(call("list", run)[1].split())
     )
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
@@ -250,16 +321,24 @@ def test_a_data_set_takes_the_variant_that_is_named(three):
 def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
     (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
-    assert last.split(maxsplit=1) == ["variant:", f"base, beside formats=torchtitan, short (nextlong list {own})"]
+    assert last.split(maxsplit=1) == [
+        "variant:",
+        f"base, beside formats=torchtitan, short (nextlong list {own})",
+    ]
     assert nextlong.open(own).variant.name == "base"
     code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
     assert code == 2
     assert "name=short:" in err
-    assert "has a variant of this name with other settings (now compose.target_tokens=1024)" in err
+    assert (
+        "has a variant of this name with other settings (now compose.target_tokens=1024)"
+        in err
+    )
 
 
 def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
-    code, _, err = call("export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1")
+    code, _, err = call(
+        "export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1"
+    )
     assert code == 2
     assert f"1,024 tokens of {three}@base" in err
     assert f"1,025 tokens of {three}@formats=torchtitan" in err
@@ -278,7 +357,9 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     before = folders(own)
     shutil.copytree(next(own.glob("*-draft-*")), own / "09-draft-0123456789ab")
     (own / "77-embed-ba9876543210").mkdir()
-    (own / "77-embed-ba9876543210" / "part-00000.vectors.npy").write_bytes(b"x" * 1_500_000)
+    (own / "77-embed-ba9876543210" / "part-00000.vectors.npy").write_bytes(
+        b"x" * 1_500_000
+    )
     (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
     code, out, err = call("gc", own)
     assert code == 2
@@ -286,7 +367,9 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
         err
         == f"error: nothing was removed, because confirmation needs a terminal; to confirm, run nextlong gc {own} --yes\n"
     )
-    assert call("gc", own, "--keep", "base")[2].endswith(f"run nextlong gc {own} --keep base --yes\n")
+    assert call("gc", own, "--keep", "base")[2].endswith(
+        f"run nextlong gc {own} --keep base --yes\n"
+    )
     sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
     assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
     assert sizes[2] == ["1.5", "MB"]
@@ -296,16 +379,25 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     assert not list(own.rglob(".work-*"))
     assert call("gc", own, "--yes")[1] == f"{own}: nothing to clean up\n"
     for name in NAMES:
-        assert all(outcome.result != "breach" for outcome in verify(Path(f"{own}@{name}"), sample=1))
+        assert all(
+            outcome.result != "breach"
+            for outcome in verify(Path(f"{own}@{name}"), sample=1)
+        )
 
 
 def test_gc_drops_variants_and_what_they_alone_need(own, call):
     alone = set(nextlong.open(f"{own}@short").variant.steps.values()) - {
-        folder for name in NAMES[:2] for folder in nextlong.open(f"{own}@{name}").variant.steps.values()
+        folder
+        for name in NAMES[:2]
+        for folder in nextlong.open(f"{own}@{name}").variant.steps.values()
     }
     code, out, _ = call("gc", own, "--drop", "short", "--yes")
     assert code == 0
-    assert {Path(line.split()[0]).name for line in out.splitlines() if "used by short" in line} == alone
+    assert {
+        Path(line.split()[0]).name
+        for line in out.splitlines()
+        if "used by short" in line
+    } == alone
     assert not alone & folders(own)
     assert nextlong.open(own).variant.name == "base"
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
@@ -317,9 +409,17 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
 
 def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
     recipe = ["export.pack=8192"]
-    packed = runs_export.export([f"{own}@base"], formats=["parquet"], overrides=recipe).done["parquet"].folder
-    runs_export.export([f"{own}@base"], formats=["parquet"])  # which the record names from now on
-    mixed = runs_export.export([f"{own}@base", f"{own}@short"], formats=["parquet"], overrides=recipe).done
+    packed = (
+        runs_export.export([f"{own}@base"], formats=["parquet"], overrides=recipe)
+        .done["parquet"]
+        .folder
+    )
+    runs_export.export(
+        [f"{own}@base"], formats=["parquet"]
+    )  # which the record names from now on
+    mixed = runs_export.export(
+        [f"{own}@base", f"{own}@short"], formats=["parquet"], overrides=recipe
+    ).done
     assert call("gc", own, "--drop", "short", "--yes")[0] == 0
     assert packed.is_dir()
     assert mixed["parquet"].folder.is_dir()
@@ -329,7 +429,10 @@ def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--drop", "shrot"], "has no variant 'shrot'; it has: base, formats=torchtitan, short"),
+        (
+            ["--drop", "shrot"],
+            "has no variant 'shrot'; it has: base, formats=torchtitan, short",
+        ),
         (["--keep", "no"], "has no variant 'no'"),
         (["--drop", *NAMES], "keep one, or delete the folder itself"),
     ],
@@ -394,8 +497,16 @@ def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe,
 def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_path):
     (tmp_path / "r.yaml").write_text(few_recipe(own).dump())
     before = nextlong.open(own).variant
-    over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=256,384"]
-    kill_forked_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=384.json")
+    over = [
+        "--over",
+        "compose.position=tail,random",
+        "--over",
+        "compose.target_tokens=256,384",
+    ]
+    kill_forked_at(
+        ["sweep", tmp_path / "r.yaml", *over],
+        "*/variants/position=tail,target_tokens=384.json",
+    )
     assert (own / "variants" / "position=tail,target_tokens=256.json").exists()
     assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
@@ -405,7 +516,12 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     names = [variant.name for variant in record.variants(own)]
     current = record.current(own)
     other = next(name for name in names if name != current)
-    pages = ("report.html", f"report-{other}.html", f"report-{other}@{current}.html", "report-2@variants@0123abcd.html")
+    pages = (
+        "report.html",
+        f"report-{other}.html",
+        f"report-{other}@{current}.html",
+        "report-2@variants@0123abcd.html",
+    )
     for page in (*pages, "sweep.html"):
         shown = current if page == "report.html" else f"{current} {other}"
         (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
@@ -415,12 +531,17 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
 
 def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     current = record.current(own)
-    stays = next(variant.name for variant in record.variants(own) if variant.name != current)
+    stays = next(
+        variant.name for variant in record.variants(own) if variant.name != current
+    )
     for page in ("report.html", f"report-{stays}.html"):
         shown = current if page == "report.html" else stays
         (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
-    assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a deleted variant")
+    assert (told[-1]["path"], told[-1]["why"]) == (
+        str(own / "report.html"),
+        "shows a deleted variant",
+    )
     code, out, _ = call("gc", own, "--keep", stays, "--yes")
     assert code == 0
     assert "report.html" in out

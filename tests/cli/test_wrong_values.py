@@ -18,7 +18,13 @@ VALUES = [
 
 def keys_of(node, above=()):
     """Yield the path of every key and place of plain data."""
-    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    inner = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, value in inner:
         yield (*above, key)
         yield from keys_of(value, (*above, key))
@@ -43,7 +49,9 @@ def plain(tmp_path):
 
 def wrong_values(place, turns):
     """Return a few values for the `place`-th key: as many keys in a row as there are turns get all of them."""
-    return [value for number, value in enumerate(VALUES) if (number + place) % turns == 0]
+    return [
+        value for number, value in enumerate(VALUES) if (number + place) % turns == 0
+    ]
 
 
 @pytest.mark.parametrize("turns", [len(VALUES), *thorough(5)])
@@ -61,7 +69,16 @@ def test_every_key_of_a_recipe_with_wrong_values(plain, tmp_path, capsys, turns)
             assert err.startswith("error: "), (key, value)
             assert "Traceback" not in err
             where = [str(part) for part in key if isinstance(part, str)]
-            assert any(told in err for told in (where[-1], where[0], "none.jsonl", "shorten it", "holds a NUL")), (
+            assert any(
+                told in err
+                for told in (
+                    where[-1],
+                    where[0],
+                    "none.jsonl",
+                    "shorten it",
+                    "holds a NUL",
+                )
+            ), (
                 key,
                 value,
                 err,
@@ -97,12 +114,27 @@ def test_bytes_that_are_no_recipe(tmp_path, capsys, raw):
     assert str(path) in capsys.readouterr().err
 
 
-WORDS = ["tide", "harbour", "anchor", "sail", "current", "reef", "vessel", "captain", "lighthouse", "storm", "rope"]
+WORDS = [
+    "tide",
+    "harbour",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "lighthouse",
+    "storm",
+    "rope",
+]
 
 
 def documents(count=80):
     draw = random.Random(3)
-    return ["\n".join(" ".join(draw.choices(WORDS, k=12)) + "." for _ in range(n % 9 + 2)) for n in range(count)]
+    return [
+        "\n".join(" ".join(draw.choices(WORDS, k=12)) + "." for _ in range(n % 9 + 2))
+        for n in range(count)
+    ]
 
 
 LINES = {
@@ -127,7 +159,10 @@ def planned(tmp_path, capfd):
     asked = {
         "run_dir": str(tmp_path / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(tmp_path / "corpus")}], "max_reject_share": 0.9},
+        "ingest": {
+            "sources": [{"path": str(tmp_path / "corpus")}],
+            "max_reject_share": 0.9,
+        },
         "chunk": {"max_chars": 200},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},

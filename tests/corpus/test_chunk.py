@@ -50,7 +50,10 @@ def test_slice_counts_the_newline_and_paper_does_not():
 
 
 def test_paper_closes_after_an_oversized_paragraph_even_before_an_empty_one():
-    assert cut("aaaaaaa\n\nb", max_chars=5, length="paper", oversize="keep") == ["aaaaaaa\n", "\nb"]
+    assert cut("aaaaaaa\n\nb", max_chars=5, length="paper", oversize="keep") == [
+        "aaaaaaa\n",
+        "\nb",
+    ]
 
 
 def test_slice_keeps_an_oversized_paragraph_with_its_newline():
@@ -74,13 +77,19 @@ def test_what_fits_is_one_chunk_and_nothing_is_none(length, oversize):
         ('He said "no." And left it', 20, ['He said "no." ', "And left it"]),
         ("Who? Me! No. Yes indeed", 16, ["Who? Me! No. ", "Yes indeed"]),
         ("no sentence here at all", 12, ["no sentence ", "here at all"]),
-        ("今日は雨。明日は晴れるでしょう", 8, ["今日は雨。", "明日は晴れるでし", "ょう"]),
+        (
+            "今日は雨。明日は晴れるでしょう",
+            8,
+            ["今日は雨。", "明日は晴れるでし", "ょう"],
+        ),
         ("एक दो। तीन चार पाँच", 12, ["एक दो। ", "तीन चार पाँच"]),
         ("version 3.14 is out now", 14, ["version 3.14 ", "is out now"]),
         ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
     ],
 )
-def test_oversized_paragraphs_are_cut_behind_sentences_then_words(text, max_chars, expected):
+def test_oversized_paragraphs_are_cut_behind_sentences_then_words(
+    text, max_chars, expected
+):
     assert cut(text, max_chars=max_chars) == expected
 
 
@@ -95,7 +104,9 @@ def test_oversized_paragraphs_are_cut_behind_sentences_then_words(text, max_char
         ("abc\r\nde", 4, ["abc", "\r\nde"]),
     ],
 )
-def test_a_cut_inside_a_word_keeps_together_what_shows_as_one(text, max_chars, expected):
+def test_a_cut_inside_a_word_keeps_together_what_shows_as_one(
+    text, max_chars, expected
+):
     assert cut(text, max_chars=max_chars) == expected
 
 
@@ -115,7 +126,10 @@ def test_crlf_paragraphs_keep_their_line_ends():
 
 
 def tiles(spans, text):
-    return [0, *(end for _, end in spans)] == [*(start for start, _ in spans), len(text)]
+    return [0, *(end for _, end in spans)] == [
+        *(start for start, _ in spans),
+        len(text),
+    ]
 
 
 @given(text=st.one_of(TEXTS, ANY_TEXT), max_chars=st.integers(1, 40))
@@ -160,11 +174,18 @@ def paper_rule(text, granularity):
     return chunks
 
 
-@given(text=st.text(alphabet=st.sampled_from("ab\n\n"), max_size=60), granularity=st.integers(1, 12))
+@given(
+    text=st.text(alphabet=st.sampled_from("ab\n\n"), max_size=60),
+    granularity=st.integers(1, 12),
+)
 def test_paper_mode_is_the_papers_rule(text, granularity):
-    expected = ["\n".join(paragraphs) + "\n" for paragraphs in paper_rule(text, granularity)]
+    expected = [
+        "\n".join(paragraphs) + "\n" for paragraphs in paper_rule(text, granularity)
+    ]
     expected[-1] = expected[-1][:-1]  # the last newline is not in the text
-    assert cut(text, max_chars=granularity, length="paper", oversize="keep") == [chunk for chunk in expected if chunk]
+    assert cut(text, max_chars=granularity, length="paper", oversize="keep") == [
+        chunk for chunk in expected if chunk
+    ]
 
 
 @given(text=TEXTS, granularity=st.integers(1, 12))
@@ -172,11 +193,17 @@ def test_paper_mode_split_cuts_only_what_the_paper_keeps_oversized(text, granula
     kept = chunk_text(text, max_chars=granularity, length="paper", oversize="keep")
     split = chunk_text(text, max_chars=granularity, length="paper", oversize="split")
     assert {start for start, _ in kept} <= {start for start, _ in split}
-    whole = [(start, end) for start, end in kept if len(text[start:end].replace("\n", "")) <= granularity]
+    whole = [
+        (start, end)
+        for start, end in kept
+        if len(text[start:end].replace("\n", "")) <= granularity
+    ]
     assert set(whole) <= set(split)
 
 
-@pytest.mark.parametrize("line", ["word " * 10_000_000, "x" * 50_000_000], ids=["words", "unbroken"])
+@pytest.mark.parametrize(
+    "line", ["word " * 10_000_000, "x" * 50_000_000], ids=["words", "unbroken"]
+)
 def test_a_line_of_50_mb(line):
     spans = chunk_text(line)
     assert tiles(spans, line)
@@ -186,10 +213,17 @@ def test_a_line_of_50_mb(line):
 
 @pytest.fixture
 def shard(tmp_path):
-    write_documents(tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]])
+    write_documents(
+        tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]]
+    )
     np.save(tmp_path / "keep.npy", np.array([True, False, True, True]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(
+        tmp_path / "s",
+        documents=tmp_path / "d.arrow",
+        keep=tmp_path / "keep.npy",
+        **options,
+    )
     return tmp_path / "d.arrow", tmp_path / "s.chunks.arrow", counts
 
 
@@ -208,9 +242,16 @@ def test_a_shard_of_which_nothing_is_kept(tmp_path):
     write_documents(tmp_path / "d.arrow", [["a"]])
     np.save(tmp_path / "keep.npy", np.array([False]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(
+        tmp_path / "s",
+        documents=tmp_path / "d.arrow",
+        keep=tmp_path / "keep.npy",
+        **options,
+    )
     assert counts == ChunkResult(documents=0, chunks=0, chars=0)
-    assert list(iter_chunk_texts(tmp_path / "d.arrow", tmp_path / "s.chunks.arrow")) == []
+    assert (
+        list(iter_chunk_texts(tmp_path / "d.arrow", tmp_path / "s.chunks.arrow")) == []
+    )
 
 
 @pytest.mark.parametrize("max_chars", [0, -1])

@@ -42,17 +42,30 @@ def write_shard(stem, documents):
             place += len(chunk)
             ends.append(place)
     names = pa.array(["x"] * len(texts))
-    with pa.OSFile(f"{stem}.documents.arrow", "wb") as sink, pa.ipc.new_file(sink, DOCUMENTS) as writer:
+    with (
+        pa.OSFile(f"{stem}.documents.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, DOCUMENTS) as writer,
+    ):
         for start in range(0, len(texts), 2):
-            columns = [pa.array(texts, pa.large_string()), pa.array(range(len(texts)), pa.uint64()), names, names]
-            writer.write_batch(pa.record_batch([c.slice(start, 2) for c in columns], schema=DOCUMENTS))
+            columns = [
+                pa.array(texts, pa.large_string()),
+                pa.array(range(len(texts)), pa.uint64()),
+                names,
+                names,
+            ]
+            writer.write_batch(
+                pa.record_batch([c.slice(start, 2) for c in columns], schema=DOCUMENTS)
+            )
     columns = [
         pa.array(rows, pa.int32()),
         pa.array(starts, pa.int64()),
         pa.array(ends, pa.int64()),
         pa.array([False] * len(rows)),
     ]
-    with pa.OSFile(f"{stem}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, CHUNKS) as writer:
+    with (
+        pa.OSFile(f"{stem}.chunks.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, CHUNKS) as writer,
+    ):
         writer.write_batch(pa.record_batch(columns, schema=CHUNKS))
 
 
@@ -88,7 +101,9 @@ def is_found(folder, evaluation, document, **options):
 
 
 WRITTEN = {
-    "a.json": json.dumps({"data": [{"qas": [{"q": QUESTION, "id": 7, "ok": True, "none": None}]}]}),
+    "a.json": json.dumps(
+        {"data": [{"qas": [{"q": QUESTION, "id": 7, "ok": True, "none": None}]}]}
+    ),
     "a.jsonl": json.dumps({"x": "no"}) + "\n\n" + json.dumps([[QUESTION]]) + "\n",
     "a.ndjson": json.dumps(QUESTION),
     "a.csv": f'text,label\n"{QUESTION}",speed\n',
@@ -103,10 +118,16 @@ WRITTEN = {
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 def test_a_planted_question_is_found_whatever_its_file(tmp_path, name, compression):
     raw = WRITTEN[name].encode()
-    packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[compression]
+    packed = {"": raw, ".gz": gzip.compress(raw), ".zst": zstandard.compress(raw)}[
+        compression
+    ]
     path = tmp_path / (name + compression)
     path.write_bytes(packed)
-    documents = [["Nothing here. "], ["Before it\n", f"he asked: {QUESTION} And so on."], ["Nor here."]]
+    documents = [
+        ["Nothing here. "],
+        ["Before it\n", f"he asked: {QUESTION} And so on."],
+        ["Nor here."],
+    ]
     found, counts = decontaminate(tmp_path, [path], documents)
     assert found == [[False], [False, True], [False]]
     assert counts.files == {str(path): 1}
@@ -130,16 +151,48 @@ def test_a_text_over_several_lines_is_found_in_one(tmp_path):
         (LONG, " ".join(LONG.split()[5:]), False),
         (LONG, LONG.upper().replace(" ", " – "), True),
         (LONG, LONG.replace("lazy", "sleepy"), False),
-        ("one two three four five six seven eight", "zero one two three four five six seven eight nine", True),
-        ("one two three four five six seven eight", "one two three four five six seven", False),
-        (["one two three four five six seven", LONG], "one two three four five six seven", False),
-        (["one two three four five six seven?", LONG], "one two three four five six seven", True),
+        (
+            "one two three four five six seven eight",
+            "zero one two three four five six seven eight nine",
+            True,
+        ),
+        (
+            "one two three four five six seven eight",
+            "one two three four five six seven",
+            False,
+        ),
+        (
+            ["one two three four five six seven", LONG],
+            "one two three four five six seven",
+            False,
+        ),
+        (
+            ["one two three four five six seven?", LONG],
+            "one two three four five six seven",
+            True,
+        ),
         (["who ruled Normandy?", LONG], "ask who ruled Normandy then", True),
         (["who ruled?", LONG], "ask who ruled Normandy then", False),
-        ([{"question": "who ruled Normandy"}, LONG], "ask who ruled Normandy then", True),
-        ([{"answer": "who ruled Normandy"}, LONG], "ask who ruled Normandy then", False),
-        ([["a54e-11-22-33-44", "b9c1-55-66-77-88"]], '"a54e-11-22-33-44": "b9c1-55-66-77-88"', True),
-        ([["a54e-11-22-33-44", "b9c1-55-66-77-88"]], '"a54e-11-22-33-44": "c000-55-66-77-88"', False),
+        (
+            [{"question": "who ruled Normandy"}, LONG],
+            "ask who ruled Normandy then",
+            True,
+        ),
+        (
+            [{"answer": "who ruled Normandy"}, LONG],
+            "ask who ruled Normandy then",
+            False,
+        ),
+        (
+            [["a54e-11-22-33-44", "b9c1-55-66-77-88"]],
+            '"a54e-11-22-33-44": "b9c1-55-66-77-88"',
+            True,
+        ),
+        (
+            [["a54e-11-22-33-44", "b9c1-55-66-77-88"]],
+            '"a54e-11-22-33-44": "c000-55-66-77-88"',
+            False,
+        ),
     ],
 )
 def test_which_texts_are_looked_for(tmp_path, evaluation, document, found):
@@ -171,10 +224,16 @@ def test_a_run_that_the_chunker_cut_marks_every_chunk_it_lies_in(tmp_path):
 
 
 def test_a_run_in_several_files_counts_for_each(tmp_path):
-    for name, texts in {"a": [LONG, QUESTION], "b": [LONG], "c": ["not a word of it is anywhere to be found"]}.items():
+    for name, texts in {
+        "a": [LONG, QUESTION],
+        "b": [LONG],
+        "c": ["not a word of it is anywhere to be found"],
+    }.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(texts), encoding="utf-8")
     files = [tmp_path / f"{name}.json" for name in "abc"]
-    found, counts = decontaminate(tmp_path, files, [[LONG], [QUESTION], ["clean"], [QUESTION + "\n", LONG]])
+    found, counts = decontaminate(
+        tmp_path, files, [[LONG], [QUESTION], ["clean"], [QUESTION + "\n", LONG]]
+    )
     assert found == [[True], [True], [False], [True, True]]
     assert list(counts.files.values()) == [4, 2, 0]
 
@@ -182,28 +241,47 @@ def test_a_run_in_several_files_counts_for_each(tmp_path):
 def test_documents_without_chunks_are_passed_over(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(LONG), encoding="utf-8")
-    assert decontaminate(tmp_path, [path], [[], [LONG], [], [], ["clean"]])[0] == [[], [True], [], [], [False]]
+    assert decontaminate(tmp_path, [path], [[], [LONG], [], [], ["clean"]])[0] == [
+        [],
+        [True],
+        [],
+        [],
+        [False],
+    ]
 
 
 @settings(deadline=None)
 @given(
-    evaluation=st.lists(st.lists(st.sampled_from("abcd"), min_size=3, max_size=8), min_size=1, max_size=4),
+    evaluation=st.lists(
+        st.lists(st.sampled_from("abcd"), min_size=3, max_size=8),
+        min_size=1,
+        max_size=4,
+    ),
     documents=st.lists(
-        st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), max_size=4), min_size=1, max_size=5
+        st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), max_size=4),
+        min_size=1,
+        max_size=5,
     ),
     ngram=st.integers(2, 7),
 )
-def test_the_chunks_found_are_those_of_a_plain_loop(tmp_path_factory, evaluation, documents, ngram):
+def test_the_chunks_found_are_those_of_a_plain_loop(
+    tmp_path_factory, evaluation, documents, ngram
+):
     folder = tmp_path_factory.mktemp("loop")
     path = folder / "a.jsonl"
-    path.write_text("\n".join(json.dumps(" ".join(text) + "?") for text in evaluation), encoding="utf-8")
+    path.write_text(
+        "\n".join(json.dumps(" ".join(text) + "?") for text in evaluation),
+        encoding="utf-8",
+    )
     runs = set()
     for text in evaluation:
         size = min(len(text), ngram)
         runs |= {tuple(text[at : at + size]) for at in range(len(text) - size + 1)}
     expected = []
     for chunks in documents:
-        words = [(word, number) for number, chunk in enumerate(chunks) for word in chunk]
+        words = [
+            (word, number) for number, chunk in enumerate(chunks) for word in chunk
+        ]
         met = [False] * len(chunks)
         for run in runs:
             for at in range(len(words) - len(run) + 1):
@@ -252,7 +330,9 @@ def contaminated(recipe_for, small_corpus, tmp_path_factory):
     for row in rows[:3]:
         lines = row["text"].split("\n")
         row["text"] = "\n".join([*lines[:3], HARBOUR, *lines[3:]])
-    sources = write_source(tmp_path / "corpus", [*rows, {"id": "alone", "text": HARBOUR}])
+    sources = write_source(
+        tmp_path / "corpus", [*rows, {"id": "alone", "text": HARBOUR}]
+    )
     (tmp_path / "eval.jsonl").write_text(json.dumps({"question": HARBOUR}) + "\n")
     return recipe_for(
         tmp_path / "run",
@@ -275,16 +355,25 @@ def test_chunks_with_evaluation_text_are_nowhere(contaminated):
 
 def test_a_document_that_lost_a_chunk_is_no_meta_document(contaminated):
     run = nextlong.run(contaminated)
-    clean = nextlong.run(contaminated.model_copy(update={"decontaminate": Decontaminate()}))
+    clean = nextlong.run(
+        contaminated.model_copy(update={"decontaminate": Decontaminate()})
+    )
     metas = [
-        {s.source_id for sequence in found.sequences() for s in sequence.spans if s.role == "meta"}
+        {
+            s.source_id
+            for sequence in found.sequences()
+            for s in sequence.spans
+            if s.role == "meta"
+        }
         for found in (run, clean)
     ]
     assert len(metas[1] - metas[0]) >= 3
     assert metas[0] < metas[1]
 
 
-@pytest.mark.parametrize("method", ["standard", *thorough("quest")])  # documents, and keywords of chunks
+@pytest.mark.parametrize(
+    "method", ["standard", *thorough("quest")]
+)  # documents, and keywords of chunks
 def test_other_methods_never_see_them_either(contaminated, method):
     changed = {"method": method, "sequences": 3}
     compose = contaminated.compose.model_copy(update=changed)
@@ -295,20 +384,34 @@ def test_other_methods_never_see_them_either(contaminated, method):
 
 def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
     evaluation, run_dir = tmp_path / "eval.jsonl", tmp_path / "run"
-    changed = {"run_dir": str(run_dir), "decontaminate": Decontaminate(files=(str(evaluation),))}
-    for text, contaminated_chunks in ((HARBOUR, [4]), ("Nothing of this kind stands in any document here.", [0, 4])):
+    changed = {
+        "run_dir": str(run_dir),
+        "decontaminate": Decontaminate(files=(str(evaluation),)),
+    }
+    for text, contaminated_chunks in (
+        (HARBOUR, [4]),
+        ("Nothing of this kind stands in any document here.", [0, 4]),
+    ):
         evaluation.write_text(json.dumps({"question": text}))
         with pipeline.session(contaminated.model_copy(update=changed)) as session:
             session.run_before("tokenizer")
-        done = [open_done("decontaminate", folder) for folder in run_dir.glob("*-decontaminate-*")]
-        assert sorted(total(step, "contaminated") for step in done) == contaminated_chunks
+        done = [
+            open_done("decontaminate", folder)
+            for folder in run_dir.glob("*-decontaminate-*")
+        ]
+        assert (
+            sorted(total(step, "contaminated") for step in done) == contaminated_chunks
+        )
 
 
-def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contaminated, tmp_path):
+def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(
+    contaminated, tmp_path
+):
     missing = Decontaminate(files=(str(tmp_path / "eval.jsonl"),))
     changed = {"run_dir": str(tmp_path / "run"), "decontaminate": missing}
     with pytest.raises(
-        CorpusError, match=r"decontaminate: .*eval\.jsonl does not exist; correct the path or remove it"
+        CorpusError,
+        match=r"decontaminate: .*eval\.jsonl does not exist; correct the path or remove it",
     ):
         pipeline.run(contaminated.model_copy(update=changed))
     assert not [*(tmp_path / "run").glob("[0-9]*")]
@@ -323,7 +426,11 @@ def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contami
         ("a.jsonl", b'{"x": 1}\n{', "cannot be read: "),
         ("a.txt", b"\xff\xfe", "cannot be read: "),
         ("a.txt.gz", b"no gzip", "cannot be read: "),
-        ("a.json", b'["short text"]', "has no text of at least 8 words and no question of at least 3"),
+        (
+            "a.json",
+            b'["short text"]',
+            "has no text of at least 8 words and no question of at least 3",
+        ),
         ("a.csv", b"", "so there is nothing to search for"),
     ],
 )
@@ -337,5 +444,9 @@ def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(CorpusError, match=r"nowhere\.json does not exist; correct the path"):
-        _evaluation_grams(tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13)
+    with pytest.raises(
+        CorpusError, match=r"nowhere\.json does not exist; correct the path"
+    ):
+        _evaluation_grams(
+            tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13
+        )

@@ -24,13 +24,26 @@ from nextlong.recipe import Recipe
 from nextlong.runs.stats import measure
 from nextlong.runs.warnings import warnings
 
-WORDS = ("harbour", "tide", "anchor", "sail", "current", "reef", "vessel", "captain", "storm", "rope", "deck")
+WORDS = (
+    "harbour",
+    "tide",
+    "anchor",
+    "sail",
+    "current",
+    "reef",
+    "vessel",
+    "captain",
+    "storm",
+    "rope",
+    "deck",
+)
 
 
 def text_of(number, length=60):
     """A text that shares few runs of words with those of other numbers."""
     return " ".join(
-        WORDS[(number * 7 + place * (number % 11 + 1)) % len(WORDS)] + str(number) for place in range(length)
+        WORDS[(number * 7 + place * (number % 11 + 1)) % len(WORDS)] + str(number)
+        for place in range(length)
     )
 
 
@@ -41,15 +54,29 @@ def run(tmp_path_factory):
     rows = [{"id": f"d{n}", "text": text_of(n), "lang": "en"} for n in range(80)]
     rows.insert(9, {"id": "copy", "text": text_of(3), "lang": "en"})
     rows.insert(20, {"id": "near", "text": f"{text_of(8)} more", "lang": "en"})
-    rows += [{"id": f"foreign{n}", "text": text_of(900 + n), "lang": "de"} for n in range(4)]
+    rows += [
+        {"id": f"foreign{n}", "text": text_of(900 + n), "lang": "de"} for n in range(4)
+    ]
     rows += [{"id": "blank", "text": " ", "lang": "en"}]
-    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "{\n")
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows) + "{\n"
+    )
     (tmp_path / "q.json").write_text(json.dumps({"question": text_of(40, 14)}))
-    source = {"path": str(tmp_path / "a.jsonl"), "name": "a", "filter": "lang = 'en'", "max_documents": 78}
+    source = {
+        "path": str(tmp_path / "a.jsonl"),
+        "name": "a",
+        "filter": "lang = 'en'",
+        "max_documents": 78,
+    }
     plain = {
         "run_dir": str(tmp_path / "run"),
         "executor": "serial",
-        "ingest": {"sources": [source], "shard_mb": 0.01, "max_reject_share": 0.1, "dedup": "minhash"},
+        "ingest": {
+            "sources": [source],
+            "shard_mb": 0.01,
+            "max_reject_share": 0.1,
+            "dedup": "minhash",
+        },
         "chunk": {"max_chars": 120},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
@@ -62,17 +89,32 @@ def run(tmp_path_factory):
 
 def test_every_reason_has_its_count_and_examples(run):
     found = {one.reason: one for one in measure(run).left_out}
-    assert {reason: (one.unit, one.count) for reason, one in found.items() if not reason.startswith("shares")} == {
+    assert {
+        reason: (one.unit, one.count)
+        for reason, one in found.items()
+        if not reason.startswith("shares")
+    } == {
         "rejected: broken JSON": ("records", 1),
         "rejected: empty": ("records", 1),
         "removed by the source filter": ("documents", 4),
         "exact duplicate of another document": ("documents", 1),
         "over max_documents, max_chars or weight": ("documents", 3),
-        "near-duplicate of another document": ("documents", found["near-duplicate of another document"].count),
+        "near-duplicate of another document": (
+            "documents",
+            found["near-duplicate of another document"].count,
+        ),
     }
     (duplicate,) = found["exact duplicate of another document"].examples
-    assert (duplicate.source_id, duplicate.source, duplicate.note) == ("copy", "a", "equals d3")
-    assert found["removed by the source filter"].examples[0].source_id.startswith("foreign")
+    assert (duplicate.source_id, duplicate.source, duplicate.note) == (
+        "copy",
+        "a",
+        "equals d3",
+    )
+    assert (
+        found["removed by the source filter"]
+        .examples[0]
+        .source_id.startswith("foreign")
+    )
     near = found["near-duplicate of another document"]
     assert {(one.source_id, one.note) for one in near.examples} <= {
         ("d8", "near-duplicate of near"),
@@ -80,7 +122,9 @@ def test_every_reason_has_its_count_and_examples(run):
     }
     shares = found["shares words with an evaluation text"]
     assert [one.source_id for one in shares.examples] == ["d40"]
-    assert shares.examples[0].note.startswith(f"shares with {run.path.parent / 'q.json'}: ")
+    assert shares.examples[0].note.startswith(
+        f"shares with {run.path.parent / 'q.json'}: "
+    )
     assert found["rejected: broken JSON"].examples[0].source_id == "a.jsonl:88"
 
 
@@ -89,8 +133,14 @@ def _documents(run, step, kind):
 
 
 def test_counts_add_up_to_what_is_missing(run):
-    left = {one.reason: one.count for one in measure(run).left_out if one.unit == "documents"}
-    missing = _documents(run, "ingest", IngestResult) - _documents(run, "chunk", ChunkResult)
+    left = {
+        one.reason: one.count
+        for one in measure(run).left_out
+        if one.unit == "documents"
+    }
+    missing = _documents(run, "ingest", IngestResult) - _documents(
+        run, "chunk", ChunkResult
+    )
     assert sum(left.values()) - left["removed by the source filter"] == missing
 
 
@@ -110,19 +160,26 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     assert cli_main.main(["stats", str(run.path), "--json"]) == 0
     reasons = json.loads(capfd.readouterr().out)
     reasons = reasons[0] if isinstance(reasons, list) else reasons
-    assert reasons["left_out"] == json.loads(run.steps["filter_report"].file(".filter_report.json").read_text())
+    assert reasons["left_out"] == json.loads(
+        run.steps["filter_report"].file(".filter_report.json").read_text()
+    )
     assert cli_main.main(["verify", str(run.path)]) == 0
 
 
 def test_ids_of_near_duplicates_that_are_left_out_are_no_two(tmp_path):
     rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(80)]
-    rows += [{"id": f"d{n}", "text": f"{text_of(n)} more"} for n in (8, 9, 12)]  # of each pair, one goes
+    rows += [
+        {"id": f"d{n}", "text": f"{text_of(n)} more"} for n in (8, 9, 12)
+    ]  # of each pair, one goes
     rows[41]["id"] = "d40"
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plain = {
         "run_dir": str(tmp_path / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(tmp_path / "a.jsonl"), "name": "a"}], "dedup": "minhash"},
+        "ingest": {
+            "sources": [{"path": str(tmp_path / "a.jsonl"), "name": "a"}],
+            "dedup": "minhash",
+        },
         "chunk": {"max_chars": 120},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
@@ -130,10 +187,16 @@ def test_ids_of_near_duplicates_that_are_left_out_are_no_two(tmp_path):
     }
     pipeline.run(Recipe.from_dict(plain))
     run = nextlong.open(tmp_path / "run")
-    (told,) = [one.message for one in warnings(measure(run), run) if one.name == "same-ids"]
-    stay = 83 - run.steps["near_duplicates"].result(NearDuplicatesResult).near_duplicates
+    (told,) = [
+        one.message for one in warnings(measure(run), run) if one.name == "same-ids"
+    ]
+    stay = (
+        83 - run.steps["near_duplicates"].result(NearDuplicatesResult).near_duplicates
+    )
     assert stay <= 80
-    assert told.startswith(f"1 of {stay} documents have the id of an earlier one of their source")
+    assert told.startswith(
+        f"1 of {stay} documents have the id of an earlier one of their source"
+    )
     assert "'d40' is the id of" in told
 
 
@@ -141,9 +204,13 @@ def test_where_nothing_is_left_out_nothing_is_said(shared_run):
     assert measure(nextlong.open(shared_run)).left_out == ()
 
 
-def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_the_one_that_stays(tmp_path, capfd):
+def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_the_one_that_stays(
+    tmp_path, capfd
+):
     program = "def f(rows):\n    for row in rows:\n        use(row)\n    return rows\n"
-    other = "def f(rows):\n    for row in rows:\n        use(row)\n        return rows\n"
+    other = (
+        "def f(rows):\n    for row in rows:\n        use(row)\n        return rows\n"
+    )
     rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(40)]
     # The second source has the one whose hash is smaller, but the first source comes first.
     goes, stays = sorted((program, other), key=lambda text: content_hash(text.encode()))
@@ -165,7 +232,11 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
         "compose": {"method": "standard", "sequences": 2, "target_tokens": 512},
     }
     pipeline.run(Recipe.from_dict(plain))
-    assert not [one for one in measure(nextlong.open(tmp_path / "run")).left_out if "duplicate" in one.reason]
+    assert not [
+        one
+        for one in measure(nextlong.open(tmp_path / "run")).left_out
+        if "duplicate" in one.reason
+    ]
     plain["ingest"]["dedup"] = "normalized"
     pipeline.run(Recipe.from_dict(plain | {"run_dir": str(tmp_path / "normalized")}))
     run = nextlong.open(tmp_path / "normalized")
@@ -174,8 +245,14 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
     (example,) = one.examples
     told = (example.source_id, example.source, example.note)
     assert told == ("goes", "b", "equals, but for case and white space, stays")
-    (filtered,) = [one for one in measure(run).left_out if one.reason == "removed by the source filter"]
-    assert [(one.source_id, one.source) for one in filtered.examples] == [("unwanted", "b")]
+    (filtered,) = [
+        one
+        for one in measure(run).left_out
+        if one.reason == "removed by the source filter"
+    ]
+    assert [(one.source_id, one.source) for one in filtered.examples] == [
+        ("unwanted", "b")
+    ]
     capfd.readouterr()
     assert cli_main.main(["verify", str(run.path)]) == 0
 
@@ -189,7 +266,12 @@ def recipe():
     return Recipe.from_dict(
         {
             "run_dir": "r",
-            "ingest": {"sources": [{"path": "a.jsonl", "name": "one"}, {"path": "b.jsonl", "name": "two"}]},
+            "ingest": {
+                "sources": [
+                    {"path": "a.jsonl", "name": "one"},
+                    {"path": "b.jsonl", "name": "two"},
+                ]
+            },
             "tokenizer": {"train": 300},
         }
     )
@@ -197,13 +279,29 @@ def recipe():
 
 def made(recipe, *others):
     return filter_report_step(
-        recipe.ingest, [["a", "b"], ["c"]], step("ingest"), step("select"), [step(name) for name in others]
+        recipe.ingest,
+        [["a", "b"], ["c"]],
+        step("ingest"),
+        step("select"),
+        [step(name) for name in others],
     )
 
 
 def test_it_reads_what_leaves_documents_out_and_no_other_step(recipe):
-    of = made(recipe, "minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "decontaminate")
-    assert [one.name for one in of.inputs] == ["ingest", "select", "near_duplicates", "decontaminate"]
+    of = made(
+        recipe,
+        "minhash",
+        "similar_pairs",
+        "near_duplicates",
+        "eval_ngrams",
+        "decontaminate",
+    )
+    assert [one.name for one in of.inputs] == [
+        "ingest",
+        "select",
+        "near_duplicates",
+        "decontaminate",
+    ]
     assert of.result is LeftOutResult
     assert [one.name for one in made(recipe).inputs] == ["ingest", "select"]
     assert of.fingerprint != made(recipe).fingerprint
@@ -225,18 +323,34 @@ def write(folder, shards):
             }
             for row, (source, name, _) in enumerate(rows)
         ]
-        with pa.OSFile(str(documents[-1]), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
-            writer.write_batch(pa.RecordBatch.from_pylist(plain, schema=schemas.DOCUMENTS))
-        np.save(id_hashes[-1], np.array([ord(source[0]) << 8 | ord(name) for source, name, _ in rows], np.uint64))
+        with (
+            pa.OSFile(str(documents[-1]), "wb") as sink,
+            pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer,
+        ):
+            writer.write_batch(
+                pa.RecordBatch.from_pylist(plain, schema=schemas.DOCUMENTS)
+            )
+        np.save(
+            id_hashes[-1],
+            np.array(
+                [ord(source[0]) << 8 | ord(name) for source, name, _ in rows], np.uint64
+            ),
+        )
         np.save(keep[-1], np.array([stays for _, _, stays in rows], np.bool_))
     return documents, id_hashes, keep
 
 
 def test_a_pair_is_told_with_how_each_begins(tmp_path):
-    shards = [[("web", "a", True), ("web", "b", True)], [("books", "a", True), ("web", "b", True)]]
+    shards = [
+        [("web", "a", True), ("web", "b", True)],
+        [("books", "a", True), ("web", "b", True)],
+    ]
     count, told = _same_ids(*write(tmp_path, shards))
     assert (count, told[:2]) == (1, ("web", "b"))
-    assert [text[: len("document 0.1 of b x")] for text in told[2:]] == ["document 0.1 of b x", "document 1.1 of b x"]
+    assert [text[: len("document 0.1 of b x")] for text in told[2:]] == [
+        "document 0.1 of b x",
+        "document 1.1 of b x",
+    ]
     assert max(map(len, told[2:])) <= 60
 
 
@@ -245,25 +359,36 @@ def test_an_id_of_two_sources_is_two_ids_and_one_left_out_is_none(tmp_path):
     assert _same_ids(*write(tmp_path, shards)) == (0, ())
 
 
-ROWS = st.lists(st.tuples(st.sampled_from("wb"), st.sampled_from("abcd"), st.booleans()), max_size=6)
+ROWS = st.lists(
+    st.tuples(st.sampled_from("wb"), st.sampled_from("abcd"), st.booleans()), max_size=6
+)
 
 
 @given(st.lists(ROWS, max_size=4))
 def test_each_document_after_the_first_of_its_id_counts(tmp_path_factory, shards):
     count, told = _same_ids(*write(tmp_path_factory.mktemp("ids"), shards))
-    held = Counter((source, name) for rows in shards for source, name, stays in rows if stays)
+    held = Counter(
+        (source, name) for rows in shards for source, name, stays in rows if stays
+    )
     assert count == held.total() - len(held)
     assert held[told[:2]] > 1 if told else count == 0
 
 
 def test_no_more_is_held_than_plan_says(recipe_for, tmp_path):
     shards, rows = 8, 50_000
-    paths = [(tmp_path / f"{shard}.id_hashes.npy", tmp_path / f"{shard}.keep.npy") for shard in range(shards)]
+    paths = [
+        (tmp_path / f"{shard}.id_hashes.npy", tmp_path / f"{shard}.keep.npy")
+        for shard in range(shards)
+    ]
     for shard, (hashes, keep) in enumerate(paths):
         np.save(hashes, np.arange(shard, shards * rows, shards, np.uint64))
         np.save(keep, np.ones(rows, np.bool_))
     recipe = recipe_for(tmp_path)
-    (step,) = [step for step in pipeline.route(recipe, input_files(recipe.ingest)) if step.name == "filter_report"]
+    (step,) = [
+        step
+        for step in pipeline.route(recipe, input_files(recipe.ingest))
+        if step.name == "filter_report"
+    ]
     tracemalloc.start()
     try:
         assert _same_ids([], *zip(*paths, strict=True)) == (0, ())

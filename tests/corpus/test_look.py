@@ -22,9 +22,13 @@ from planned import sources_in
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "arrow"])
 @pytest.mark.parametrize("order", ["short first", "long first"])
-def test_files_sorted_by_length_are_seen_in_all_places(tmp_path, monkeypatch, kind, order):
+def test_files_sorted_by_length_are_seen_in_all_places(
+    tmp_path, monkeypatch, kind, order
+):
     """4,000 short documents and 400 long ones, one kind after the other in a single file."""
-    texts = [f"s{n} " + "word " * 20 for n in range(4000)] + [f"l{n} " + "word " * 400 for n in range(400)]
+    texts = [f"s{n} " + "word " * 20 for n in range(4000)] + [
+        f"l{n} " + "word " * 400 for n in range(400)
+    ]
     if order == "long first":
         texts.reverse()
     write_texts(tmp_path / f"c.{kind}", texts)
@@ -33,7 +37,9 @@ def test_files_sorted_by_length_are_seen_in_all_places(tmp_path, monkeypatch, ki
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
     (look,) = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert not look.is_whole
-    assert look.read_bytes < sum(map(len, texts)) * 0.7  # less than half, and once more at places that meet
+    assert (
+        look.read_bytes < sum(map(len, texts)) * 0.7
+    )  # less than half, and once more at places that meet
     assert look.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.2)
     assert look.documents * look.scale == pytest.approx(4400, rel=0.25)
 
@@ -45,11 +51,22 @@ def write_texts(path, texts, *, rows=100):
     elif path.name.endswith(".zst"):
         path.write_bytes(zstandard.compress(lines.encode()))
     elif path.name.endswith(".parquet"):
-        pq.write_table(pa.table({"text": texts}), path, row_group_size=rows, compression="none", use_dictionary=False)
+        pq.write_table(
+            pa.table({"text": texts}),
+            path,
+            row_group_size=rows,
+            compression="none",
+            use_dictionary=False,
+        )
     else:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, pa.schema([("text", pa.string())])) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, pa.schema([("text", pa.string())])) as writer,
+        ):
             for first in range(0, len(texts), rows):
-                writer.write_batch(pa.record_batch({"text": texts[first : first + rows]}))
+                writer.write_batch(
+                    pa.record_batch({"text": texts[first : first + rows]})
+                )
 
 
 def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
@@ -57,7 +74,10 @@ def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
     (tmp_path / "c").mkdir()
     for number in range(20):
         for kind, count, words in (("a", 2, 4000), ("b", 20, 40)):
-            rows = [json.dumps({"text": f"{kind}{number}.{n} " + "word " * words}) + "\n" for n in range(count)]
+            rows = [
+                json.dumps({"text": f"{kind}{number}.{n} " + "word " * words}) + "\n"
+                for n in range(count)
+            ]
             (tmp_path / "c" / f"{kind}{number:02d}.jsonl").write_text("".join(rows))
     source = sources_in(tmp_path, ("c", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
@@ -69,13 +89,19 @@ def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "arrow", "csv"])
-def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(tmp_path, monkeypatch, kind):
+def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(
+    tmp_path, monkeypatch, kind
+):
     (tmp_path / "good.jsonl").write_text(
-        "".join(json.dumps({"text": f"t{n} " + "word " * 200}) + "\n" for n in range(2000))
+        "".join(
+            json.dumps({"text": f"t{n} " + "word " * 200}) + "\n" for n in range(2000)
+        )
     )
     blank = [" " * (1000 + n % 2) for n in range(2000)]
     if kind == "csv":
-        (tmp_path / "bad.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in blank))
+        (tmp_path / "bad.csv").write_text(
+            "text\n" + "".join(f'"{text}"\n' for text in blank)
+        )
     else:
         write_texts(tmp_path / f"bad.{kind}", blank)
     source = sources_in(tmp_path, ("good.jsonl", {}), (f"bad.{kind}", {}))
@@ -102,11 +128,15 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 @given(position=st.floats(0, 1, exclude_max=True), read_bytes=st.integers(500, 4000))
-def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
+def test_a_place_holds_records_of_the_file_and_says_their_share(
+    files, name, position, read_bytes
+):
     file, source = files[name]
     with open_file(file) as stream:
         request = ReadRequest(FilePart(file), source, (), MOST)
-        items, share = format_of(file.name, source).read_at(stream, request, position=position, read_bytes=read_bytes)
+        items, share = format_of(file.name, source).read_at(
+            stream, request, position=position, read_bytes=read_bytes
+        )
         numbers = [TEXTS.index(item.text) for item in items]  # a reject has no text
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert 0 < share <= 1
@@ -116,7 +146,10 @@ def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, pos
 
 def test_a_compressed_file_is_read_through_and_a_share_of_it_kept(files):
     file, source = files["a.jsonl.zst"]
-    reading, draw = plan_look._Reading(source, [file], MOST, Exclusion()), random.Random(7)
+    reading, draw = (
+        plan_look._Reading(source, [file], MOST, Exclusion()),
+        random.Random(7),
+    )
     texts, share = reading.sample_through(file, share=0.5, max_bytes=10**9, draw=draw)
     assert {text.decode() for text in texts} < set(TEXTS)
     assert len(texts) / len(TEXTS) == pytest.approx(share, abs=0.01)

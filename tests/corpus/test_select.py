@@ -14,7 +14,12 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.corpus import select as select_module
-from nextlong.corpus.select import Selected, SelectResult, _select_documents, exclusions_of
+from nextlong.corpus.select import (
+    Selected,
+    SelectResult,
+    _select_documents,
+    exclusions_of,
+)
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.rng import keyed_hash
@@ -29,7 +34,10 @@ def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
         hashes.append(folder / f"{k}.hashes.npy")
         chars.append(folder / f"{k}.chars.npy")
         compared.append(folder / f"{k}.compared.npy")
-        np.save(compared[-1], np.array([row[2] if len(row) > 2 else row[0] for row in rows], np.uint64))
+        np.save(
+            compared[-1],
+            np.array([row[2] if len(row) > 2 else row[0] for row in rows], np.uint64),
+        )
         np.save(hashes[-1], np.array([row[0] for row in rows], np.uint64))
         np.save(chars[-1], np.array([row[1] for row in rows], np.int64))
     counts = _select_documents(
@@ -43,12 +51,21 @@ def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
         held_documents=held_documents,
     )
     keeps = [np.load(folder / f"out.{k:05d}.keep.npy") for k in range(len(shards))]
-    assert all(keep.dtype == np.bool_ and len(keep) == len(rows) for keep, (_, rows) in zip(keeps, shards, strict=True))
-    return counts, [(k, row) for k, keep in enumerate(keeps) for row in np.flatnonzero(keep).tolist()]
+    assert all(
+        keep.dtype == np.bool_ and len(keep) == len(rows)
+        for keep, (_, rows) in zip(keeps, shards, strict=True)
+    )
+    return counts, [
+        (k, row)
+        for k, keep in enumerate(keeps)
+        for row in np.flatnonzero(keep).tolist()
+    ]
 
 
 def key(content_hash, seed=0):
-    return int(keyed_hash(np.array([content_hash], np.uint64), seed=seed, stage="select")[0])
+    return int(
+        keyed_hash(np.array([content_hash], np.uint64), seed=seed, stage="select")[0]
+    )
 
 
 def model(shards, sources, seed):
@@ -62,12 +79,20 @@ def model(shards, sources, seed):
 
     def prefix(documents, max_documents, max_chars):
         ends = list(accumulate(chars for _, chars, _ in documents))
-        fitting = sum(1 for count, end in enumerate(ends, 1) if count <= max_documents and end <= max_chars)
+        fitting = sum(
+            1
+            for count, end in enumerate(ends, 1)
+            if count <= max_documents and end <= max_chars
+        )
         return documents[: max(fitting, 1)]
 
     for i, source in enumerate(sources):
-        kept[i] = prefix(sorted(kept[i]), source.max_documents or 10**9, source.max_chars or 10**18)
-    weighted = {i: Fraction(source.weight) for i, source in enumerate(sources) if source.weight}
+        kept[i] = prefix(
+            sorted(kept[i]), source.max_documents or 10**9, source.max_chars or 10**18
+        )
+    weighted = {
+        i: Fraction(source.weight) for i, source in enumerate(sources) if source.weight
+    }
     totals = {i: sum(chars for _, chars, _ in kept[i]) for i in weighted}
     scale = min((totals[i] / weight for i, weight in weighted.items()), default=0)
     for i, weight in weighted.items():
@@ -99,43 +124,74 @@ def test_first_of_equal_documents_stays_across_shards_and_sources(tmp_path):
 def test_of_documents_compared_as_equal_the_earliest_source_and_then_the_smallest_content_hash_stays(
     tmp_path, held_documents
 ):
-    first = [(0, [(9, 1, 5), (3, 1, 5)]), (0, [(4, 1, 5), (11, 1, 6)]), (1, [(1, 1, 5), (2, 1, 6), (8, 1, 7)])]
+    first = [
+        (0, [(9, 1, 5), (3, 1, 5)]),
+        (0, [(4, 1, 5), (11, 1, 6)]),
+        (1, [(1, 1, 5), (2, 1, 6), (8, 1, 7)]),
+    ]
     counts, kept = select(tmp_path, first, plain(2), held_documents=held_documents)
     assert kept == [(0, 1), (1, 1), (2, 2)]
     assert [row.duplicates for row in counts.sources.values()] == [2, 2]
-    moved = [(0, [(11, 1, 6), (4, 1, 5)]), (0, [(9, 1, 5), (3, 1, 5)]), (1, [(8, 1, 7), (1, 1, 5), (2, 1, 6)])]
+    moved = [
+        (0, [(11, 1, 6), (4, 1, 5)]),
+        (0, [(9, 1, 5), (3, 1, 5)]),
+        (1, [(8, 1, 7), (1, 1, 5), (2, 1, 6)]),
+    ]
     _, kept = select(tmp_path, moved, plain(2), held_documents=held_documents)
     assert kept == [(0, 0), (1, 1), (2, 0)]  # the same documents
 
 
 @pytest.mark.parametrize("held_documents", [1, 2, 3, 100])
 def test_ranges_of_the_hash_space_meet_without_gap_or_overlap(tmp_path, held_documents):
-    edges = [0, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 2**64 // 3, 2**64 // 3 + 1, 2**64 - 1]
+    edges = [
+        0,
+        2**62 - 1,
+        2**62,
+        2**63 - 1,
+        2**63,
+        2**64 // 3,
+        2**64 // 3 + 1,
+        2**64 - 1,
+    ]
     rows = [(edge, 1) for edge in edges]
-    _, kept = select(tmp_path, [(0, rows), (0, rows)], plain(1), held_documents=held_documents)
+    _, kept = select(
+        tmp_path, [(0, rows), (0, rows)], plain(1), held_documents=held_documents
+    )
     assert kept == [(0, row) for row in range(8)]
 
 
 def test_cap_on_documents_keeps_those_of_smallest_key(tmp_path):
     rows = [(n * 977, 10) for n in range(50)]
     counts, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_documents=7)])
-    assert {row for _, row in kept} == set(sorted(range(50), key=lambda n: key(n * 977))[:7])
+    assert {row for _, row in kept} == set(
+        sorted(range(50), key=lambda n: key(n * 977))[:7]
+    )
     assert (counts.kept, counts.capped) == (7, 43)
 
 
-def test_cap_on_characters_is_never_exceeded_and_stops_at_the_first_that_does_not_fit(tmp_path):
+def test_cap_on_characters_is_never_exceeded_and_stops_at_the_first_that_does_not_fit(
+    tmp_path,
+):
     rows = [(n * 977, n + 1) for n in range(50)]
     _, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_chars=300)])
     order = sorted(range(50), key=lambda n: key(n * 977))
-    expected = [n for n, total in zip(order, accumulate(n + 1 for n in order), strict=True) if total <= 300]
+    expected = [
+        n
+        for n, total in zip(order, accumulate(n + 1 for n in order), strict=True)
+        if total <= 300
+    ]
     assert sorted(row for _, row in kept) == sorted(expected)
 
 
-def test_a_cap_that_documents_of_one_bin_reach_exactly_keeps_the_last_of_them(tmp_path, monkeypatch):
+def test_a_cap_that_documents_of_one_bin_reach_exactly_keeps_the_last_of_them(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(select_module, "_BIN_BITS", 1)
     rows = [(n * 977, 10) for n in range(50)]
     _, kept = select(tmp_path, [(0, rows)], [Source(path="s", max_chars=100)])
-    assert {row for _, row in kept} == set(sorted(range(50), key=lambda n: key(n * 977))[:10])
+    assert {row for _, row in kept} == set(
+        sorted(range(50), key=lambda n: key(n * 977))[:10]
+    )
 
 
 def test_cap_on_characters_below_every_document_keeps_one(tmp_path):
@@ -145,42 +201,72 @@ def test_cap_on_characters_below_every_document_keeps_one(tmp_path):
 
 
 def test_weights_hold_to_the_scarcest_and_leave_unweighted_sources_whole(tmp_path):
-    shards = [(s, [(s * 10**6 + n, 10) for n in range(count)]) for s, count in enumerate([100, 30, 55])]
-    sources = [Source(path="web", weight=1), Source(path="books", weight=2), Source(path="wiki")]
+    shards = [
+        (s, [(s * 10**6 + n, 10) for n in range(count)])
+        for s, count in enumerate([100, 30, 55])
+    ]
+    sources = [
+        Source(path="web", weight=1),
+        Source(path="books", weight=2),
+        Source(path="wiki"),
+    ]
     counts, _ = select(tmp_path, shards, sources)
-    assert {name: row.kept for name, row in counts.sources.items()} == {"web": 15, "books": 30, "wiki": 55}
+    assert {name: row.kept for name, row in counts.sources.items()} == {
+        "web": 15,
+        "books": 30,
+        "wiki": 55,
+    }
     assert counts.sources["web"].weighted_out == 85
 
 
 def test_weighted_share_below_one_document_keeps_one(tmp_path):
     shards = [(0, [(1, 1)]), (1, [(2, 1), (3, 1)])]
-    counts, _ = select(tmp_path, shards, [Source(path="a", weight=1), Source(path="b", weight=0.1)])
+    counts, _ = select(
+        tmp_path, shards, [Source(path="a", weight=1), Source(path="b", weight=0.1)]
+    )
     assert counts.sources["b"].kept == 1
 
 
 def test_caps_come_before_weights(tmp_path):
     shards = [(s, [(s * 10**6 + n, 10) for n in range(100)]) for s in range(2)]
-    sources = [Source(path="web", weight=1), Source(path="books", weight=1, max_documents=20)]
+    sources = [
+        Source(path="web", weight=1),
+        Source(path="books", weight=1, max_documents=20),
+    ]
     counts, _ = select(tmp_path, shards, sources)
-    assert counts.sources["web"] == Selected(kept=20, duplicates=0, capped=0, weighted_out=80)
-    assert counts.sources["books"] == Selected(kept=20, duplicates=0, capped=80, weighted_out=0)
+    assert counts.sources["web"] == Selected(
+        kept=20, duplicates=0, capped=0, weighted_out=80
+    )
+    assert counts.sources["books"] == Selected(
+        kept=20, duplicates=0, capped=80, weighted_out=0
+    )
 
 
 def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
     shards = [(0, [(1, 5)]), (1, [(1, 5)])]
-    with pytest.raises(CorpusError, match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but only documents"):
+    with pytest.raises(
+        CorpusError,
+        match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but only documents",
+    ):
         select(tmp_path, shards, [Source(path="a"), Source(path="b", weight=1)])
 
 
 def test_source_without_a_shard_counts_nothing(tmp_path):
-    counts, _ = select(tmp_path, [(0, [(1, 5)])], [Source(path="a"), Source(path="b", max_documents=3)])
-    assert counts.sources["b"] == Selected(kept=0, duplicates=0, capped=0, weighted_out=0)
+    counts, _ = select(
+        tmp_path, [(0, [(1, 5)])], [Source(path="a"), Source(path="b", max_documents=3)]
+    )
+    assert counts.sources["b"] == Selected(
+        kept=0, duplicates=0, capped=0, weighted_out=0
+    )
 
 
 def test_draw_depends_on_the_seed_and_not_on_sharding_or_order(tmp_path):
     rows = [(n * 31, 10) for n in range(200)]
     sources = [Source(path="s", max_documents=40)]
-    layouts = {"one": [(0, rows)], "many": [(0, rows[::-1][i : i + 9]) for i in range(0, 200, 9)]}
+    layouts = {
+        "one": [(0, rows)],
+        "many": [(0, rows[::-1][i : i + 9]) for i in range(0, 200, 9)],
+    }
     drawn = {}
     for name, shards in layouts.items():
         (tmp_path / name).mkdir()
@@ -193,7 +279,10 @@ def test_draw_depends_on_the_seed_and_not_on_sharding_or_order(tmp_path):
 
 def test_large_source_is_cut_exactly(tmp_path):
     random = np.random.default_rng(0)
-    hashes, chars = random.integers(0, 2**64, 12_000, np.uint64), random.integers(1, 5000, 12_000)
+    hashes, chars = (
+        random.integers(0, 2**64, 12_000, np.uint64),
+        random.integers(1, 5000, 12_000),
+    )
     rows = list(zip(hashes.tolist(), chars.tolist(), strict=True))
     source = Source(path="s", max_chars=14_000_000)
     shards = [(0, rows[:5_000]), (0, rows[5_000:])]
@@ -208,10 +297,25 @@ CAP = st.one_of(st.none(), st.integers(1, 100))
 
 
 @given(data=st.data(), seed=st.integers(0, 3), held_documents=st.integers(1, 30))
-def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_documents):
-    caps = data.draw(st.lists(st.tuples(CAP, CAP, st.sampled_from([None, 0.1, 1.0, 3.0])), min_size=1, max_size=3))
-    sources = [Source(path=f"s{i}", max_documents=d, max_chars=c, weight=w) for i, (d, c, w) in enumerate(caps)]
-    shards = data.draw(st.lists(st.tuples(st.integers(0, len(sources) - 1), ROWS), min_size=1, max_size=5))
+def test_agrees_with_a_model_in_plain_python(
+    tmp_path_factory, data, seed, held_documents
+):
+    caps = data.draw(
+        st.lists(
+            st.tuples(CAP, CAP, st.sampled_from([None, 0.1, 1.0, 3.0])),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    sources = [
+        Source(path=f"s{i}", max_documents=d, max_chars=c, weight=w)
+        for i, (d, c, w) in enumerate(caps)
+    ]
+    shards = data.draw(
+        st.lists(
+            st.tuples(st.integers(0, len(sources) - 1), ROWS), min_size=1, max_size=5
+        )
+    )
     seen, own = set(), set()
     for source, rows in sorted(shards, key=lambda shard: shard[0]):
         own.update([source] if {row[0] for row in rows} - seen else [])
@@ -221,11 +325,14 @@ def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_
         with pytest.raises(CorpusError, match="remove the source or its weight"):
             select(folder, shards, sources, seed=seed, held_documents=held_documents)
         return
-    counts, kept = select(folder, shards, sources, seed=seed, held_documents=held_documents)
-    assert kept == model(shards, sources, seed)
-    assert sum(getattr(counts, part) for part in ("kept", "duplicates", "capped", "weighted_out")) == sum(
-        len(r) for _, r in shards
+    counts, kept = select(
+        folder, shards, sources, seed=seed, held_documents=held_documents
     )
+    assert kept == model(shards, sources, seed)
+    assert sum(
+        getattr(counts, part)
+        for part in ("kept", "duplicates", "capped", "weighted_out")
+    ) == sum(len(r) for _, r in shards)
 
 
 # The exclusion list: what a line means, and every mistake named with its place
@@ -237,18 +344,29 @@ def sources(*names):
 
 def test_a_line_excludes_a_document_or_a_whole_source(tmp_path):
     path = tmp_path / "marks.jsonl"
-    path.write_text('{"source": "a", "id": "1", "note": "spam"}\n{"source": "b"}\n{"source": "gone", "id": "2"}\n')
+    path.write_text(
+        '{"source": "a", "id": "1", "note": "spam"}\n{"source": "b"}\n{"source": "gone", "id": "2"}\n'
+    )
     (a, b, c), elsewhere = exclusions_of(str(path), sources("a", "b", "c"))
     assert elsewhere == 1
-    assert (a.holds("1"), a.holds("2"), b.holds("2"), c.holds("1")) == (True, False, True, False)
+    assert (a.holds("1"), a.holds("2"), b.holds("2"), c.holds("1")) == (
+        True,
+        False,
+        True,
+        False,
+    )
     assert a.identity != b.identity != c.identity == ""
     path.write_text('{"source": "b"}\n{"source": "a", "id": "1"}\n')
-    assert exclusions_of(str(path), sources("a", "b"))[0][0].identity == a.identity  # neither order nor notes count
+    assert (
+        exclusions_of(str(path), sources("a", "b"))[0][0].identity == a.identity
+    )  # neither order nor notes count
 
 
 def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tmp_path):
     path = tmp_path / "marks.jsonl"
-    path.write_text('\n{"source": "a", "id": "1\u20282\u20293\x854"}\r\n \n', encoding="utf-8")
+    path.write_text(
+        '\n{"source": "a", "id": "1\u20282\u20293\x854"}\r\n \n', encoding="utf-8"
+    )
     assert exclusions_of(str(path), sources("a"))[0][0].ids == {"1\u20282\u20293\x854"}
 
 
@@ -258,7 +376,10 @@ def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tm
         ('{"source": "a"}\n{', ":2 is not"),
         ('{"id": "1"}', ":1 is not"),
         ('{"source": "a", "id": 7}', ":1 is not"),
-        ('{"source": "other"}', r"has no entry for the sources of this recipe \(a\), only for other"),
+        (
+            '{"source": "other"}',
+            r"has no entry for the sources of this recipe \(a\), only for other",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, message):
@@ -268,19 +389,33 @@ def test_what_is_wrong_is_named(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(CorpusError, match=r"ingest.exclude=.*none.jsonl' cannot be read"):
+    with pytest.raises(
+        CorpusError, match=r"ingest.exclude=.*none.jsonl' cannot be read"
+    ):
         exclusions_of(str(tmp_path / "none.jsonl"), sources("a"))
 
 
 def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     small_corpus, few_recipe, tmp_path, capsys, monkeypatch
 ):
-    rows = [json.loads(line) for path in sorted(small_corpus.iterdir()) for line in path.read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for path in sorted(small_corpus.iterdir())
+        for line in path.read_text().splitlines()
+    ]
     monkeypatch.chdir(tmp_path)
     marks = tmp_path / "marks.jsonl"
     marked = [row["id"] for row in rows[::9]]
-    named = [("small", one) for one in marked] + [("small", "gone"), ("other", marked[0])]
-    marks.write_text("".join(json.dumps({"source": source, "id": one}) + "\n" for source, one in named * 2))
+    named = [("small", one) for one in marked] + [
+        ("small", "gone"),
+        ("other", marked[0]),
+    ]
+    marks.write_text(
+        "".join(
+            json.dumps({"source": source, "id": one}) + "\n"
+            for source, one in named * 2
+        )
+    )
     run_dir = tmp_path / "run"
     pipeline.run(few_recipe(run_dir, "ingest.exclude=marks.jsonl"))
     run = nextlong.open(run_dir)
@@ -289,17 +424,28 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     measured = stats.measure(run)
     (removed,) = [one for one in measured.left_out if "ingest.exclude" in one.reason]
     assert removed.count == len(marked)
-    (told,) = [one.message for one in measured.warnings if one.name == "unmet-exclusions"]
-    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude match no document")
-    assert "excluded_met" not in json.dumps([part["counts"] for part in run.steps["ingest"].manifest["parts"]])
-    met = [json.loads(file.read_text())["entries"] for file in run.steps["ingest"].files(".excluded_met.json")]
+    (told,) = [
+        one.message for one in measured.warnings if one.name == "unmet-exclusions"
+    ]
+    assert told.startswith(
+        f"2 of {len(named):,} entries of ingest.exclude match no document"
+    )
+    assert "excluded_met" not in json.dumps(
+        [part["counts"] for part in run.steps["ingest"].manifest["parts"]]
+    )
+    met = [
+        json.loads(file.read_text())["entries"]
+        for file in run.steps["ingest"].files(".excluded_met.json")
+    ]
     assert sorted(one for task in met for one in task) == sorted(marked)
 
     def verified():
         capsys.readouterr()
         code = main(["verify", str(run_dir), "--json"])
         (check,) = [
-            one for one in json.loads(capsys.readouterr().out)["checks"] if one["check"] == "excluded documents"
+            one
+            for one in json.loads(capsys.readouterr().out)["checks"]
+            if one["check"] == "excluded documents"
         ]
         return code, check["result"], check["checked"] > 0
 
@@ -317,9 +463,15 @@ def test_a_run_whose_list_named_nothing_has_nothing_to_check():
     assert outcome.result == "not needed"
 
 
-def test_every_entry_that_names_a_document_raises_no_warning(small_corpus, few_recipe, tmp_path):
-    row = json.loads(next(iter(sorted(small_corpus.iterdir()))).read_text().split("\n")[0])
-    (tmp_path / "marks.jsonl").write_text(json.dumps({"source": "small", "id": row["id"]}))
+def test_every_entry_that_names_a_document_raises_no_warning(
+    small_corpus, few_recipe, tmp_path
+):
+    row = json.loads(
+        next(iter(sorted(small_corpus.iterdir()))).read_text().split("\n")[0]
+    )
+    (tmp_path / "marks.jsonl").write_text(
+        json.dumps({"source": "small", "id": row["id"]})
+    )
     excluding = f"ingest.exclude={tmp_path / 'marks.jsonl'}"
     pipeline.run(few_recipe(tmp_path / "run", excluding, "compose.method=standard"))
     warnings = stats.measure(nextlong.open(tmp_path / "run")).warnings

@@ -18,20 +18,30 @@ AMOUNTS = Amounts(
 
 
 def test_an_amount_is_a_number_or_a_field_or_follows_from_all():
-    assert (AMOUNTS.of("shards"), AMOUNTS.of(lambda amounts: 2 * amounts.shards)) == (0.2, 0.4)
+    assert (AMOUNTS.of("shards"), AMOUNTS.of(lambda amounts: 2 * amounts.shards)) == (
+        0.2,
+        0.4,
+    )
     assert (AMOUNTS.of(0), AMOUNTS.of(1.5)) == (0.0, 1.5)
 
 
 def test_a_step_that_declares_its_work_alone_is_one_task_that_writes_nothing_and_is_tried():
     estimate = Estimate(work="documents", seconds=0.5)
     assert (AMOUNTS.of(estimate.work), AMOUNTS.of(estimate.tasks)) == (900.0, 1.0)
-    assert (AMOUNTS.of(estimate.disk), AMOUNTS.of(estimate.memory), estimate.bytes) == (0.0, 0.0, 0.0)
+    assert (AMOUNTS.of(estimate.disk), AMOUNTS.of(estimate.memory), estimate.bytes) == (
+        0.0,
+        0.0,
+        0.0,
+    )
     assert estimate.rate == TRIED
 
 
 def test_what_declares_nothing_grows_with_the_chunks():
     undeclared = Step("one", 1, {}, (), lambda _: []).estimate
-    assert (AMOUNTS.of(undeclared.work), AMOUNTS.of(undeclared.disk)) == (5000.0, 5000.0)
+    assert (AMOUNTS.of(undeclared.work), AMOUNTS.of(undeclared.disk)) == (
+        5000.0,
+        5000.0,
+    )
     assert (undeclared.rate, undeclared.seconds) == (TRIED, 0.0)
 
 

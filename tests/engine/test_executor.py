@@ -26,7 +26,10 @@ def test_variables_are_as_before_whatever_happens_meanwhile(monkeypatch):
     monkeypatch.setenv("NEXTLONG_A", "before")
     monkeypatch.delenv("NEXTLONG_B", raising=False)
     meanwhile = {}
-    with pytest.raises(ZeroDivisionError), environment({"NEXTLONG_A": "1", "NEXTLONG_B": "2"}):
+    with (
+        pytest.raises(ZeroDivisionError),
+        environment({"NEXTLONG_A": "1", "NEXTLONG_B": "2"}),
+    ):
         fail_after(lambda: meanwhile.update(os.environ))
     assert (meanwhile["NEXTLONG_A"], meanwhile["NEXTLONG_B"]) == ("1", "2")
     assert os.environ["NEXTLONG_A"] == "before"
@@ -34,7 +37,9 @@ def test_variables_are_as_before_whatever_happens_meanwhile(monkeypatch):
 
 
 def test_a_task_has_its_gpus_while_it_runs_and_no_longer():
-    assert call_with_gpus((2,), lambda: (granted_gpus(), call_with_gpus((), granted_gpus), granted_gpus())) == (
+    assert call_with_gpus(
+        (2,), lambda: (granted_gpus(), call_with_gpus((), granted_gpus), granted_gpus())
+    ) == (
         (2,),
         (),
         (2,),
@@ -46,11 +51,18 @@ def test_a_task_has_its_gpus_while_it_runs_and_no_longer():
 
 def test_gpus_are_counted_when_a_step_uses_them_and_once():
     asked = []
-    executor, work = LocalExecutor(1, count_gpus=lambda: asked.append("") or 3), Work([])
+    executor, work = (
+        LocalExecutor(1, count_gpus=lambda: asked.append("") or 3),
+        Work([]),
+    )
     assert Step("a", 1, {}, (), list).needs(work, executor) == NOTHING
     assert asked == []
     on_gpu = Step("a", 1, {}, (), list, resources=Resources(gpu="optional"))
-    assert on_gpu.needs(work, executor) == on_gpu.needs(work, executor) == Resources(gpu="needed")
+    assert (
+        on_gpu.needs(work, executor)
+        == on_gpu.needs(work, executor)
+        == Resources(gpu="needed")
+    )
     assert on_gpu.needs(Work([], gpu="unused"), executor) == NOTHING
     assert asked == [""]
 
@@ -89,7 +101,12 @@ def test_one_task_runs_at_a_time_when_its_result_is_asked_for():
 def test_tasks_have_one_thread_and_no_gpu_and_the_environment_comes_back(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     with SerialExecutor() as executor:
-        executor.submit(0, lambda: (os.environ["OMP_NUM_THREADS"], granted_gpus()), resources=NOTHING, label="a")
+        executor.submit(
+            0,
+            lambda: (os.environ["OMP_NUM_THREADS"], granted_gpus()),
+            resources=NOTHING,
+            label="a",
+        )
         assert list(executor.ended()) == [(0, (ONE_THREAD["OMP_NUM_THREADS"], ()))]
     assert os.environ["OMP_NUM_THREADS"] == "7"
 

@@ -10,7 +10,9 @@ def terminate_twice():
     try:
         signal.raise_signal(signal.SIGTERM)
     finally:
-        signal.raise_signal(signal.SIGTERM)  # a second one does not disturb the cleaning up
+        signal.raise_signal(
+            signal.SIGTERM
+        )  # a second one does not disturb the cleaning up
 
 
 def test_sigterm_raises_once_and_its_handler_comes_back():
@@ -42,7 +44,10 @@ def test_only_the_main_thread_sets_it_up():
     assert handlers == [signal.getsignal(signal.SIGTERM)]
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)],
+)
 def test_what_comes_meanwhile_waits(number, raised):
     passed = []
 

@@ -100,7 +100,9 @@ def pids_in(folder):
 
 def is_alive(pid):
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -109,7 +111,9 @@ def test_every_result_comes_once_from_other_processes():
     with LocalExecutor(2) as executor:
         results = list(carry_out(executor, square, [(number,) for number in range(40)]))
         assert list(carry_out(executor, square, [])) == []
-    assert sorted(result[:2] for result in results) == [(number, number * number) for number in range(40)]
+    assert sorted(result[:2] for result in results) == [
+        (number, number * number) for number in range(40)
+    ]
     assert os.getpid() not in {pid for _, _, pid in results}
     assert all(not is_alive(pid) for _, _, pid in results)
 
@@ -123,12 +127,18 @@ def test_executor_that_maps_nothing_starts_nothing():
 
 def test_worker_serves_the_next_step_until_it_has_grown():
     with LocalExecutor(1) as executor:
-        first, second, third = (list(carry_out(executor, hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
+        first, second, third = (
+            list(carry_out(executor, hold_mb, [(megabytes,)]))
+            for megabytes in (1, 300, 1)
+        )
     assert first == second
     assert second != third
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])
+@pytest.mark.parametrize(
+    "name",
+    ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"],
+)
 def test_workers_have_one_thread_and_the_parent_keeps_its_own(name, monkeypatch):
     monkeypatch.setenv(name, "7")
     with LocalExecutor(1) as executor:
@@ -145,25 +155,46 @@ def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
         for path in tmp_path.iterdir():
             path.unlink()
         beside = list(
-            carry_out(executor, count_neighbours, [(tmp_path, number) for number in range(12)], at_once=at_once)
+            carry_out(
+                executor,
+                count_neighbours,
+                [(tmp_path, number) for number in range(12)],
+                at_once=at_once,
+            )
         )
     assert len(beside) == 12
     assert max(beside) <= at_once
 
 
 def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
-    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(3) as executor:
-        list(carry_out(executor, fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
+    with (
+        pytest.raises(CorpusError, match="the corpus is at fault"),
+        LocalExecutor(3) as executor,
+    ):
+        list(
+            carry_out(
+                executor,
+                fail_when_others_wait,
+                [(tmp_path, number) for number in range(3)],
+            )
+        )
     pids = pids_in(tmp_path)
     assert len(pids) == 2
     wait_for(lambda: not any(map(is_alive, pids)))
 
 
-@pytest.mark.parametrize(("workers", "cure"), [(1, "more memory"), (2, r"fewer workers \(--set workers=1\)")])
+@pytest.mark.parametrize(
+    ("workers", "cure"), [(1, "more memory"), (2, r"fewer workers \(--set workers=1\)")]
+)
 def test_killed_worker_is_told_with_its_cure(workers, cure):
-    ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
+    ballast = (
+        "x" * 1_000_000
+    )  # more than a pipe holds, as the tasks of a large corpus are
     with (
-        pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*finished steps are kept"),
+        pytest.raises(
+            RunError,
+            match=rf"a worker process was killed.*{cure}.*finished steps are kept",
+        ),
         LocalExecutor(workers) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))
@@ -179,22 +210,30 @@ class Unreadable:
 def test_a_worker_that_fails_before_its_task_begins_is_not_told_as_killed():
     told = r"exited with the error shown above, while running embed task 7; fix its cause \(nextlong doctor"
     with LocalExecutor(1) as executor:
-        executor.submit(0, len, Unreadable(), resources=Resources(), label="embed task 7")
+        executor.submit(
+            0, len, Unreadable(), resources=Resources(), label="embed task 7"
+        )
         with pytest.raises(RunError, match=told):
             list(executor.ended())
 
 
 @pytest.mark.parametrize(
-    ("kills", "cause"), [(3, "most likely because memory ran out"), (4, "the system ran out of memory")]
+    ("kills", "cause"),
+    [(3, "most likely because memory ran out"), (4, "the system ran out of memory")],
 )
-def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(tmp_path, monkeypatch, kills, cause):
+def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(
+    tmp_path, monkeypatch, kills, cause
+):
     counters = tmp_path / "vmstat"
     counters.write_text("nr_free_pages 17\noom_kill 3\n")
     monkeypatch.setattr(local, "_VMSTAT", counters)
     with LocalExecutor(1) as executor:
         executor.submit(0, die, "", resources=Resources(), label="embed task 7")
         counters.write_text(f"nr_free_pages 17\noom_kill {kills}\n")
-        with pytest.raises(RunError, match=rf"a worker process was killed, .*{cause}, while running embed task 7"):
+        with pytest.raises(
+            RunError,
+            match=rf"a worker process was killed, .*{cause}, while running embed task 7",
+        ):
             list(executor.ended())
 
 
@@ -203,7 +242,8 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path):
     script.write_text(PARENT)
     parent = subprocess.Popen(
         [sys.executable, script, tmp_path],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
     try:
         wait_for(lambda: len(pids_in(tmp_path)) == 2)
@@ -215,19 +255,31 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path):
 
 
 def test_script_without_a_main_guard_is_told_what_to_write(tmp_path, recipe_for):
-    (tmp_path / "my.yaml").write_text(recipe_for(tmp_path / "run", "executor=local").dump(), encoding="utf-8")
+    (tmp_path / "my.yaml").write_text(
+        recipe_for(tmp_path / "run", "executor=local").dump(), encoding="utf-8"
+    )
     (tmp_path / "my.py").write_text(UNGUARDED)
     ended = subprocess.run(
-        [sys.executable, tmp_path / "my.py", tmp_path / "my.yaml"], capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, tmp_path / "my.py", tmp_path / "my.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 1
-    assert re.search(r"RunError: a worker process ended while it started; in a script, .*__main__", ended.stderr)
+    assert re.search(
+        r"RunError: a worker process ended while it started; in a script, .*__main__",
+        ended.stderr,
+    )
 
 
 def test_the_server_that_workers_are_forked_from_has_one_thread(monkeypatch):
     given = []
     monkeypatch.setattr(forkserver, "set_forkserver_preload", given.append)
-    monkeypatch.setattr(forkserver, "ensure_running", lambda: given.append(os.environ["OMP_NUM_THREADS"]))
+    monkeypatch.setattr(
+        forkserver,
+        "ensure_running",
+        lambda: given.append(os.environ["OMP_NUM_THREADS"]),
+    )
     local.start_server(["pyarrow"])
     assert given == [["pyarrow"], "1"]
 
@@ -237,7 +289,9 @@ def test_each_gpu_is_handed_to_one_task_at_a_time():
     with LocalExecutor(1, count_gpus=lambda: 2) as executor:
         for key in range(2):
             assert executor.has_room(on_gpu)
-            executor.submit(key, granted_gpus, resources=on_gpu, label=f"embed task {key}")
+            executor.submit(
+                key, granted_gpus, resources=on_gpu, label=f"embed task {key}"
+            )
         assert not executor.has_room(on_gpu)
         ended = dict(executor.ended())
         while len(ended) < 2:

@@ -19,7 +19,9 @@ print(peak_of(256), peak_of(1))
 
 
 def test_each_task_has_its_own_peak():
-    done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED], capture_output=True, text=True, check=True
+    )
     large, small = map(int, done.stdout.split())
     assert large > 256 << 20 > small > 0
 

@@ -33,15 +33,20 @@ def test_log_gets_one_line_a_step():
 
 def test_log_says_what_an_earlier_run_had_done():
     text = told(Lines, done=2, total=3, terminal=False)
-    assert re.fullmatch(r"embed: 2 of 3 tasks were finished before\nembed: done in \d+\.\d s\n", text)
+    assert re.fullmatch(
+        r"embed: 2 of 3 tasks were finished before\nembed: done in \d+\.\d s\n", text
+    )
 
 
 @pytest.mark.parametrize(
-    ("reporter_class", "line"), [(Lines, r"embed \(encode\): done"), (_Bars, r"✓ embed .* encode\n")]
+    ("reporter_class", "line"),
+    [(Lines, r"embed \(encode\): done"), (_Bars, r"✓ embed .* encode\n")],
 )
 def test_a_step_is_told_with_its_title(reporter_class, line):
     sink = io.StringIO()
-    reporter = reporter_class(console_to(sink, terminal=reporter_class is _Bars), {"embed": "encode"})
+    reporter = reporter_class(
+        console_to(sink, terminal=reporter_class is _Bars), {"embed": "encode"}
+    )
     with reporter.step("embed", done=0, total=1):
         pass
     assert re.search(line, sink.getvalue())
@@ -64,7 +69,9 @@ class Heard(io.StringIO):
 def test_log_tells_time_spent_and_left_of_a_long_step(monkeypatch, total):
     monkeypatch.setattr("nextlong.engine.progress._LINE_EVERY_S", 0.001)
     sink = Heard()
-    with Lines(console_to(sink, terminal=False)).step("embed", done=0, total=total) as advance:
+    with Lines(console_to(sink, terminal=False)).step(
+        "embed", done=0, total=total
+    ) as advance:
         sink.wait_for(rf"^embed: 0 of {total} tasks in \d+ s$")
         for at in range(1, total):
             advance(0.0)
@@ -85,7 +92,9 @@ def test_log_is_silent_once_a_step_has_failed(monkeypatch):
 
 def test_terminal_shows_the_time_spent_on_a_single_task():
     sink = Heard()
-    with _Bars(console_to(sink, terminal=True)).step("encoder", done=0, total=1) as advance:
+    with _Bars(console_to(sink, terminal=True)).step(
+        "encoder", done=0, total=1
+    ) as advance:
         sink.wait_for(r"encoder .*\d:\d\d:\d\d")
         advance(0.0)
     assert "left" not in sink.getvalue()
@@ -117,8 +126,13 @@ def test_what_is_told_is_plain_and_wrapped_on_a_terminal_alone(reporter_class):
         "compose: 3 of 4 [sequences]" + " more" * 30
     )
     lines = sink.getvalue().splitlines()
-    assert " ".join(line.removeprefix("  ") for line in lines) == "compose: 3 of 4 [sequences]" + " more" * 30
-    assert [len(line) > 100 for line in lines] == ([False, False] if reporter_class is _Bars else [True])
+    assert (
+        " ".join(line.removeprefix("  ") for line in lines)
+        == "compose: 3 of 4 [sequences]" + " more" * 30
+    )
+    assert [len(line) > 100 for line in lines] == (
+        [False, False] if reporter_class is _Bars else [True]
+    )
 
 
 def test_a_terminal_is_told_line_by_line():

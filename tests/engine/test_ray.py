@@ -32,24 +32,35 @@ def cluster(ray_python_path):
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = [cluster.add_node(num_cpus=1, resources={f"node{number}": 1}) for number in range(2)]
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
+    nodes = [
+        cluster.add_node(num_cpus=1, resources={f"node{number}": 1})
+        for number in range(2)
+    ]
     cluster.wait_for_nodes()
     yield cluster, nodes
     cluster.shutdown()
 
 
 def ray_recipe(recipe_for, run_dir, cluster, *overrides):
-    return recipe_for(run_dir, "executor=ray", f"ray.address={cluster.address}", *overrides)
+    return recipe_for(
+        run_dir, "executor=ray", f"ray.address={cluster.address}", *overrides
+    )
 
 
-def test_a_cluster_writes_the_same_bytes(cluster, recipe_for, shared_run, hashes_of, tmp_path):
+def test_a_cluster_writes_the_same_bytes(
+    cluster, recipe_for, shared_run, hashes_of, tmp_path
+):
     pipeline.run(ray_recipe(recipe_for, tmp_path / "run", cluster[0]))
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 
 
 @pytest.mark.parametrize("step", ["embed", "mine", "compose"])
-def test_a_node_that_vanishes_costs_its_tasks_only(cluster, recipe_for, shared_run, hashes_of, tmp_path, step):
+def test_a_node_that_vanishes_costs_its_tasks_only(
+    cluster, recipe_for, shared_run, hashes_of, tmp_path, step
+):
     own, nodes = cluster
     run_dir = tmp_path / "run"
 
@@ -65,7 +76,9 @@ def test_a_node_that_vanishes_costs_its_tasks_only(cluster, recipe_for, shared_r
     assert hashes_of(run_dir) == hashes_of(shared_run)
 
 
-def test_the_next_run_goes_on_where_a_cluster_ended(cluster, recipe_for, shared_run, hashes_of, tmp_path):
+def test_the_next_run_goes_on_where_a_cluster_ended(
+    cluster, recipe_for, shared_run, hashes_of, tmp_path
+):
     run_dir = tmp_path / "run"
     with pipeline.session(ray_recipe(recipe_for, run_dir, cluster[0])) as session:
         session.run_before("mine")
@@ -73,7 +86,10 @@ def test_the_next_run_goes_on_where_a_cluster_ended(cluster, recipe_for, shared_
     (embedded,) = run_dir.glob("*-embed-*/manifest.json")
     before = embedded.stat().st_mtime_ns
     pipeline.run(recipe_for(run_dir))
-    assert (hashes_of(run_dir), embedded.stat().st_mtime_ns) == (hashes_of(shared_run), before)
+    assert (hashes_of(run_dir), embedded.stat().st_mtime_ns) == (
+        hashes_of(shared_run),
+        before,
+    )
 
 
 @pytest.fixture
@@ -99,5 +115,9 @@ def test_a_users_error_arrives_as_it_was_raised_and_a_lost_worker_is_named(execu
 
 def test_no_cluster_at_the_address(recipe_for, tmp_path, ray_python_path):
     pytest.importorskip("ray")
-    with pytest.raises(RunError, match=r"no Ray cluster answers at ray\.address=127\.0\.0\.1:1"):
-        pipeline.run(recipe_for(tmp_path / "run", "executor=ray", "ray.address=127.0.0.1:1"))
+    with pytest.raises(
+        RunError, match=r"no Ray cluster answers at ray\.address=127\.0\.0\.1:1"
+    ):
+        pipeline.run(
+            recipe_for(tmp_path / "run", "executor=ray", "ray.address=127.0.0.1:1")
+        )

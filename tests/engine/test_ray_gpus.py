@@ -23,9 +23,14 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
+    )
     monkeypatch.setattr("nextlong.engine.ray._LOOK_AGAIN_S", 0.0)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     yield cluster
     cluster.shutdown()
 
@@ -43,7 +48,12 @@ def on_gpu(place):
     while place is not None and place.exists():
         time.sleep(0.01)
     node = ray.get_runtime_context().get_node_id()
-    return "gpu", (node, os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"], granted_gpus())
+    return "gpu", (
+        node,
+        os.getpid(),
+        os.environ["CUDA_VISIBLE_DEVICES"],
+        granted_gpus(),
+    )
 
 
 def on_cpu(place):
@@ -67,8 +77,12 @@ def test_each_process_keeps_its_gpu_and_none_waits_for_processors(cluster, tmp_p
     gpu_calls, seen = [(on_gpu, None)] * 30, []
     with executor_on(cluster) as executor:
         cpu_calls = [(on_cpu, gate)] * 40
-        hand_over(executor, cpu_calls, ON_CPU, "chunk")  # every processor is taken, and more tasks wait
-        while not executor.has_room(ON_GPU) or any(actor.begun is not None for actor in executor._actors):
+        hand_over(
+            executor, cpu_calls, ON_CPU, "chunk"
+        )  # every processor is taken, and more tasks wait
+        while not executor.has_room(ON_GPU) or any(
+            actor.begun is not None for actor in executor._actors
+        ):
             time.sleep(0.01)
         while len(seen) < 30:
             hand_over(executor, gpu_calls, ON_GPU, "embed")
@@ -81,7 +95,9 @@ def test_each_process_keeps_its_gpu_and_none_waits_for_processors(cluster, tmp_p
         of_process[node, process].add(visible)
         assert granted == (0,)
     gpus = [(node, *visible) for (node, _), visible in of_process.items()]
-    assert len(gpus) == len(set(gpus)) == 4  # four processes, each with one GPU of its own from first to last
+    assert (
+        len(gpus) == len(set(gpus)) == 4
+    )  # four processes, each with one GPU of its own from first to last
 
 
 def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
@@ -109,8 +125,12 @@ def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
             hand_over(executor, calls, ON_GPU, "embed")
             seen += [what for _, (_, what) in executor.ended()]
         assert len(told) == 1
-        assert told[0].startswith("the Ray cluster has no GPU yet; waiting for a node that has one")
-        assert len({node for node, *_ in seen}) == 1  # what was lost with the first node ran on the second
+        assert told[0].startswith(
+            "the Ray cluster has no GPU yet; waiting for a node that has one"
+        )
+        assert (
+            len({node for node, *_ in seen}) == 1
+        )  # what was lost with the first node ran on the second
 
 
 def finish(executor):
@@ -147,7 +167,9 @@ def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeyp
     cluster.wait_for_nodes()
     with executor_on(cluster) as executor:
         executor.submit(0, on_gpu, None, resources=ON_GPU, label="embed")
-        with pytest.raises(RunError, match="a process for tasks on a GPU was lost at every attempt"):
+        with pytest.raises(
+            RunError, match="a process for tasks on a GPU was lost at every attempt"
+        ):
             finish(executor)
 
 
@@ -163,5 +185,7 @@ def test_an_idle_gpu_is_given_back(cluster, monkeypatch):
 
 def test_tasks_of_several_threads_are_bounded_where_processors_are_not_counted():
     step, work = Step("embed", 1, {}, (), list), Work([], threads=3)
-    assert step.needs(work, SimpleNamespace(cpus=8, grows=False)) == Resources(cpus=3, at_once=2)
+    assert step.needs(work, SimpleNamespace(cpus=8, grows=False)) == Resources(
+        cpus=3, at_once=2
+    )
     assert step.needs(work, SimpleNamespace(cpus=8, grows=True)) == Resources(cpus=3)

@@ -37,7 +37,9 @@ def write_number(out, *, number, log):
 
 
 def add_up(out, *, paths, factor, log):
-    return write_number(out, number=factor * sum(int(path.read_text()) for path in paths), log=log)
+    return write_number(
+        out, number=factor * sum(int(path.read_text()) for path in paths), log=log
+    )
 
 
 def fail(out, *, error):
@@ -69,7 +71,10 @@ def ran(log):
 def numbers_step(log, *, count=3, first=1):
     def tasks(done):
         assert done == {}
-        return [partial(write_number, number=first + place, log=log) for place in range(count)]
+        return [
+            partial(write_number, number=first + place, log=log)
+            for place in range(count)
+        ]
 
     return Step("numbers", 1, {"count": count, "first": first}, (), tasks, Number)
 
@@ -77,7 +82,9 @@ def numbers_step(log, *, count=3, first=1):
 def sum_step(log, numbers, *, name="sum", factor=1):
     def tasks(done):
         assert list(done) == ["numbers"]
-        return [partial(add_up, paths=done["numbers"].files(".txt"), factor=factor, log=log)]
+        return [
+            partial(add_up, paths=done["numbers"].files(".txt"), factor=factor, log=log)
+        ]
 
     return Step(name, 1, {"factor": factor}, (numbers,), tasks)
 
@@ -105,15 +112,34 @@ def names(folder):
 
 
 def test_fingerprint_is_pinned_because_a_new_one_would_throw_away_every_run():
-    step = Step("chunk", 2, {"max_chars": 2048, "length": "slice"}, (Step("ingest", 1, {}, (), tuple),), tuple)
-    assert [step.inputs[0].fingerprint, step.fingerprint] == ["7f6c60a6df64", "38e10b8a56ee"]
+    step = Step(
+        "chunk",
+        2,
+        {"max_chars": 2048, "length": "slice"},
+        (Step("ingest", 1, {}, (), tuple),),
+        tuple,
+    )
+    assert [step.inputs[0].fingerprint, step.fingerprint] == [
+        "7f6c60a6df64",
+        "38e10b8a56ee",
+    ]
 
 
 def test_order_of_keys_does_not_matter_and_everything_else_does():
     top = Step("ingest", 1, {"a": 1}, (), tuple)
     other = Step("ingest", 1, {"a": 2}, (), tuple)
     base = Step("x", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple).fingerprint
-    assert Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, resources=Resources(at_once=1)).fingerprint == base
+    assert (
+        Step(
+            "x",
+            1,
+            {"q": [1, 2], "p": 1},
+            (top, other),
+            list,
+            resources=Resources(at_once=1),
+        ).fingerprint
+        == base
+    )
     changed = [
         Step("y", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple),
         Step("x", 2, {"p": 1, "q": [1, 2]}, (top, other), tuple),
@@ -128,7 +154,11 @@ def test_order_of_keys_does_not_matter_and_everything_else_does():
 def test_one_knob_makes_its_own_step_anew_and_those_below_only(log, run_dir):
     def route(*, first, factor):
         numbers = numbers_step(log, first=first)
-        return [numbers, sum_step(log, numbers), sum_step(log, numbers, name="scaled", factor=factor)]
+        return [
+            numbers,
+            sum_step(log, numbers),
+            sum_step(log, numbers, name="scaled", factor=factor),
+        ]
 
     run(route(first=1, factor=10), run_dir)
     assert ran(log) == ["numbers 0", "numbers 1", "numbers 2", "sum 0", "scaled 0"]
@@ -144,11 +174,19 @@ def test_one_knob_makes_its_own_step_anew_and_those_below_only(log, run_dir):
 # what a step leaves
 
 
-def test_folders_are_numbered_in_route_order_and_one_made_on_another_route_is_reused(log, run_dir):
+def test_folders_are_numbered_in_route_order_and_one_made_on_another_route_is_reused(
+    log, run_dir
+):
     numbers = numbers_step(log)
-    total, scaled = sum_step(log, numbers), sum_step(log, numbers, name="scaled", factor=2)
+    total, scaled = (
+        sum_step(log, numbers),
+        sum_step(log, numbers, name="scaled", factor=2),
+    )
     run([numbers, total], run_dir)
-    assert names(run_dir) == [f"01-numbers-{numbers.fingerprint}", f"02-sum-{total.fingerprint}"]
+    assert names(run_dir) == [
+        f"01-numbers-{numbers.fingerprint}",
+        f"02-sum-{total.fingerprint}",
+    ]
     ran(log)
     done = run([numbers, scaled, total], run_dir)
     assert ran(log) == ["scaled 0"]
@@ -162,7 +200,10 @@ def test_manifest_says_what_was_made_from_what_with_which_versions(log, run_dir)
     done = run([numbers, total], run_dir)
     manifest = json.loads((done["sum"].folder / "manifest.json").read_text())
     assert manifest == done["sum"].manifest
-    assert {key: manifest[key] for key in ("step", "version", "fingerprint", "config", "inputs", "bytes")} == {
+    assert {
+        key: manifest[key]
+        for key in ("step", "version", "fingerprint", "config", "inputs", "bytes")
+    } == {
         "step": "sum",
         "version": 1,
         "fingerprint": total.fingerprint,
@@ -174,7 +215,14 @@ def test_manifest_says_what_was_made_from_what_with_which_versions(log, run_dir)
     assert part["counts"] == {"number": 33}
     assert part["files"]["part-00000.txt"]["bytes"] == 2
     assert manifest["seconds"] >= part["seconds"] >= 0
-    assert {"python", "nextlong", "numpy", "pyarrow", "faiss-cpu", "tokenizers"} <= manifest["versions"].keys()
+    assert {
+        "python",
+        "nextlong",
+        "numpy",
+        "pyarrow",
+        "faiss-cpu",
+        "tokenizers",
+    } <= manifest["versions"].keys()
 
 
 def test_finished_step_gives_files_and_counts_in_task_order(log, run_dir):
@@ -246,14 +294,21 @@ def test_leftovers_of_a_killed_run_are_removed(log, run_dir):
     (folder / "part-00002.txt").write_text("moved before its marker was written")
     run([numbers], run_dir)
     assert ran(log) == ["numbers 0", "numbers 1", "numbers 2"]
-    assert names(folder) == ["manifest.json", "part-00000.txt", "part-00001.txt", "part-00002.txt"]
+    assert names(folder) == [
+        "manifest.json",
+        "part-00000.txt",
+        "part-00001.txt",
+        "part-00002.txt",
+    ]
     assert (folder / "part-00002.txt").read_text() == "3"
 
 
 def test_finished_step_whose_file_was_altered_is_refused(log, run_dir):
     done = run([numbers_step(log)], run_dir)["numbers"]
     (done.folder / "part-00001.txt").write_text("22")
-    with pytest.raises(RunError, match=r"part-00001\.txt was altered or truncated .* delete the folder"):
+    with pytest.raises(
+        RunError, match=r"part-00001\.txt was altered or truncated .* delete the folder"
+    ):
         run([numbers_step(log)], run_dir)
     with pytest.raises(RunError, match=r"part-00001\.txt was altered or truncated"):
         runner.open_done("numbers", done.folder)
@@ -273,15 +328,22 @@ def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
 # errors
 
 
-def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(run_dir):
+def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(
+    run_dir,
+):
     with pytest.raises(RunError, match=r"the disk is full.*01-numbers-.*free space"):
-        run([failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir)
+        run(
+            [failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir
+        )
 
 
-@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 99 failed")])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), pa.ArrowMemoryError("malloc of size 99 failed")]
+)
 def test_a_task_that_gets_no_memory_is_named_with_the_cure(log, run_dir, error):
     with pytest.raises(
-        RunError, match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\) ran out of memory: .*workers=1"
+        RunError,
+        match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\) ran out of memory: .*workers=1",
     ):
         run([failing_step(error, log=log)], run_dir)
     assert ran(log) == ["numbers 0"]
@@ -301,7 +363,10 @@ def test_a_clock_that_jumps_changes_nothing(log, run_dir, tmp_path, monkeypatch,
     for path in one.folder.iterdir():
         os.utime(path, (next(now), next(now)))
     done = run([numbers, sum_step(log, numbers)], run_dir)
-    assert [part["files"]["part-00000.txt"]["xxh3"] for part in done["sum"].manifest["parts"]] == [
+    assert [
+        part["files"]["part-00000.txt"]["xxh3"]
+        for part in done["sum"].manifest["parts"]
+    ] == [
         part["files"]["part-00000.txt"]["xxh3"]
         for part in store.read_json(next(other.glob("*-sum-*/manifest.json")))["parts"]
     ]
@@ -319,7 +384,9 @@ def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_di
             raise CorpusError(f"the sum is {total(done, 'number')}; add numbers")
 
     numbers = numbers_step(log)
-    checked = Step(numbers.name, numbers.version, numbers.config, (), numbers.tasks, check=too_few)
+    checked = Step(
+        numbers.name, numbers.version, numbers.config, (), numbers.tasks, check=too_few
+    )
     for _ in range(2):
         with pytest.raises(CorpusError, match="the sum is 6; add numbers"):
             run([checked, sum_step(log, checked)], run_dir)
@@ -341,25 +408,39 @@ def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
 
     numbers = numbers_step(log)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_steps([numbers], run_dir=run_dir, executor=SerialExecutor(), reporter=KilledAtTheEnd())
+        runner.run_steps(
+            [numbers],
+            run_dir=run_dir,
+            executor=SerialExecutor(),
+            reporter=KilledAtTheEnd(),
+        )
     assert len(ran(log)) == 3
     assert runner.find_done(numbers, run_dir) is None
     done = run([numbers], run_dir)["numbers"]
     assert ran(log) == []
-    assert names(done.folder) == ["manifest.json", "part-00000.txt", "part-00001.txt", "part-00002.txt"]
+    assert names(done.folder) == [
+        "manifest.json",
+        "part-00000.txt",
+        "part-00001.txt",
+        "part-00002.txt",
+    ]
 
 
 def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_dir):
     manifest = run([numbers_step(log)], run_dir)["numbers"].folder / store.MANIFEST
     manifest.write_bytes(manifest.read_bytes()[:100])
-    with pytest.raises(RunError, match=r"manifest\.json is damaged .* delete this file and run again"):
+    with pytest.raises(
+        RunError, match=r"manifest\.json is damaged .* delete this file and run again"
+    ):
         run([numbers_step(log)], run_dir)
     manifest.unlink()
     assert total(run([numbers_step(log)], run_dir)["numbers"], "number") == 6
 
 
 def close_numbers(out, *, results, log):
-    (out.parent / "index.json").write_text(json.dumps([result.number for result in results]))
+    (out.parent / "index.json").write_text(
+        json.dumps([result.number for result in results])
+    )
     with log.open("a") as lines:
         lines.write(f"closed {out.name}\n")
     return Closed(closed=len(results))
@@ -368,13 +449,23 @@ def close_numbers(out, *, results, log):
 def closed_step(log, count=3, closing=close_numbers):
     def work(done):
         tasks = numbers_step(log, count=count).tasks(done)
-        return Work(tasks, [Join(range(count), lambda results: partial(closing, results=results, log=log))])
+        return Work(
+            tasks,
+            [
+                Join(
+                    range(count),
+                    lambda results: partial(closing, results=results, log=log),
+                )
+            ],
+        )
 
     return Step("closed", 1, {}, (), work, Number)
 
 
 def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
-    (done,) = runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
+    (done,) = runner.run_steps(
+        [closed_step(log)], run_dir=run_dir, executor=SerialExecutor()
+    ).values()
     assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
     assert json.loads((done.folder / "index.json").read_text()) == [1, 2, 3]
     assert counts_of(done) == [{"number": 1}, {"number": 2}, {"number": 3}]
@@ -384,16 +475,22 @@ def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
 
 def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_dir):
     step = closed_step(log)
-    broken = closed_step(log, closing=lambda out, results, log: fail(out, error=CorpusError("stop")))
+    broken = closed_step(
+        log, closing=lambda out, results, log: fail(out, error=CorpusError("stop"))
+    )
     with pytest.raises(CorpusError, match="stop"):
         runner.run_steps([broken], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == ["closed 0", "closed 1", "closed 2"]
-    (done,) = runner.run_steps([step], run_dir=run_dir, executor=SerialExecutor()).values()
+    (done,) = runner.run_steps(
+        [step], run_dir=run_dir, executor=SerialExecutor()
+    ).values()
     assert ran(log) == ["closed part-00003"]
     assert (done.folder / "index.json").exists()
 
 
-def test_a_lost_file_of_a_closed_step_is_made_again_without_closing_it_twice(log, run_dir):
+def test_a_lost_file_of_a_closed_step_is_made_again_without_closing_it_twice(
+    log, run_dir
+):
     class KilledAtTheEnd(Reporter):
         @contextmanager
         def step(self, label, *, done, total):
@@ -401,7 +498,12 @@ def test_a_lost_file_of_a_closed_step_is_made_again_without_closing_it_twice(log
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.run_steps([closed_step(log)], run_dir=run_dir, executor=SerialExecutor(), reporter=KilledAtTheEnd())
+        runner.run_steps(
+            [closed_step(log)],
+            run_dir=run_dir,
+            executor=SerialExecutor(),
+            reporter=KilledAtTheEnd(),
+        )
     assert ran(log) == ["closed 0", "closed 1", "closed 2", "closed part-00003"]
     (lost,) = run_dir.glob("*-closed-*/part-00001.txt")
     lost.unlink()
@@ -413,7 +515,12 @@ def test_a_lost_file_of_a_closed_step_is_made_again_without_closing_it_twice(log
 def join_numbers(out, *, members, log):
     """Add up what the files of the members hold, by their files."""
     folder = out.parent.parent
-    return add_up(out, paths=[folder / f"part-{member:05d}.txt" for member in members], factor=1, log=log)
+    return add_up(
+        out,
+        paths=[folder / f"part-{member:05d}.txt" for member in members],
+        factor=1,
+        log=log,
+    )
 
 
 def joined_step(log, groups=((0, 2), (1,), ())):
@@ -424,7 +531,13 @@ def joined_step(log, groups=((0, 2), (1,), ())):
         return Work(
             tasks,
             [
-                Join(group, lambda _, group=group: partial(join_numbers, members=group, log=log), replaces=True)
+                Join(
+                    group,
+                    lambda _, group=group: partial(
+                        join_numbers, members=group, log=log
+                    ),
+                    replaces=True,
+                )
                 for group in groups
             ],
         )
@@ -432,18 +545,36 @@ def joined_step(log, groups=((0, 2), (1,), ())):
     return Step("joined", 1, {}, (), work, Number)
 
 
-def test_joined_files_replace_those_of_their_members_as_soon_as_these_are_done(log, run_dir):
-    (done,) = runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
-    assert ran(log) == ["joined 5", "joined 0", "joined 1", "joined 4", "joined 2", "joined 3"]
+def test_joined_files_replace_those_of_their_members_as_soon_as_these_are_done(
+    log, run_dir
+):
+    (done,) = runner.run_steps(
+        [joined_step(log)], run_dir=run_dir, executor=SerialExecutor()
+    ).values()
+    assert ran(log) == [
+        "joined 5",
+        "joined 0",
+        "joined 1",
+        "joined 4",
+        "joined 2",
+        "joined 3",
+    ]
     assert counts_of(done) == [{"number": 4}, {"number": 2}, {"number": 0}]
     assert [path.read_text() for path in done.files(".txt")] == ["4", "2", "0"]
-    assert sorted(names(done.folder)) == ["manifest.json", "part-00003.txt", "part-00004.txt", "part-00005.txt"]
+    assert sorted(names(done.folder)) == [
+        "manifest.json",
+        "part-00003.txt",
+        "part-00004.txt",
+        "part-00005.txt",
+    ]
     runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor())
     assert ran(log) == []
 
 
 @pytest.mark.parametrize("killed_at", range(1, 24))
-def test_a_step_killed_while_it_joins_ends_with_the_same_files(log, run_dir, monkeypatch, killed_at):
+def test_a_step_killed_while_it_joins_ends_with_the_same_files(
+    log, run_dir, monkeypatch, killed_at
+):
     changes = itertools.count(1)
 
     def counted(change):
@@ -458,19 +589,35 @@ def test_a_step_killed_while_it_joins_ends_with_the_same_files(log, run_dir, mon
         for name in ("unlink", "replace", "rmdir"):
             killing.setattr(Path, name, counted(getattr(Path, name)))
         with suppress(KeyboardInterrupt):
-            runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor())
-    (done,) = runner.run_steps([joined_step(log)], run_dir=run_dir, executor=SerialExecutor()).values()
+            runner.run_steps(
+                [joined_step(log)], run_dir=run_dir, executor=SerialExecutor()
+            )
+    (done,) = runner.run_steps(
+        [joined_step(log)], run_dir=run_dir, executor=SerialExecutor()
+    ).values()
     assert [path.read_text() for path in done.files(".txt")] == ["4", "2", "0"]
-    assert sorted(names(done.folder)) == ["manifest.json", "part-00003.txt", "part-00004.txt", "part-00005.txt"]
+    assert sorted(names(done.folder)) == [
+        "manifest.json",
+        "part-00003.txt",
+        "part-00004.txt",
+        "part-00005.txt",
+    ]
 
 
 def test_a_finished_step_can_be_built_on_by_its_manifest_alone(log, run_dir):
     numbers = numbers_step(log)
-    planned = runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=SerialExecutor())
+    planned = runner.run_steps(
+        [numbers, sum_step(log, numbers)], run_dir=run_dir, executor=SerialExecutor()
+    )
     ran(log)
     known = Step.of(planned["numbers"])
     finished = {"numbers": planned["numbers"]}
-    again = runner.run_steps([sum_step(log, known)], run_dir=run_dir, executor=SerialExecutor(), known=finished)
+    again = runner.run_steps(
+        [sum_step(log, known)],
+        run_dir=run_dir,
+        executor=SerialExecutor(),
+        known=finished,
+    )
     assert ran(log) == []
     assert again["sum"].folder == planned["sum"].folder
 
@@ -501,10 +648,15 @@ class Together(SerialExecutor):
 
 def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
     numbers = numbers_step(log, count=1)
-    sums = [sum_step(log, numbers, name=name, factor=factor) for name, factor in (("once", 1), ("twice", 2))]
+    sums = [
+        sum_step(log, numbers, name=name, factor=factor)
+        for name, factor in (("once", 1), ("twice", 2))
+    ]
     closing = closed_step(log, count=2)
     executor = Together()
-    done = runner.run_steps([numbers, *sums, closing], run_dir=run_dir, executor=executor)
+    done = runner.run_steps(
+        [numbers, *sums, closing], run_dir=run_dir, executor=executor
+    )
     assert " ".join(executor.given) == (
         "numbers task 0 closed task 0 closed task 1 | once task 0 twice task 0 | | closed task 2 | | |"
     )
@@ -515,12 +667,15 @@ def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
         "twice": 2,
     }
     assert sorted(names(run_dir), key=lambda name: name[:2]) == [
-        f"0{place}-{step.name}-{step.fingerprint}" for place, step in enumerate([numbers, *sums, closing], start=1)
+        f"0{place}-{step.name}-{step.fingerprint}"
+        for place, step in enumerate([numbers, *sums, closing], start=1)
     ]
 
 
 def test_no_more_tasks_of_a_step_at_once_than_its_resources_say(log, run_dir):
-    narrow = Step("narrow", 1, {}, (), numbers_step(log).tasks, resources=Resources(at_once=1))
+    narrow = Step(
+        "narrow", 1, {}, (), numbers_step(log).tasks, resources=Resources(at_once=1)
+    )
     beside = Step("beside", 1, {}, (), numbers_step(log, count=2).tasks)
     executor = Together()
     runner.run_steps([narrow, beside], run_dir=run_dir, executor=executor)
@@ -546,5 +701,7 @@ def test_workers_start_anew_between_steps_and_never_within_one(run_dir, log):
             noted.append(ran(log))
 
     numbers = numbers_step(log)
-    runner.run_steps([numbers, sum_step(log, numbers)], run_dir=run_dir, executor=Noting())
+    runner.run_steps(
+        [numbers, sum_step(log, numbers)], run_dir=run_dir, executor=Noting()
+    )
     assert noted == [["numbers 0", "numbers 1", "numbers 2"], ["sum 0"]]

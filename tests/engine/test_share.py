@@ -20,12 +20,19 @@ def recipe_file(recipe_for, tmp_path):
     return path
 
 
-def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run, hashes_of, tmp_path):
+def test_shares_meet_in_the_bytes_of_one_run(
+    recipe_file, recipe_for, shared_run, hashes_of, tmp_path
+):
     run_dir = tmp_path / "run"
     assert main(["run", str(recipe_file), "--before", "embed"]) == 0
     assert not list(run_dir.glob("*-embed-*"))
     share = ["run", str(recipe_file), "--only-step", "embed", "--tasks"]
-    jobs = [get_context("forkserver").Process(target=run_and_exit, args=([*share, f"{part}/2"],)) for part in (1, 2)]
+    jobs = [
+        get_context("forkserver").Process(
+            target=run_and_exit, args=([*share, f"{part}/2"],)
+        )
+        for part in (1, 2)
+    ]
     for job in jobs:
         job.start()
     for job in jobs:
@@ -37,14 +44,23 @@ def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run
     assert len(written) == len(list(folder.glob(".part-*.json"))) > 2
     pipeline.run(recipe_for(run_dir))
     assert hashes_of(run_dir) == hashes_of(shared_run)
-    assert written == {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npy")}
-    assert len(json.loads((folder / "manifest.json").read_text())["parts"]) == len(written)
+    assert written == {
+        path.name: path.stat().st_mtime_ns for path in folder.glob("*.npy")
+    }
+    assert len(json.loads((folder / "manifest.json").read_text())["parts"]) == len(
+        written
+    )
 
 
 def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pipeline.session(recipe, mode="together") as session:
-        with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
+        with pytest.raises(
+            RunError, match=r"embed needs the step ingest, .*--before embed"
+        ):
             session.run_share("embed", job=(1, 2))
-        with pytest.raises(RunError, match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed"):
+        with pytest.raises(
+            RunError,
+            match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed",
+        ):
             session.run_share("embedd", job=(1, 2))

@@ -21,8 +21,15 @@ def done(folder, *counts, closing=None):
     return Artifact("sum", folder, {"parts": parts, "versions": {"nextlong": "0.0.1"}})
 
 
-def test_results_are_in_task_order_without_that_of_the_task_that_closed_the_step(tmp_path):
-    finished = done(tmp_path, {"total": 2}, {"total": 1, "by_letter": {"a": 1}}, closing={"parts": 2})
+def test_results_are_in_task_order_without_that_of_the_task_that_closed_the_step(
+    tmp_path,
+):
+    finished = done(
+        tmp_path,
+        {"total": 2},
+        {"total": 1, "by_letter": {"a": 1}},
+        closing={"parts": 2},
+    )
     assert finished.results(Sum) == [Sum(total=2), Sum(total=1, by_letter={"a": 1})]
 
 
@@ -34,37 +41,59 @@ def test_a_step_of_one_task_has_one_result(tmp_path):
 
 @pytest.mark.parametrize(
     ("counts", "lacks"),
-    [({}, "total"), ({"total": "many"}, "total"), ({"total": 1, "by_letter": {"a": "x"}}, r"by_letter\.a")],
+    [
+        ({}, "total"),
+        ({"total": "many"}, "total"),
+        ({"total": 1, "by_letter": {"a": "x"}}, r"by_letter\.a"),
+    ],
 )
 def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lacks):
     with pytest.raises(
-        RunError, match=rf"has no count of {lacks}: its step sum was made by an earlier version \(.* 0\.0\.1\)"
+        RunError,
+        match=rf"has no count of {lacks}: its step sum was made by an earlier version \(.* 0\.0\.1\)",
     ):
         done(tmp_path, {"total": 1}, counts).results(Sum)
 
 
 def test_the_files_of_a_step_pickle_as_a_folder_and_names(tmp_path):
-    parts = [{"counts": {}, "files": {f"part-{number:05d}.npy": {}}} for number in range(1000)]
+    parts = [
+        {"counts": {}, "files": {f"part-{number:05d}.npy": {}}}
+        for number in range(1000)
+    ]
     files = Artifact("many", tmp_path, {"parts": parts}).files(".npy")
     stored = pickle.dumps(files)
     assert pickle.loads(stored) == files
     assert pickle.dumps(pickle.loads(stored)) == stored
     assert len(stored) < len(pickle.dumps(list(files))) * 0.7
-    assert pickle.loads(pickle.dumps(Artifact("none", tmp_path, {"parts": []}).files(".npy"))) == []
+    assert (
+        pickle.loads(
+            pickle.dumps(Artifact("none", tmp_path, {"parts": []}).files(".npy"))
+        )
+        == []
+    )
 
 
-def test_a_task_for_each_shard_gets_the_files_of_that_shard_in_numerical_order(tmp_path):
+def test_a_task_for_each_shard_gets_the_files_of_that_shard_in_numerical_order(
+    tmp_path,
+):
     def step(name, *files):
         parts = [{"counts": {}, "files": dict.fromkeys(files)}]
-        return Step(name, 1, {}, (), lambda _: []), Artifact(name, tmp_path, {"parts": parts})
+        return Step(name, 1, {}, (), lambda _: []), Artifact(
+            name, tmp_path, {"parts": parts}
+        )
 
     (texts, of_texts), (bounds, of_bounds) = (
         step("texts", "10.txt", "9.txt"),
         step("bounds", "10.npy", "9.npy", "x.json"),
     )
-    tasks = each_shard(print, text=(texts, ".txt"), ends=(bounds, ".npy"))({"texts": of_texts, "bounds": of_bounds})
+    tasks = each_shard(print, text=(texts, ".txt"), ends=(bounds, ".npy"))(
+        {"texts": of_texts, "bounds": of_bounds}
+    )
     assert [task.keywords for task in tasks] == [
-        {"text": tmp_path / f"{number}.txt", "ends": tmp_path / f"{number}.npy"} for number in (9, 10)
+        {"text": tmp_path / f"{number}.txt", "ends": tmp_path / f"{number}.npy"}
+        for number in (9, 10)
     ]
     with pytest.raises(ValueError, match="shorter"):
-        each_shard(print, text=(texts, ".txt"), ends=(bounds, ".json"))({"texts": of_texts, "bounds": of_bounds})
+        each_shard(print, text=(texts, ".txt"), ends=(bounds, ".json"))(
+            {"texts": of_texts, "bounds": of_bounds}
+        )

@@ -34,7 +34,9 @@ with store.locked(Path(sys.argv[1])):
 
 
 def start(script, argument):
-    return subprocess.Popen([sys.executable, "-c", script, str(argument)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(argument)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def stop(process):
@@ -90,14 +92,18 @@ def test_write_that_fails_keeps_the_old_text_and_leaves_nothing_else(tmp_path):
 
 def test_json_keeps_every_script_readable(tmp_path):
     store.write_json(tmp_path / "a.json", {"größe": ["漢", 1, None]})
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n "größe": [\n  "漢",\n  1,\n  null\n ]\n}\n'
+    assert (tmp_path / "a.json").read_text(
+        encoding="utf-8"
+    ) == '{\n "größe": [\n  "漢",\n  1,\n  null\n ]\n}\n'
 
 
 @pytest.mark.parametrize("raw", [b"", b'{"parts": [', b"\x00" * 64, b"\xff{}"])
 def test_damaged_json_names_the_file_and_the_cure(tmp_path, raw):
     path = tmp_path / "manifest.json"
     path.write_bytes(raw)
-    with pytest.raises(RunError, match=r"manifest\.json is damaged .*; delete this file and run again"):
+    with pytest.raises(
+        RunError, match=r"manifest\.json is damaged .*; delete this file and run again"
+    ):
         store.read_json(path)
 
 
@@ -108,7 +114,9 @@ def test_missing_json_names_the_file_and_the_cure(tmp_path):
 
 def test_hash_is_xxh3_128_of_the_bytes(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
-    assert store.hash_file(tmp_path / "empty") == "99aa06d3014798d86001c324468d497f"  # the published vector
+    assert (
+        store.hash_file(tmp_path / "empty") == "99aa06d3014798d86001c324468d497f"
+    )  # the published vector
 
 
 # parts
@@ -116,9 +124,17 @@ def test_hash_is_xxh3_128_of_the_bytes(tmp_path):
 
 def test_committed_part_is_confirmed_with_its_counts(tmp_path):
     marker = commit(tmp_path, 3, txt="abc", npy="")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".part-00003.json", "part-00003.npy", "part-00003.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".part-00003.json",
+        "part-00003.npy",
+        "part-00003.txt",
+    ]
     assert store.confirmed_parts(tmp_path, among=range(4)) == {3: marker}
-    assert (marker["index"], marker["counts"], marker["seconds"]) == (3, {"rows": 3}, 0.5)
+    assert (marker["index"], marker["counts"], marker["seconds"]) == (
+        3,
+        {"rows": 3},
+        0.5,
+    )
     assert {name: record["bytes"] for name, record in marker["files"].items()} == {
         "part-00003.npy": 0,
         "part-00003.txt": 3,
@@ -132,10 +148,19 @@ def test_committed_part_is_confirmed_with_its_counts(tmp_path):
         lambda folder: (folder / "part-00001.b").write_bytes(b"tw"),
         lambda folder: alter(folder / "part-00001.b", b"twO"),
         lambda folder: (folder / ".part-00001.json").write_bytes(b""),
-        lambda folder: (folder / ".part-00001.json").write_bytes((folder / ".part-00001.json").read_bytes()[:40]),
+        lambda folder: (folder / ".part-00001.json").write_bytes(
+            (folder / ".part-00001.json").read_bytes()[:40]
+        ),
         lambda folder: (folder / ".part-00001.json").write_text("{}"),
     ],
-    ids=["file missing", "file truncated", "file altered", "marker empty", "marker torn", "marker without files"],
+    ids=[
+        "file missing",
+        "file truncated",
+        "file altered",
+        "marker empty",
+        "marker torn",
+        "marker without files",
+    ],
 )
 def test_part_whose_files_or_marker_were_torn_is_not_confirmed(tmp_path, harm):
     for index in range(3):
@@ -144,18 +169,30 @@ def test_part_whose_files_or_marker_were_torn_is_not_confirmed(tmp_path, harm):
     assert sorted(store.confirmed_parts(tmp_path, among=range(3))) == [0, 2]
 
 
-def test_files_reach_the_disk_before_the_marker_that_vouches_for_them(tmp_path, monkeypatch):
+def test_files_reach_the_disk_before_the_marker_that_vouches_for_them(
+    tmp_path, monkeypatch
+):
     order = []
     replace = Path.replace
-    monkeypatch.setattr(os, "fsync", lambda file: order.append(Path(f"/proc/self/fd/{file}").readlink().name))
-    monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(f"-> {to.name}"), replace(path, to))[1])
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda file: order.append(Path(f"/proc/self/fd/{file}").readlink().name),
+    )
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda path, to: (order.append(f"-> {to.name}"), replace(path, to))[1],
+    )
     commit(tmp_path, 0, a="one", b="two")
     assert order == [
         "part-00000.a", "-> part-00000.a", "part-00000.b", "-> part-00000.b", "-> .part-00000.json",
     ]  # fmt: skip
 
 
-def test_many_files_of_one_task_all_reach_the_disk_before_its_marker(tmp_path, monkeypatch):
+def test_many_files_of_one_task_all_reach_the_disk_before_its_marker(
+    tmp_path, monkeypatch
+):
     synced, replace = set(), Path.replace
 
     def moved(path, to):
@@ -163,9 +200,15 @@ def test_many_files_of_one_task_all_reach_the_disk_before_its_marker(tmp_path, m
             assert len(synced) == 100
         return replace(path, to)
 
-    monkeypatch.setattr(os, "fsync", lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink().name))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda file: synced.add(Path(f"/proc/self/fd/{file}").readlink().name),
+    )
     monkeypatch.setattr(Path, "replace", moved)
-    marker = commit(tmp_path, 0, **{f"{number:05d}": "x" * number for number in range(100)})
+    marker = commit(
+        tmp_path, 0, **{f"{number:05d}": "x" * number for number in range(100)}
+    )
     assert list(marker["files"]) == sorted(synced)
     assert store.confirmed_parts(tmp_path, among=[0]) == {0: marker}
 
@@ -174,10 +217,15 @@ def test_parts_are_confirmed_and_deleted_by_thousands(tmp_path):
     for index in range(200):
         commit(tmp_path, index, a=f"{index}")
     alter(tmp_path / "part-00007.a", b"8")
-    assert sorted(store.confirmed_parts(tmp_path, among=range(200))) == [index for index in range(200) if index != 7]
+    assert sorted(store.confirmed_parts(tmp_path, among=range(200))) == [
+        index for index in range(200) if index != 7
+    ]
     assert sorted(store.confirmed_parts(tmp_path, among=(3, 7, 199))) == [3, 199]
     store.delete_parts(tmp_path, range(199))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".part-00199.json", "part-00199.a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".part-00199.json",
+        "part-00199.a",
+    ]
 
 
 # finished steps
@@ -187,7 +235,9 @@ def test_parts_are_confirmed_and_deleted_by_thousands(tmp_path):
 def step_folder(tmp_path):
     """A finished step of two parts."""
     folder = tmp_path / "01-step-abc"
-    parts = [commit(folder, index, a=f"one {index}", b=f"two {index}") for index in range(2)]
+    parts = [
+        commit(folder, index, a=f"one {index}", b=f"two {index}") for index in range(2)
+    ]
     store.write_json(folder / store.MANIFEST, {"parts": parts})
     store.remove_leftovers(folder)
     return folder
@@ -213,9 +263,14 @@ def test_finished_step_holds_its_files_and_its_manifest_only(step_folder):
     ],
     ids=["missing", "truncated", "altered"],
 )
-def test_finished_step_with_a_harmed_file_is_refused_by_name_with_the_cure(step_folder, harm, state):
+def test_finished_step_with_a_harmed_file_is_refused_by_name_with_the_cure(
+    step_folder, harm, state
+):
     harm(step_folder / "part-00001.b")
-    with pytest.raises(RunError, match=rf"part-00001\.b {state} .* delete the folder .*01-step-abc and run again"):
+    with pytest.raises(
+        RunError,
+        match=rf"part-00001\.b {state} .* delete the folder .*01-step-abc and run again",
+    ):
         check(step_folder)
 
 
@@ -253,10 +308,18 @@ def test_leftovers_of_killed_processes_go_and_everything_else_stays(tmp_path):
     (tmp_path / ".work-00001-dead" / "part-00001.a").write_text("half")
     (tmp_path / ".manifest.json.123.tmp").write_text("{")
     store.remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".part-00000.json", "part-00000.a"]
-    (tmp_path / store.MANIFEST).write_text("{}")  # killed after the manifest, before its markers went
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".part-00000.json",
+        "part-00000.a",
+    ]
+    (tmp_path / store.MANIFEST).write_text(
+        "{}"
+    )  # killed after the manifest, before its markers went
     store.remove_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "part-00000.a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "manifest.json",
+        "part-00000.a",
+    ]
 
 
 # the lock
@@ -268,7 +331,10 @@ def test_second_process_is_refused_with_the_first_ones_pid_until_that_dies(tmp_p
     try:
         assert holder.stdout.readline() == "held\n"
         with (
-            pytest.raises(RunError, match=rf"run is in use by process {holder.pid} on .+; wait for it, or stop it"),
+            pytest.raises(
+                RunError,
+                match=rf"run is in use by process {holder.pid} on .+; wait for it, or stop it",
+            ),
             store.locked(run_dir),
         ):
             pass
@@ -281,7 +347,10 @@ def test_second_process_is_refused_with_the_first_ones_pid_until_that_dies(tmp_p
 def test_lock_is_held_against_this_process_too_and_free_again_after_an_error(tmp_path):
     held = store.locked(tmp_path)
     held.__enter__()
-    with pytest.raises(RunError, match=rf"in use by process {os.getpid()}"), store.locked(tmp_path):
+    with (
+        pytest.raises(RunError, match=rf"in use by process {os.getpid()}"),
+        store.locked(tmp_path),
+    ):
         pass
     assert not held.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with store.locked(tmp_path):
@@ -302,7 +371,9 @@ def fill_with_numpy(sink):
 @pytest.mark.parametrize("fill", [fill_with_text, fill_with_numpy])
 def test_full_disk_is_told_with_the_place(tmp_path, fill):
     with (
-        pytest.raises(RunError, match=rf"the disk is full.*{tmp_path}.*free space.*run again"),
+        pytest.raises(
+            RunError, match=rf"the disk is full.*{tmp_path}.*free space.*run again"
+        ),
         store.explained(tmp_path),
         open("/dev/full", "wb", buffering=0) as sink,
     ):
@@ -313,7 +384,8 @@ def test_run_dir_below_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(
-            RunError, match=r"file/run cannot be created, because a part of this path is a file; set run_dir"
+            RunError,
+            match=r"file/run cannot be created, because a part of this path is a file; set run_dir",
         ),
         store.locked(tmp_path / "file" / "run"),
     ):
@@ -339,7 +411,10 @@ def test_folder_without_write_permission_is_told(tmp_path, request):
     tmp_path.chmod(0o555)
     request.getfixturevalue("without_rights")
     with (
-        pytest.raises(RunError, match=r"cannot be written \(Permission denied\); set run_dir to a folder"),
+        pytest.raises(
+            RunError,
+            match=r"cannot be written \(Permission denied\); set run_dir to a folder",
+        ),
         store.locked(tmp_path / "run"),
     ):
         pass
@@ -347,7 +422,10 @@ def test_folder_without_write_permission_is_told(tmp_path, request):
 
 def test_folder_that_vanishes_is_told(tmp_path):
     with (
-        pytest.raises(RunError, match=r"gone/manifest\.json.* was deleted during the run; do not change run_dir"),
+        pytest.raises(
+            RunError,
+            match=r"gone/manifest\.json.* was deleted during the run; do not change run_dir",
+        ),
         store.explained(tmp_path),
     ):
         (tmp_path / "gone" / "manifest.json").write_text("")

@@ -17,7 +17,9 @@ def tiny_model(tmp_path_factory):
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe_tokenizer(), bos_token="<bos>", eos_token="<eos>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe_tokenizer(), bos_token="<bos>", eos_token="<eos>"
+    )
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -65,7 +67,9 @@ def served():
             if status == "drop":
                 self.close_connection = True
                 return
-            content = json.dumps({"error": {"message": "busy"}} if status else state.answer(body)).encode()
+            content = json.dumps(
+                {"error": {"message": "busy"}} if status else state.answer(body)
+            ).encode()
             self.send_response(status or 200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -75,7 +79,9 @@ def served():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}/v1"
     yield state
@@ -88,5 +94,7 @@ def served():
 def two(tmp_path):
     return [
         write_results(tmp_path / "one", SCORES, label="first & best"),
-        write_results(tmp_path / "two", {**SCORES, "RAG": 65.0, "Recall": 70.0}, label="second"),
+        write_results(
+            tmp_path / "two", {**SCORES, "RAG": 65.0, "Recall": 70.0}, label="second"
+        ),
     ]

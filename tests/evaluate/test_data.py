@@ -25,9 +25,16 @@ ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"  # str.splitlines ends 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_line_ends_at_its_newline_only(tmp_path, end):
     rows = [{"text": ODD}, {"text": "plain"}]
-    lines = "".join(json.dumps(row, ensure_ascii=False) + end for row in rows).replace("\\u000b", "").replace("\\f", "")
+    lines = (
+        "".join(json.dumps(row, ensure_ascii=False) + end for row in rows)
+        .replace("\\u000b", "")
+        .replace("\\f", "")
+    )
     (tmp_path / "a.jsonl").write_bytes(lines.encode())
-    expected = [{"text": ODD.replace("\x0b", "").replace("\x0c", "")}, {"text": "plain"}]
+    expected = [
+        {"text": ODD.replace("\x0b", "").replace("\x0c", "")},
+        {"text": "plain"},
+    ]
     assert list(DataFiles(tmp_path).json_lines("a.jsonl")) == expected
 
 
@@ -38,7 +45,9 @@ def test_a_damaged_line_is_told_by_its_number(tmp_path):
 
 
 def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
-    (tmp_path / "a.csv").write_bytes(f'text,label\r\n"first\nsecond\r\nthird {ODD}",x\r\nplain,y\r\n'.encode())
+    (tmp_path / "a.csv").write_bytes(
+        f'text,label\r\n"first\nsecond\r\nthird {ODD}",x\r\nplain,y\r\n'.encode()
+    )
     assert DataFiles(tmp_path).rows("a.csv", ("text", "label")) == [
         {"text": f"first\nsecond\r\nthird {ODD}", "label": "x"},
         {"text": "plain", "label": "y"},
@@ -49,9 +58,13 @@ def test_every_missing_file_is_explained_and_those_of_one_origin_at_once():
     essays, squad = "ruler/PaulGrahamEssays.json", "ruler/squad.json"
     told = str(DataFiles(None).missing([essays, squad, RAG, RAG_EXAMPLES])).split("\n")
     where = "(in the folder that --data names)"
-    assert told[0].startswith(f"{essays} {where} is missing; it comes from NVIDIA/RULER on GitHub, whose scripts/")
+    assert told[0].startswith(
+        f"{essays} {where} is missing; it comes from NVIDIA/RULER on GitHub, whose scripts/"
+    )
     assert told[1].startswith(f"{squad} {where} is missing; it comes from SQuAD 2.0's")
-    assert told[2].startswith(f"{RAG} {where}, {RAG_EXAMPLES} {where} are missing; they come with HELMET's data")
+    assert told[2].startswith(
+        f"{RAG} {where}, {RAG_EXAMPLES} {where} are missing; they come with HELMET's data"
+    )
     assert len(told) == 3
 
 
@@ -59,12 +72,21 @@ def test_a_damaged_gzip_is_told_with_its_source(tmp_path):
     whole = gzip.compress(b'{"text": "a long essay"}')
     (tmp_path / "ruler").mkdir()
     place = tmp_path / "ruler/PaulGrahamEssays.json.gz"
-    for content in (whole[:-12], b"no gzip at all", whole[:12] + b"\xff\xff\xff" + whole[15:]):
+    for content in (
+        whole[:-12],
+        b"no gzip at all",
+        whole[:12] + b"\xff\xff\xff" + whole[15:],
+    ):
         place.write_bytes(content)
-        with pytest.raises(EvaluateError, match=r"Essays\.json\.gz cannot be read .* download it again: it comes from"):
+        with pytest.raises(
+            EvaluateError,
+            match=r"Essays\.json\.gz cannot be read .* download it again: it comes from",
+        ):
             DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json")
     place.write_bytes(whole)
-    assert DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json") == {"text": "a long essay"}
+    assert DataFiles(tmp_path).json("ruler/PaulGrahamEssays.json") == {
+        "text": "a long essay"
+    }
 
 
 RAG = "helmet/kilt/nq-dev-multikilt_1000_k50_dep6.jsonl"
@@ -88,7 +110,11 @@ POPULAR_EXAMPLES = "helmet/kilt/popqa_test_1000_k3_dep6.jsonl"
 KEYS = "helmet/json_kv/test_k105_dep6.jsonl"
 
 
-ASKED = {"question": "Where?", "answers": ["here"], "ctxs": [{"title": "T", "text": "t"}]}
+ASKED = {
+    "question": "Where?",
+    "answers": ["here"],
+    "ctxs": [{"title": "T", "text": "t"}],
+}
 
 
 QUERY = {"qid": "1", "query": "q", "ctxs": [{"id": "1", "text": "t", "label": 1}]}
@@ -108,7 +134,14 @@ def without(record, *path, put=None):
 
 
 def damaged(task, file, *path, put=None, marks=()):
-    return pytest.param(task, file, path, put, id=f"{task}-{'.'.join(map(str, path))}-{put}", marks=marks)
+    return pytest.param(
+        task,
+        file,
+        path,
+        put,
+        id=f"{task}-{'.'.join(map(str, path))}-{put}",
+        marks=marks,
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,14 +152,28 @@ def damaged(task, file, *path, put=None, marks=()):
         damaged("longbench_v2", "longbench-v2/data.json", 0, "answer"),
         damaged("longbench_v2", "longbench-v2/data.json", 0, "difficulty"),
         damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs"),
-        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "question"),
-        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "answers"),
-        damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, put="x"),
+        damaged(
+            "qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "question"
+        ),
+        damaged(
+            "qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "answers"
+        ),
+        damaged(
+            "qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, put="x"
+        ),
         damaged("qa_2", "ruler/hotpotqa.json", 0, "answer"),
         damaged("qa_2", "ruler/hotpotqa.json", 0, "context", 0, put=["only a title"]),
         damaged("infbench_qa", "infinitebench/longbook_qa_eng.jsonl", 0, "input"),
-        damaged("infbench_qa", "infinitebench/longbook_qa_eng.jsonl", 0, "answer", put=5),
-        damaged("infbench_mc", "infinitebench/longbook_choice_eng.jsonl", 0, "options", put=["a", "b", "c", "d"]),
+        damaged(
+            "infbench_qa", "infinitebench/longbook_qa_eng.jsonl", 0, "answer", put=5
+        ),
+        damaged(
+            "infbench_mc",
+            "infinitebench/longbook_choice_eng.jsonl",
+            0,
+            "options",
+            put=["a", "b", "c", "d"],
+        ),
         damaged("narrativeqa", "narrativeqa/test.jsonl", 0, "document"),
         damaged("narrativeqa", "narrativeqa/test.jsonl", 0, "question", put="text"),
         damaged("nq", RAG, 0, "ctxs"),
@@ -150,25 +197,46 @@ def damaged(task, file, *path, put=None, marks=()):
         damaged("popqa", POPULAR, 0, "answers", put=[]),
         damaged("msmarco", RANKED, 0, "qid", put=["1"]),
         damaged("msmarco", RANKED, 0, "ctxs", 0, put="a passage"),
-        damaged("clinc150", "icl/clinc150/data_full.json", "train", 0, put=["no intent"]),
+        damaged(
+            "clinc150", "icl/clinc150/data_full.json", "train", 0, put=["no intent"]
+        ),
         damaged("clinc150", "icl/clinc150/data_full.json", "oos_val"),
         damaged("longbench_v2", "longbench-v2/data.json", 0, "answer", put="E"),
-        damaged("cwe", "ruler/english_words.json", put=["word"], marks=pytest.mark.heavy),
+        damaged(
+            "cwe", "ruler/english_words.json", put=["word"], marks=pytest.mark.heavy
+        ),
         damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=5),
         damaged("niah_single_2", "ruler/PaulGrahamEssays.json", "text", put=" "),
     ],
 )
-def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, task, file, path, put):
+def test_a_record_of_another_form_is_told_with_its_file(
+    data_folder, tmp_path, task, file, path, put
+):
     folder = shutil.copytree(data_folder, tmp_path / "data")
-    for name, record in ((RAG, ASKED), (RAG_EXAMPLES, ASKED), (RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
+    for name, record in (
+        (RAG, ASKED),
+        (RAG_EXAMPLES, ASKED),
+        (RANKED, QUERY),
+        (RANKED_EXAMPLES, QUERY),
+    ):
         write(folder / name, json.dumps(record) + "\n")
     for name in (POPULAR, POPULAR_EXAMPLES):
         write(folder / name, json.dumps({**ASKED, "s_pop": 10}) + "\n")
-    write(folder / KEYS, json.dumps({"context": "c", "question": "k", "answer": "v", "demos": []}) + "\n")
+    write(
+        folder / KEYS,
+        json.dumps({"context": "c", "question": "k", "answer": "v", "demos": []})
+        + "\n",
+    )
     text = (folder / file).read_text()
-    value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
+    value = (
+        [json.loads(line) for line in text.splitlines()]
+        if file.endswith(".jsonl")
+        else json.loads(text)
+    )
     write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
-    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8)
+    request = TaskRequest(
+        8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8
+    )
     with pytest.raises(EvaluateError, match=file.replace(".", r"\.")):
         list(all_tasks()[task].make(request))
 
@@ -186,16 +254,32 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
             json.dumps(without(QUERY, "ctxs", 0, "label", put="x")),
             "record 1: ctxs[0].label is 'x', but it should be a valid",
         ),
-        (RANKED, json.dumps(without(QUERY, "ctxs", 0, "text")), "record 1: ctxs[0] has no 'text' (it has id, label)"),
+        (
+            RANKED,
+            json.dumps(without(QUERY, "ctxs", 0, "text")),
+            "record 1: ctxs[0] has no 'text' (it has id, label)",
+        ),
         (RANKED, "[" * 100_000, "not JSON"),
         (
             "icl/trec/train_5500.label",
             "DESC:manner How ?\nno label\n",
             ", line 2 is 'no label', not `LABEL:label text`",
         ),
-        ("icl/nlu/train.csv", "text,scenario,intent\nhello,a,b\nhi,a\n", "line 3: no 'intent' (it has text, scenario)"),
-        ("icl/nlu/train.csv", 'text,scenario,intent\n"hello,a,b\n', "not valid CSV (unexpected end of data)"),
-        ("icl/nlu/train.csv", "text,scenario,intent\n", "holds no row below its header"),
+        (
+            "icl/nlu/train.csv",
+            "text,scenario,intent\nhello,a,b\nhi,a\n",
+            "line 3: no 'intent' (it has text, scenario)",
+        ),
+        (
+            "icl/nlu/train.csv",
+            'text,scenario,intent\n"hello,a,b\n',
+            "not valid CSV (unexpected end of data)",
+        ),
+        (
+            "icl/nlu/train.csv",
+            "text,scenario,intent\n",
+            "holds no row below its header",
+        ),
         (
             "longbench-v2/data.json",
             json.dumps([{"context": "c"}]),
@@ -203,13 +287,22 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
         ),
     ],
 )
-def test_a_mistake_is_told_by_its_line_field_and_value(data_folder, tmp_path, file, content, told):
+def test_a_mistake_is_told_by_its_line_field_and_value(
+    data_folder, tmp_path, file, content, told
+):
     folder = shutil.copytree(data_folder, tmp_path / "data")
     for name, record in ((RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
         write(folder / name, json.dumps(record) + "\n")
     write(folder / file, content)
-    tasks = {KEYS: "json_kv", RANKED: "msmarco", "icl/trec/train_5500.label": "trec_fine", "icl/nlu/train.csv": "nlu"}
-    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2)
+    tasks = {
+        KEYS: "json_kv",
+        RANKED: "msmarco",
+        "icl/trec/train_5500.label": "trec_fine",
+        "icl/nlu/train.csv": "nlu",
+    }
+    request = TaskRequest(
+        8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2
+    )
     with pytest.raises(EvaluateError) as error:
         list(all_tasks()[tasks.get(file, "longbench_v2")].make(request))
     assert f"{folder / file}" in str(error.value)
@@ -220,7 +313,8 @@ def test_a_mistake_is_told_by_its_line_field_and_value(data_folder, tmp_path, fi
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "id", "0"]), inner, max_size=2)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["text", "id", "0"]), inner, max_size=2)
     ),
     max_leaves=5,
 )
@@ -230,7 +324,10 @@ RECORDS = {
     "popqa": (POPULAR, {**ASKED, "s_pop": 10}),
     "nq": (RAG, ASKED),
     "msmarco": (RANKED, QUERY),
-    "json_kv": (KEYS, {"context": "c", "question": "k", "answer": "v", "demos": [["a", "b"]]}),
+    "json_kv": (
+        KEYS,
+        {"context": "c", "question": "k", "answer": "v", "demos": [["a", "b"]]},
+    ),
     "narrativeqa": ("narrativeqa/test.jsonl", None),
     "infbench_mc": ("infinitebench/longbook_choice_eng.jsonl", None),
     "longbench_v2": ("longbench-v2/data.json", None),
@@ -256,7 +353,12 @@ def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_f
     """No value in any field of any file ends in anything but samples or an error for the user."""
     folder = tmp_path_factory.mktemp("any")
     shutil.copytree(data_folder, folder, dirs_exist_ok=True)
-    for name, record in ((RAG, ASKED), (RAG_EXAMPLES, ASKED), (RANKED, QUERY), (RANKED_EXAMPLES, QUERY)):
+    for name, record in (
+        (RAG, ASKED),
+        (RAG_EXAMPLES, ASKED),
+        (RANKED, QUERY),
+        (RANKED_EXAMPLES, QUERY),
+    ):
         write(folder / name, json.dumps(record) + "\n")
     for name in (POPULAR, POPULAR_EXAMPLES):
         write(folder / name, json.dumps({**ASKED, "s_pop": 10}) + "\n")
@@ -264,13 +366,19 @@ def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_f
     file, record = RECORDS[task]
     if record is None:
         text = (folder / file).read_text()
-        value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
+        value = (
+            [json.loads(line) for line in text.splitlines()]
+            if file.endswith(".jsonl")
+            else json.loads(text)
+        )
     else:
         value = [record]
     path = data.draw(st.sampled_from(sorted(places(value), key=str)))
     put = data.draw(JSON)
     write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
-    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=1)
+    request = TaskRequest(
+        8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=1
+    )
     told, made = file, []
     try:
         made = list(islice(all_tasks()[task].make(request), 1))
@@ -278,17 +386,25 @@ def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_f
         told = str(error)
     shutil.rmtree(folder)
     assert file in told
-    assert all(isinstance(reference, str) for sample in made if sample for reference in sample.references)
+    assert all(
+        isinstance(reference, str)
+        for sample in made
+        if sample
+        for reference in sample.references
+    )
 
 
 def made(name, folder, *, length=8192, samples=6, backend=None):
-    request = TaskRequest(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
+    request = TaskRequest(
+        length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples
+    )
     return list(islice(all_tasks()[name].make(request), samples))
 
 
 def test_a_helmet_file_that_is_missing_is_named_with_its_source(tmp_path):
     with pytest.raises(
-        EvaluateError, match=r"nq-dev-multikilt_1000_k50_dep6\.jsonl is missing; it comes with HELMET's data"
+        EvaluateError,
+        match=r"nq-dev-multikilt_1000_k50_dep6\.jsonl is missing; it comes with HELMET's data",
     ):
         made("nq", tmp_path)
 
@@ -296,7 +412,8 @@ def test_a_helmet_file_that_is_missing_is_named_with_its_source(tmp_path):
 def test_a_file_of_another_form_is_told(tmp_path):
     write(tmp_path / "icl/banking77/train.csv", "sentence,category\nhello,greeting\n")
     with pytest.raises(
-        EvaluateError, match=r"icl/banking77/train\.csv, line 2: no 'text' \(it has sentence, category\)"
+        EvaluateError,
+        match=r"icl/banking77/train\.csv, line 2: no 'text' \(it has sentence, category\)",
     ):
         made("banking77", tmp_path)
 
@@ -326,19 +443,25 @@ def hub(monkeypatch):
 
         def answer(self):
             type(self).asked.append((self.command, self.path))
-            is_there = self.path.endswith(f"/datasets/ocean/tides/resolve/{COMMIT}/raw/tides.jsonl")
+            is_there = self.path.endswith(
+                f"/datasets/ocean/tides/resolve/{COMMIT}/raw/tides.jsonl"
+            )
             self.send_response(200 if is_there else 404)
             if is_there:
                 self.send_header("ETag", f'"{self.named}"')
                 self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", str(len(self.content)) if is_there else "0")
+            self.send_header(
+                "Content-Length", str(len(self.content)) if is_there else "0"
+            )
             self.end_headers()
 
         def log_message(self, *_):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
@@ -358,35 +481,54 @@ def fetched(folder, suite="longbench-v2"):
 
 
 def leftovers(folder):
-    return [path for path in folder.rglob("*") if path.is_file() and path.name != "data.json"]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "data.json"
+    ]
 
 
 @pytest.mark.parametrize("sha256", [SHA256, None])
-def test_a_public_file_is_fetched_once_and_checked(sha256, hub, tmp_path, monkeypatch, capsys):
+def test_a_public_file_is_fetched_once_and_checked(
+    sha256, hub, tmp_path, monkeypatch, capsys
+):
     publish(monkeypatch, sha256=sha256)
     assert fetched(tmp_path) == 0
     assert (tmp_path / "longbench-v2/data.json").read_bytes() == CONTENT
     assert "ocean/tides" in capsys.readouterr().out
     assert not leftovers(tmp_path)
     asked = len(hub.asked)
-    assert main(["evaluate", "data", "longbench-v2", "--out", str(tmp_path), "--json"]) == 0
+    assert (
+        main(["evaluate", "data", "longbench-v2", "--out", str(tmp_path), "--json"])
+        == 0
+    )
     assert len(hub.asked) == asked
-    assert json.loads(capsys.readouterr().out) == [{"file": "longbench-v2/data.json", "state": "present"}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"file": "longbench-v2/data.json", "state": "present"}
+    ]
 
 
 @pytest.mark.parametrize("sha256", ["0" * 64, None])
-def test_a_file_of_another_hash_never_gets_its_place(sha256, hub, tmp_path, monkeypatch, capsys):
+def test_a_file_of_another_hash_never_gets_its_place(
+    sha256, hub, tmp_path, monkeypatch, capsys
+):
     publish(monkeypatch, sha256=sha256)
     hub.named = "1" * 64
     assert fetched(tmp_path) == 2
-    assert f"has the SHA-256 {SHA256}, not {(sha256 or hub.named)}" in " ".join(capsys.readouterr().err.split())
+    assert f"has the SHA-256 {SHA256}, not {(sha256 or hub.named)}" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not (tmp_path / "longbench-v2/data.json").exists()
     assert not leftovers(tmp_path)
 
 
-def test_what_cannot_be_fetched_is_told_with_its_place(hub, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_fetched_is_told_with_its_place(
+    hub, tmp_path, monkeypatch, capsys
+):
     publish(monkeypatch)
-    monkeypatch.setitem(data._HUB, "longbench-v2/data.json", _HubFile("ocean/gone", "raw/tides.jsonl"))
+    monkeypatch.setitem(
+        data._HUB, "longbench-v2/data.json", _HubFile("ocean/gone", "raw/tides.jsonl")
+    )
     assert fetched(tmp_path) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "of ocean/gone cannot be downloaded" in told

@@ -12,7 +12,12 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import EvaluationSettings, TaskProgress, _needed_bytes, evaluate
+from nextlong.evaluate.run import (
+    EvaluationSettings,
+    TaskProgress,
+    _needed_bytes,
+    evaluate,
+)
 from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
@@ -26,7 +31,9 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=64, batch_tokens=1))
+    return HuggingFaceModel(
+        ModelOptions(str(tiny_model), chunk_tokens=64, batch_tokens=1)
+    )
 
 
 def sample(text, *, tokens=12, stop=None):
@@ -53,8 +60,12 @@ def test_answers_hold_the_likeliest_tokens(model):
     assert len(set(expected)) > 1
     one_by_one = [answer for text in TEXTS for answer in model.answers([sample(text)])]
     assert one_by_one == expected
-    assert list(model.answers([sample(text) for text in TEXTS])) == expected  # a padded batch
-    assert list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]  # a shared prefix
+    assert (
+        list(model.answers([sample(text) for text in TEXTS])) == expected
+    )  # a padded batch
+    assert (
+        list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]
+    )  # a shared prefix
 
 
 def test_a_models_own_settings_of_sampling_change_nothing(tiny_model, model, tmp_path):
@@ -69,7 +80,9 @@ def test_a_models_own_settings_of_sampling_change_nothing(tiny_model, model, tmp
     (folder / "generation_config.json").write_text(json.dumps(sampling))
     other = HuggingFaceModel(ModelOptions(str(folder), chunk_tokens=64))
     assert other.model.generation_config.repetition_penalty is None
-    assert list(other.answers([sample(text) for text in TEXTS])) == [greedily(model, text) for text in TEXTS]
+    assert list(other.answers([sample(text) for text in TEXTS])) == [
+        greedily(model, text) for text in TEXTS
+    ]
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
@@ -82,7 +95,11 @@ def test_what_prompts_share_is_read_once(model, monkeypatch):
     read = []
     forward = model.forward
     monkeypatch.setattr(
-        model, "forward", lambda ids, cache, **inputs: read.append(ids.shape[1]) or forward(ids, cache, **inputs)
+        model,
+        "forward",
+        lambda ids, cache, **inputs: (
+            read.append(ids.shape[1]) or forward(ids, cache, **inputs)
+        ),
     )
     list(model.answers([sample(TEXTS[2], tokens=1)]))
     read.clear()
@@ -108,10 +125,16 @@ def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, mode
 def test_the_planned_cache_is_the_one_that_stands(model):
     ids = model.prompts.ids(sample(TEXTS[0]))
     cache = model.prefilled(ids)
-    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
-    dtype, weights, cache_bytes = _needed_bytes(model.config, ModelOptions(model.identity()["name"]), len(ids))
+    held = sum(
+        part.nbytes for layer in cache.layers for part in (layer.keys, layer.values)
+    )
+    dtype, weights, cache_bytes = _needed_bytes(
+        model.config, ModelOptions(model.identity()["name"]), len(ids)
+    )
     assert (dtype, cache_bytes) == ("float32", held)
-    assert weights == pytest.approx(sum(weight.nbytes for weight in model.model.parameters()), rel=0.2)
+    assert weights == pytest.approx(
+        sum(weight.nbytes for weight in model.model.parameters()), rel=0.2
+    )
 
 
 def test_bos_stands_once(model):
@@ -119,7 +142,10 @@ def test_bos_stands_once(model):
     assert plain[0] == 0
     assert plain[1] != 0
     assert model.prompts.ids(sample("<bos>Harbour")) == plain
-    assert model.prompts.ids(replace(sample("Harbour"), input_ids=tuple(plain[1:]))) == plain
+    assert (
+        model.prompts.ids(replace(sample("Harbour"), input_ids=tuple(plain[1:])))
+        == plain
+    )
 
 
 def test_answers_end_at_their_limit_and_at_a_stop(model):
@@ -146,9 +172,14 @@ def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):
         "from_pretrained",
         lambda *args, **how: asked.append(how.get("device_map")) or load(*args, **how),
     )
-    plain, spread = (HuggingFaceModel(ModelOptions(str(tiny_model), device=device)) for device in ("cpu", "sharded"))
+    plain, spread = (
+        HuggingFaceModel(ModelOptions(str(tiny_model), device=device))
+        for device in ("cpu", "sharded")
+    )
     assert asked == [None, "auto"]
-    assert list(spread.answers([sample(TEXTS[0])])) == list(plain.answers([sample(TEXTS[0])]))
+    assert list(spread.answers([sample(TEXTS[0])])) == list(
+        plain.answers([sample(TEXTS[0])])
+    )
 
 
 def test_the_context_is_the_configurations_unless_the_user_names_one(tiny_model):
@@ -160,7 +191,9 @@ def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(EvaluateError, match=r"is not a model: it has no config\.json"):
         HuggingFaceModel(ModelOptions(str(tmp_path)))
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
-    with pytest.raises(EvaluateError, match="is not a model that transformers can read"):
+    with pytest.raises(
+        EvaluateError, match="is not a model that transformers can read"
+    ):
         HuggingFaceModel(ModelOptions(str(tmp_path)))
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, not a causal language model"):
@@ -174,7 +207,10 @@ def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
         raise AssertionError("Torch not compiled with CUDA enabled")
 
     monkeypatch.setattr(torch.nn.Module, "to", to)
-    with pytest.raises(EvaluateError, match="cannot be loaded with --device cuda --dtype auto: Torch not compiled"):
+    with pytest.raises(
+        EvaluateError,
+        match="cannot be loaded with --device cuda --dtype auto: Torch not compiled",
+    ):
         HuggingFaceModel(ModelOptions(str(tiny_model), device="cuda"))
 
 
@@ -199,7 +235,10 @@ def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_p
         (folder / "tokenizer_config.json").read_text().replace('"<eos>"', '"<end>"')
     )
     third = HuggingFaceModel(ModelOptions(str(folder))).identity()
-    assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
+    assert {key for key in second if second[key] != third[key]} == {
+        "weights",
+        "tokenizer",
+    }
 
 
 def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
@@ -210,7 +249,16 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "prefilled", full)
     task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
-    asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), ModelOptions("model"), samples=1)
+    asked = EvaluationSettings(
+        [task],
+        (4096,),
+        tmp_path / "r",
+        DataFiles(None),
+        ModelOptions("model"),
+        samples=1,
+    )
     cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
     with pytest.raises(EvaluateError, match=cures):
-        evaluate(lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO())))
+        evaluate(
+            lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO()))
+        )

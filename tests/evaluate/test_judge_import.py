@@ -13,16 +13,35 @@ def read_into(files, **where):
 
 
 def helmet_result(path, dataset, length, **metrics):
-    arguments = {"datasets": dataset, "input_max_length": length, "model_name_or_path": "org/model-8B"}
-    path.write_text(json.dumps({"args": arguments, "averaged_metrics": metrics, "data": [{}, {}]}))
+    arguments = {
+        "datasets": dataset,
+        "input_max_length": length,
+        "model_name_or_path": "org/model-8B",
+    }
+    path.write_text(
+        json.dumps({"args": arguments, "averaged_metrics": metrics, "data": [{}, {}]})
+    )
     return path
 
 
 def test_helmet_results_are_read_by_their_content(tmp_path):
     files = [
-        helmet_result(tmp_path / "a.json", "kilt_nq", 8192, substring_exact_match=55.5, rougeL_f1=3.0),
-        helmet_result(tmp_path / "b.json", "narrativeqa_130772", 131_072, **{"gpt-4-score": 1.5, "rougeL_f1": 20.0}),
-        helmet_result(tmp_path / "c.json", "icl_nlu_510shot_balance", 8192, exact_match=70.0),
+        helmet_result(
+            tmp_path / "a.json",
+            "kilt_nq",
+            8192,
+            substring_exact_match=55.5,
+            rougeL_f1=3.0,
+        ),
+        helmet_result(
+            tmp_path / "b.json",
+            "narrativeqa_130772",
+            131_072,
+            **{"gpt-4-score": 1.5, "rougeL_f1": 20.0},
+        ),
+        helmet_result(
+            tmp_path / "c.json", "icl_nlu_510shot_balance", 8192, exact_match=70.0
+        ),
         helmet_result(tmp_path / "d.json", "ruler_niah_mk_2", 8192, ruler_recall=99.0),
     ]
     found = read_into(files, out=tmp_path / "out", label=None)
@@ -33,30 +52,64 @@ def test_helmet_results_are_read_by_their_content(tmp_path):
         ("narrativeqa", 131_072): 50.0,
         ("nlu", 8192): 70.0,
         ("ruler_mk_needle", 8192): 99.0,
-        ("helmet_niah_multikey_2", 8192): 99.0,  # HELMET's averages count it under its RULER too
+        (
+            "helmet_niah_multikey_2",
+            8192,
+        ): 99.0,  # HELMET's averages count it under its RULER too
     }
 
 
-def test_each_questions_score_is_read_where_it_is_there_and_gives_the_interval(tmp_path):
-    arguments = {"datasets": "kilt_nq", "input_max_length": 8192, "model_name_or_path": "m", "seed": 42}
-    rows = [{"id": f"q{number // 2}", "substring_exact_match": number < 6} for number in range(8)]
-    record = {"args": arguments | {"use_chat_template": True}, "averaged_metrics": {"substring_exact_match": 75.0}}
+def test_each_questions_score_is_read_where_it_is_there_and_gives_the_interval(
+    tmp_path,
+):
+    arguments = {
+        "datasets": "kilt_nq",
+        "input_max_length": 8192,
+        "model_name_or_path": "m",
+        "seed": 42,
+    }
+    rows = [
+        {"id": f"q{number // 2}", "substring_exact_match": number < 6}
+        for number in range(8)
+    ]
+    record = {
+        "args": arguments | {"use_chat_template": True},
+        "averaged_metrics": {"substring_exact_match": 75.0},
+    }
     (tmp_path / "a.json").write_text(json.dumps(record | {"data": rows}))
     read_into([tmp_path / "a.json"], out=tmp_path / "out", label=None)
     (result,) = results.read_results(tmp_path / "out").finished
-    assert (result.score, result.values["n"], result.values["interval"]) == (75.0, 8, [25.0, 100.0])
-    assert result.protocol == {"n": 8, "seed": 42, "prompt format": "chat", "scored by": "substring_exact_match"}
+    assert (result.score, result.values["n"], result.values["interval"]) == (
+        75.0,
+        8,
+        [25.0, 100.0],
+    )
+    assert result.protocol == {
+        "n": 8,
+        "seed": 42,
+        "prompt format": "chat",
+        "scored by": "substring_exact_match",
+    }
 
 
 def test_what_is_no_helmet_result_is_told(tmp_path):
     (tmp_path / "x.json").write_text('{"exact_match": 5}')
-    with pytest.raises(EvaluateError, match=r"x\.json is not a result of HELMET's eval\.py"):
+    with pytest.raises(
+        EvaluateError, match=r"x\.json is not a result of HELMET's eval\.py"
+    ):
         read_into([tmp_path / "x.json"], out=tmp_path / "out", label=None)
     other = helmet_result(tmp_path / "y.json", "alce_asqa_700", 8192, str_em=1.0)
-    with pytest.raises(EvaluateError, match="'alce_asqa_700' is not one of the paper's"):
+    with pytest.raises(
+        EvaluateError, match="'alce_asqa_700' is not one of the paper's"
+    ):
         read_into([other], out=tmp_path / "out", label=None)
-    files = [helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n) for n in (1, 2)]
-    with pytest.raises(EvaluateError, match=r"1\.json and .*2\.json are both nq at 8,192"):
+    files = [
+        helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n)
+        for n in (1, 2)
+    ]
+    with pytest.raises(
+        EvaluateError, match=r"1\.json and .*2\.json are both nq at 8,192"
+    ):
         read_into(files, out=tmp_path / "out", label=None)
 
 
@@ -72,12 +125,22 @@ def test_every_helmet_name_is_a_task_of_ours():
         ({"args": []}, "hold no fields"),
         ({"averaged_metrics": {"substring_exact_match": "high"}}, "no number in"),
         ({"args": {"datasets": "kilt_nq"}}, "no number in"),
-        ({"data": ["a"]}, r"data\[0\] is 'a', not a question with its substring_exact_match; give a file"),
-        ({"data": [{"substring_exact_match": "x"}]}, r"data\[0\] is {.*'x'}, not a question"),
+        (
+            {"data": ["a"]},
+            r"data\[0\] is 'a', not a question with its substring_exact_match; give a file",
+        ),
+        (
+            {"data": [{"substring_exact_match": "x"}]},
+            r"data\[0\] is {.*'x'}, not a question",
+        ),
     ],
 )
 def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
-    arguments = {"datasets": "kilt_nq", "model_name_or_path": "m", "input_max_length": 8192}
+    arguments = {
+        "datasets": "kilt_nq",
+        "model_name_or_path": "m",
+        "input_max_length": 8192,
+    }
     record = {"args": arguments, "averaged_metrics": {"substring_exact_match": 50.0}}
     file = tmp_path / "result.json"
     file.write_text(json.dumps(record | {"data": None}))

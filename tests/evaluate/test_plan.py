@@ -10,7 +10,13 @@ import pytest
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import EvaluationSettings, _device_memory, _local, _pairs, check
+from nextlong.evaluate.run import (
+    EvaluationSettings,
+    _device_memory,
+    _local,
+    _pairs,
+    check,
+)
 from nextlong.evaluate.task import Probe, all_tasks
 
 
@@ -22,7 +28,11 @@ def gpus(monkeypatch):
     def give(count):
         def properties(device):
             if (torch.device(device).index or 0) >= count:
-                raise AssertionError("Invalid device id" if count else "Torch not compiled with CUDA enabled")
+                raise AssertionError(
+                    "Invalid device id"
+                    if count
+                    else "Torch not compiled with CUDA enabled"
+                )
             return SimpleNamespace(total_memory=80 * 2**30)
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
@@ -51,12 +61,22 @@ def test_the_memory_is_that_of_the_device(gpus, monkeypatch):
 @pytest.mark.parametrize(
     ("count", "device", "told"),
     [
-        (2, "cuda:7", "--device cuda:7: Invalid device id; choose from auto, cpu, cuda:0, cuda:1"),
-        (0, "cuda", "--device cuda: Torch not compiled with CUDA enabled; choose from auto, cpu"),
+        (
+            2,
+            "cuda:7",
+            "--device cuda:7: Invalid device id; choose from auto, cpu, cuda:0, cuda:1",
+        ),
+        (
+            0,
+            "cuda",
+            "--device cuda: Torch not compiled with CUDA enabled; choose from auto, cpu",
+        ),
         (0, "gpu", "--device gpu: Expected one of cpu, cuda, "),
     ],
 )
-def test_a_device_that_is_not_there_is_told_with_those_that_are(gpus, count, device, told):
+def test_a_device_that_is_not_there_is_told_with_those_that_are(
+    gpus, count, device, told
+):
     gpus(count)
     with pytest.raises(EvaluateError) as error:
         _device_memory(device)
@@ -83,7 +103,14 @@ ANY_LENGTH = all_tasks()["vt"]
 
 
 def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
-    return EvaluationSettings(tasks, lengths, Path("results"), DataFiles(folder), ModelOptions("model"), **more)
+    return EvaluationSettings(
+        tasks,
+        lengths,
+        Path("results"),
+        DataFiles(folder),
+        ModelOptions("model"),
+        **more,
+    )
 
 
 def test_short_lengths_come_first_and_what_has_none_last():
@@ -98,8 +125,13 @@ def test_short_lengths_come_first_and_what_has_none_last():
 
 def test_a_task_is_measured_only_where_its_benchmark_defines_it():
     defined = SOME_LENGTHS.lengths[0]
-    assert _pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [(SOME_LENGTHS, defined)]
-    with pytest.raises(EvaluateError, match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one"):
+    assert _pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [
+        (SOME_LENGTHS, defined)
+    ]
+    with pytest.raises(
+        EvaluateError,
+        match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one",
+    ):
         _pairs(asking(SOME_LENGTHS, lengths=[77]))
 
 
@@ -108,13 +140,16 @@ def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is
     check(of, context=4096)
     check(of, context=None)
     with pytest.raises(
-        EvaluateError, match=r"--lengths 4,096: the model's context is 4,095 tokens; .*--context overrides"
+        EvaluateError,
+        match=r"--lengths 4,096: the model's context is 4,095 tokens; .*--context overrides",
     ):
         check(of, context=4095)
 
 
 def test_a_probe_that_reads_a_run_wants_one():
-    with pytest.raises(EvaluateError, match="of-a-run: add --run RUN, the run whose sequences are read"):
+    with pytest.raises(
+        EvaluateError, match="of-a-run: add --run RUN, the run whose sequences are read"
+    ):
         check(asking(OF_A_RUN), context=None)
     check(asking(OF_A_RUN, run=Path("run")), context=None)
 
@@ -122,8 +157,17 @@ def test_a_probe_that_reads_a_run_wants_one():
 def test_every_file_that_is_missing_is_told_at_once_and_each_once(tmp_path):
     (tmp_path / "needle").mkdir()
     (tmp_path / "needle" / "there.txt").touch()
-    one = replace(ANY_LENGTH, name="one", files=("needle/there.txt", "needle/both.txt", "needle/one.txt"))
-    other = replace(ANY_LENGTH, name="other", files=("needle/both.txt",), files_at={4096: ("needle/long.txt",)})
+    one = replace(
+        ANY_LENGTH,
+        name="one",
+        files=("needle/there.txt", "needle/both.txt", "needle/one.txt"),
+    )
+    other = replace(
+        ANY_LENGTH,
+        name="other",
+        files=("needle/both.txt",),
+        files_at={4096: ("needle/long.txt",)},
+    )
     with pytest.raises(EvaluateError) as error:
         check(asking(one, other, folder=tmp_path), context=None)
     named = re.findall(r"needle/(\w+)\.txt", str(error.value))
@@ -141,5 +185,7 @@ def test_a_file_may_have_another_in_its_place(tmp_path):
 
 def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):
     model = SimpleNamespace(prompts=SimpleNamespace(tokenizer=None))
-    with pytest.raises(EvaluateError, match="each: a server gives no access to the inside of its model"):
+    with pytest.raises(
+        EvaluateError, match="each: a server gives no access to the inside of its model"
+    ):
         _local(model, EACH)

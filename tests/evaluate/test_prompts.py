@@ -25,7 +25,9 @@ TEMPLATE = (
 QUESTION = Sample("Harbour and tide", ("x",), 5, answer_prefix=" Answer:")
 
 
-TURNS = Sample("User: a", ("x",), 5, turns=(("user", "a"), ("assistant", "b"), ("user", "c")))
+TURNS = Sample(
+    "User: a", ("x",), 5, turns=(("user", "a"), ("assistant", "b"), ("user", "c"))
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,33 +48,52 @@ def asked_of_vllm(monkeypatch, folder, samples, **options):
 
         def generate(self, prompts, limits, *, use_tqdm):
             given.prompts, given.limits = prompts, limits
-            return [SimpleNamespace(outputs=[SimpleNamespace(text="<think>a\nb</think> B\nC")]) for _ in prompts]
+            return [
+                SimpleNamespace(
+                    outputs=[SimpleNamespace(text="<think>a\nb</think> B\nC")]
+                )
+                for _ in prompts
+            ]
 
     parameters = ("temperature", "max_tokens", "stop")
-    limits = lambda **given: SimpleNamespace(**{name: given[name] for name in parameters})  # noqa: E731
+    limits = lambda **given: SimpleNamespace(  # noqa: E731
+        **{name: given[name] for name in parameters}
+    )
     stand_in = SimpleNamespace(LLM=LLM, SamplingParams=limits, __version__="0")
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    model = VllmModel(ModelOptions(str(folder), engine="vllm", gpus=2, **options), longest=256)
+    model = VllmModel(
+        ModelOptions(str(folder), engine="vllm", gpus=2, **options), longest=256
+    )
     return model, given, list(model.answers(samples))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("prompt_format", ["completion", "chat"])
-def test_every_route_reads_the_same_ids(prompt_format, chat_folder, served, monkeypatch):
+def test_every_route_reads_the_same_ids(
+    prompt_format, chat_folder, served, monkeypatch
+):
     """A server puts its BOS before a text, as vLLM and llama.cpp do."""
-    local = HuggingFaceModel(ModelOptions(str(chat_folder), prompt_format=prompt_format))
+    local = HuggingFaceModel(
+        ModelOptions(str(chat_folder), prompt_format=prompt_format)
+    )
     prompts = Prompts.read(ModelOptions(str(chat_folder), prompt_format))
-    remote = ServerModel(ModelOptions("m", url=served.url, prompt_format=prompt_format), prompts)
+    remote = ServerModel(
+        ModelOptions("m", url=served.url, prompt_format=prompt_format), prompts
+    )
     samples = [QUESTION, TURNS, Sample("<bos>tide", ("x",), 5)]
     list(remote.answers(samples))
     sent = {body["prompt"] for body in served.asked}
     assert {body["path"] for body in served.asked} == {"/v1/completions"}
     ids = [local.prompts.ids(sample) for sample in samples]
-    assert sorted(prompts.tokenizer.with_prefix(prompts.tokenizer.encode(text)) for text in sent) == sorted(ids)
+    assert sorted(
+        prompts.tokenizer.with_prefix(prompts.tokenizer.encode(text)) for text in sent
+    ) == sorted(ids)
     assert {hashlib.sha256(text.encode()).hexdigest() for text in sent} == {
         local.prompts.hash_of(one) for one in samples
     }
-    _, given, _ = asked_of_vllm(monkeypatch, chat_folder, samples, prompt_format=prompt_format)
+    _, given, _ = asked_of_vllm(
+        monkeypatch, chat_folder, samples, prompt_format=prompt_format
+    )
     assert [one["prompt_token_ids"] for one in given.prompts] == ids
     assert given.load["tensor_parallel_size"] == 2
     assert given.load["enable_prefix_caching"] is True
@@ -85,7 +106,10 @@ def test_a_template_is_applied_once_and_counted(chat_folder):
     shown = model.hub_tokenizer.decode(model.prompts.ids(QUESTION))
     assert shown == "<bos>user: Harbour and tide<eos>assistant: <think></think>Answer:"
     shown = model.hub_tokenizer.decode(model.prompts.ids(TURNS))
-    assert shown == "<bos>user: a<eos>assistant: b<eos>user: c<eos>assistant: <think></think>"
+    assert (
+        shown
+        == "<bos>user: a<eos>assistant: b<eos>user: c<eos>assistant: <think></think>"
+    )
     assert model.prompts.overhead == len(model.prompts.ids(Sample("a", (), 1))) - 1
     named = model.identity()
     assert named["template"]
@@ -94,21 +118,34 @@ def test_a_template_is_applied_once_and_counted(chat_folder):
 
 
 @pytest.mark.heavy
-def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(chat_folder, monkeypatch):
+def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(
+    chat_folder, monkeypatch
+):
     prompts = Prompts.read(ModelOptions(str(chat_folder), "chat", 64))
     assert prompts.text(QUESTION) == "user: Harbour and tide<eos>assistant: "
     model, given, answers = asked_of_vllm(
-        monkeypatch, chat_folder, [Sample("a", ("x",), 5, stop="\n")], prompt_format="chat", thinking=64
+        monkeypatch,
+        chat_folder,
+        [Sample("a", ("x",), 5, stop="\n")],
+        prompt_format="chat",
+        thinking=64,
     )
     assert answers == ["B"]
-    assert (given.limits[0].max_tokens, given.limits[0].stop, given.load["max_model_len"]) == (69, None, 256 + 64 + 1)
+    assert (
+        given.limits[0].max_tokens,
+        given.limits[0].stop,
+        given.load["max_model_len"],
+    ) == (69, None, 256 + 64 + 1)
     assert model.identity()["thinking"] == 64
 
 
 @pytest.mark.heavy
 def test_chat_needs_a_template(tiny_model):
     for load in (HuggingFaceModel, Prompts.read):
-        with pytest.raises(EvaluateError, match="has no chat template; leave the option out for a base model"):
+        with pytest.raises(
+            EvaluateError,
+            match="has no chat template; leave the option out for a base model",
+        ):
             load(ModelOptions(str(tiny_model), "chat"))
 
 
@@ -136,7 +173,9 @@ def test_what_is_scored_stands_behind_the_reasoning(generated, answer):
 def test_without_reasoning_an_answer_ends_at_its_first_stop(text, stop):
     answer = Prompts(TOKENIZER).answer(text, Sample("", (), 1, stop=stop))
     assert text.startswith(answer)
-    assert stop is None or (stop not in answer and (answer == text or text[len(answer) :].startswith(stop)))
+    assert stop is None or (
+        stop not in answer and (answer == text or text[len(answer) :].startswith(stop))
+    )
 
 
 TOKENIZER = TextTokenizer(bpe_tokenizer())
@@ -156,7 +195,9 @@ def with_bos():
     backend.add_special_tokens(["<s>", "</s>"])
     start, end = backend.token_to_id("<s>"), backend.token_to_id("</s>")
     backend.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="$A $B", special_tokens=[("<s>", start), ("</s>", end)]
+        single="<s> $A </s>",
+        pair="$A $B",
+        special_tokens=[("<s>", start), ("</s>", end)],
     )
     return TextTokenizer(backend), start
 
@@ -167,7 +208,11 @@ def test_special_tokens_are_never_added_or_counted_and_bos_is_put_there_once():
     assert start not in ids
     assert tokenizer.count("tide") == len(ids) == len(tokenizer.boundaries("tide")) == 4
     assert tokenizer.prefix == (start,)
-    assert tokenizer.with_prefix(ids) == tokenizer.with_prefix(tokenizer.with_prefix(ids)) == [start, *ids]
+    assert (
+        tokenizer.with_prefix(ids)
+        == tokenizer.with_prefix(tokenizer.with_prefix(ids))
+        == [start, *ids]
+    )
 
 
 def test_without_bos_nothing_is_put_before_a_text():
@@ -192,5 +237,7 @@ def test_it_is_read_from_a_file_or_its_folder(tmp_path):
     for source in (tmp_path, tmp_path / "tokenizer.json"):
         assert TextTokenizer.read(source).count("a tide") == 2
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(EvaluateError, match=r"--tokenizer .*: not a tokenizer\.json, a folder with one"):
+    with pytest.raises(
+        EvaluateError, match=r"--tokenizer .*: not a tokenizer\.json, a folder with one"
+    ):
         TextTokenizer.read(tmp_path)

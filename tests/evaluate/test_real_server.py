@@ -23,7 +23,16 @@ def url(tiny_model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    options = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    ]
     server = subprocess.Popen(
         [sys.executable, "-c", SERVE, "serve", str(tiny_model), *options],
         stdout=subprocess.DEVNULL,
@@ -32,7 +41,9 @@ def url(tiny_model):
     try:
         while server.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{port}/health", timeout=5
+                ):
                     break
             except OSError:
                 time.sleep(0.2)
@@ -44,15 +55,42 @@ def url(tiny_model):
         server.stderr.close()
 
 
-def test_prompts_and_answers_are_those_of_the_transformers_engine(tiny_model, url, tmp_path):
-    options = ["--tasks", "niah_single_1", "--lengths", "1k", "--samples", "2", "--dtype", "float32"]
+def test_prompts_and_answers_are_those_of_the_transformers_engine(
+    tiny_model, url, tmp_path
+):
+    options = [
+        "--tasks",
+        "niah_single_1",
+        "--lengths",
+        "1k",
+        "--samples",
+        "2",
+        "--dtype",
+        "float32",
+    ]
     server = ["--url", url, "--tokenizer", str(tiny_model), "--context", "4096"]
     found = []
     for name, more in (("local", []), ("server", server)):
-        assert main(["evaluate", str(tiny_model), *options, *more, "--out", str(tmp_path / name)]) == 0
-        found.append(json.loads((tmp_path / name / "niah_single_1/1024.json").read_text()))
+        assert (
+            main(
+                [
+                    "evaluate",
+                    str(tiny_model),
+                    *options,
+                    *more,
+                    "--out",
+                    str(tmp_path / name),
+                ]
+            )
+            == 0
+        )
+        found.append(
+            json.loads((tmp_path / name / "niah_single_1/1024.json").read_text())
+        )
     local, served = found
     assert served["engine"].startswith("server http")
     assert any(sample["answer"].strip() for sample in local["samples"])
     for key in ("prompt_sha256", "answer", "references", "scores"):
-        assert [one[key] for one in served["samples"]] == [one[key] for one in local["samples"]]
+        assert [one[key] for one in served["samples"]] == [
+            one[key] for one in local["samples"]
+        ]

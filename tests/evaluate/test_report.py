@@ -15,7 +15,8 @@ from written_results import LENGTHS, QUESTIONS, SCORES, write_result, write_resu
 @pytest.mark.heavy
 def test_a_setting_in_the_labels_makes_curves(tmp_path):
     folders = [
-        write_results(tmp_path / str(size), SCORES, label=f"chunk.max_chars={size}") for size in (512, 1024, 2048)
+        write_results(tmp_path / str(size), SCORES, label=f"chunk.max_chars={size}")
+        for size in (512, 1024, 2048)
     ]
     made = report._all_figures(report.read(folders))
     assert "chunk.max_chars" in made["by-setting"][1]
@@ -25,7 +26,10 @@ def test_a_setting_in_the_labels_makes_curves(tmp_path):
 @pytest.mark.heavy
 def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
     kinds = {"top": 0.7, "random-retrieved": 0.5, "random-corpus": 0.1}
-    folders = [write_results(tmp_path / kind, SCORES, label=kind, cosine=cosine) for kind, cosine in kinds.items()]
+    folders = [
+        write_results(tmp_path / kind, SCORES, label=kind, cosine=cosine)
+        for kind, cosine in kinds.items()
+    ]
     made = report._all_figures(report.read(folders))
     assert "median cosine of the negatives" in made["similarity"][1]
     assert "0.70" in made["similarity"][1]
@@ -34,18 +38,32 @@ def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
 @pytest.mark.heavy
 def test_needles_attention_with_longqa_and_dependence_are_drawn(tmp_path):
     folder = write_results(tmp_path / "one", {"LongQA": 40.0}, label="a model")
-    found = [{"details": {"depth": depth}, "scores": {"found": float(depth < 60)}} for depth in (0.0, 50.0, 100.0)]
-    write_result(folder, "needle", 8192, score=66.7, samples=[*found, {"refused": True}])
+    found = [
+        {"details": {"depth": depth}, "scores": {"found": float(depth < 60)}}
+        for depth in (0.0, 50.0, 100.0)
+    ]
+    write_result(
+        folder, "needle", 8192, score=66.7, samples=[*found, {"refused": True}]
+    )
     write_result(folder, "attention", 8192, score=31.25)
     distances = [
-        {"from_tokens": low, "to_tokens": 2 * low, "chunks": 3, "gain_nats": gain, "interval": [gain - 0.1, gain + 0.2]}
+        {
+            "from_tokens": low,
+            "to_tokens": 2 * low,
+            "chunks": 3,
+            "gain_nats": gain,
+            "interval": [gain - 0.1, gain + 0.2],
+        }
         for low, gain in ((64, 0.5), (128, 0.25))
     ]
     write_result(folder, "dependency", None, score=0.4, by_distance=distances)
     made = report._all_figures(report.read([folder]))
     assert {"needle-a-model", "attention-longqa", "dependence"} <= set(made)
     assert "tokens to the nearest earlier meta-chunk" in made["dependence"][1]
-    assert [">100<" in made["needle-a-model"][1], ">50 %<" in made["needle-a-model"][1]] == [True, True]
+    assert [
+        ">100<" in made["needle-a-model"][1],
+        ">50 %<" in made["needle-a-model"][1],
+    ] == [True, True]
     assert ">31.25<" in made["attention-longqa"][1]
     assert "LongQA, percent" in made["attention-longqa"][1]
 
@@ -65,22 +83,35 @@ def test_bars_of_nothing_but_zeros_and_two_numbers_of_shots_have_whole_axes(tmp_
 @pytest.mark.heavy
 def test_reports_in_every_form(two, tmp_path):
     outputs = [tmp_path / f"table.{suffix}" for suffix in ("html", "md", "tex")]
-    report.write(report.read(two), outputs=outputs, figures=tmp_path / "figures", console=Console(file=io.StringIO()))
+    report.write(
+        report.read(two),
+        outputs=outputs,
+        figures=tmp_path / "figures",
+        console=Console(file=io.StringIO()),
+    )
     html, markdown, latex = (output.read_text() for output in outputs)
     assert re.search(r"<td><b>60\.00 \[59\.\d, 60\.\d\]</b></td>", html)
     assert "first &amp; best" in html
     assert html.count("<svg") == 3
-    assert "http" not in html.replace("http://www.w3.org/", "").replace("http://creativecommons.org", "").replace(
-        "http://purl.org", ""
+    assert "http" not in html.replace("http://www.w3.org/", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("http://purl.org", "")
+    assert re.search(
+        r"\| first & best \| \*\*60\.00 \[.*?\]\*\* \| \*\*80\.00 \[.*?\]\*\* \| 58\.00 \[",
+        markdown,
     )
-    assert re.search(r"\| first & best \| \*\*60\.00 \[.*?\]\*\* \| \*\*80\.00 \[.*?\]\*\* \| 58\.00 \[", markdown)
-    assert re.search(r"first \\& best & \\textbf\{60\.00 \[.*?\]\} & \\textbf\{80\.00 \[.*?\]\} & 58\.00 \[", latex)
+    assert re.search(
+        r"first \\& best & \\textbf\{60\.00 \[.*?\]\} & \\textbf\{80\.00 \[.*?\]\} & 58\.00 \[",
+        latex,
+    )
     rows = report.as_json(report.read(two))
     assert len(rows) == 2 * 5 * 30
     assert {row["n"] for row in rows} == {QUESTIONS}
     made = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert made == [
-        f"{name}.{suffix}" for name in ("icl-by-shots", "score-by-length", "task-types") for suffix in ("png", "svg")
+        f"{name}.{suffix}"
+        for name in ("icl-by-shots", "score-by-length", "task-types")
+        for suffix in ("png", "svg")
     ]
 
 
@@ -88,11 +119,17 @@ def test_a_write_that_is_interrupted_keeps_the_old_picture(two, tmp_path, monkey
     figures, results, fsync = tmp_path / "figures", report.read(two), os.fsync
 
     def write(png):
-        monkeypatch.setattr(report, "_all_figures", lambda _: {"one": ("One", "<svg/>", png)})
-        report.write(results, outputs=[], figures=figures, console=Console(file=io.StringIO()))
+        monkeypatch.setattr(
+            report, "_all_figures", lambda _: {"one": ("One", "<svg/>", png)}
+        )
+        report.write(
+            results, outputs=[], figures=figures, console=Console(file=io.StringIO())
+        )
 
     def interrupted(file):
-        if list(figures.glob(".one.png.*")):  # the new picture is written, and not yet in its place
+        if list(
+            figures.glob(".one.png.*")
+        ):  # the new picture is written, and not yet in its place
             raise KeyboardInterrupt
         fsync(file)
 
@@ -106,22 +143,46 @@ def test_a_write_that_is_interrupted_keeps_the_old_picture(two, tmp_path, monkey
 
 def test_wrong_outputs_and_labels_are_told(two, tmp_path):
     console = Console(file=io.StringIO())
-    with pytest.raises(EvaluateError, match=r"table\.pdf: end it in \.html, \.md, \.tex"):
-        report.write(report.read(two), outputs=[tmp_path / "table.pdf"], figures=None, console=console)
+    with pytest.raises(
+        EvaluateError, match=r"table\.pdf: end it in \.html, \.md, \.tex"
+    ):
+        report.write(
+            report.read(two),
+            outputs=[tmp_path / "table.pdf"],
+            figures=None,
+            console=console,
+        )
     with pytest.raises(EvaluateError, match=r"none is not a folder"):
-        report.write(report.read(two), outputs=[tmp_path / "none/table.md"], figures=None, console=console)
+        report.write(
+            report.read(two),
+            outputs=[tmp_path / "none/table.md"],
+            figures=None,
+            console=console,
+        )
     with pytest.raises(EvaluateError, match=r"two results have the label 'second'"):
-        report.write(report.read([two[1], two[1]]), outputs=[], figures=None, console=console)
+        report.write(
+            report.read([two[1], two[1]]), outputs=[], figures=None, console=console
+        )
 
 
 def test_results_of_different_n_are_refused_and_with_mixed_not_bold(two, tmp_path):
     out, console = tmp_path / "table.md", Console(file=io.StringIO())
     few = [{"scores": {"m": 1.0}}] * 5
-    write_result(two[0], "vt", 8192, metric="m", score=100.0, n=5, refused=0, samples=few)
-    with pytest.raises(EvaluateError, match=r"vt at 8K: first & best and second have n 5 and 100; .*--mixed"):
+    write_result(
+        two[0], "vt", 8192, metric="m", score=100.0, n=5, refused=0, samples=few
+    )
+    with pytest.raises(
+        EvaluateError,
+        match=r"vt at 8K: first & best and second have n 5 and 100; .*--mixed",
+    ):
         report.write(report.read(two), outputs=[out], figures=None, console=console)
     assert not out.exists()
-    report.write(report.read(two, protocols="mixed"), outputs=[out], figures=None, console=console)
+    report.write(
+        report.read(two, protocols="mixed"),
+        outputs=[out],
+        figures=None,
+        console=console,
+    )
     ruler = out.read_text().split("## RULER, by length")[1].split("## ")[0]
     assert "Mixed protocols, so no score is bold: vt at 8K" in ruler
     assert "**" not in ruler
@@ -133,6 +194,9 @@ def test_results_of_different_n_are_refused_and_with_mixed_not_bold(two, tmp_pat
 def test_the_same_results_give_the_same_bytes(two, tmp_path):
     for name in ("a", "b"):
         report.write(
-            report.read(two), outputs=[tmp_path / f"{name}.html"], figures=None, console=Console(file=io.StringIO())
+            report.read(two),
+            outputs=[tmp_path / f"{name}.html"],
+            figures=None,
+            console=Console(file=io.StringIO()),
         )
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

@@ -38,7 +38,9 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     from nextlong.evaluate.task import Probe
 
     composed = {"value": "abc"}
-    steps = SimpleNamespace(steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})})
+    steps = SimpleNamespace(
+        steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})}
+    )
 
     def run_at(_):
         steps.steps["compose"].manifest["fingerprint"] = composed["value"]
@@ -53,12 +55,16 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     evaluated(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
     assert measured == ["once"]
     composed["value"] = "def"
-    with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
+    with pytest.raises(
+        EvaluateError, match="was measured with other settings, samples or data"
+    ):
         evaluated(Local(word_tokenizer()), what)
 
 
 def test_what_is_no_results_directory_is_told(tmp_path):
-    with pytest.raises(EvaluateError, match=r"has no evaluation\.json; give a folder that"):
+    with pytest.raises(
+        EvaluateError, match=r"has no evaluation\.json; give a folder that"
+    ):
         results.read_results(tmp_path)
     with pytest.raises(EvaluateError, match="is not a folder"):
         results.read_results(tmp_path / "none")
@@ -70,8 +76,16 @@ def score(outcomes, *, task="vt", groups=None, **depends_on):
         {"scores": {"m": one / 100}, "details": {"group": f"{group}"}}
         for one, group in zip(outcomes, groups, strict=True)
     ]
-    about = {"task": task, "length": 8192, "metric": "m", "n": len(samples), "depends_on": depends_on}
-    return Result(Path(), {**about, "score": np.mean(outcomes), "samples": samples}).measured
+    about = {
+        "task": task,
+        "length": 8192,
+        "metric": "m",
+        "n": len(samples),
+        "depends_on": depends_on,
+    }
+    return Result(
+        Path(), {**about, "score": np.mean(outcomes), "samples": samples}
+    ).measured
 
 
 def drawn(share, n, seed=0):
@@ -82,8 +96,12 @@ def test_the_interval_is_the_percentile_bootstraps():
     from scipy.stats import bootstrap
 
     outcomes = drawn(0.7, 300)
-    expected = bootstrap((outcomes,), np.mean, method="percentile", rng=1).confidence_interval
-    assert score(outcomes).interval == pytest.approx((expected.low, expected.high), abs=0.7)
+    expected = bootstrap(
+        (outcomes,), np.mean, method="percentile", rng=1
+    ).confidence_interval
+    assert score(outcomes).interval == pytest.approx(
+        (expected.low, expected.high), abs=0.7
+    )
 
 
 def test_the_interval_of_a_mean_is_narrower_than_those_of_its_parts():
@@ -111,7 +129,10 @@ def test_the_p_value_is_the_share_of_sign_patterns_that_are_as_extreme(differenc
             for signs in product((-1, 1), repeat=len(differences))
         ]
     )
-    ours = _p_value(score([max(one, 0) for one in differences]), score([max(-one, 0) for one in differences]))
+    ours = _p_value(
+        score([max(one, 0) for one in differences]),
+        score([max(-one, 0) for one in differences]),
+    )
     assert ours == pytest.approx(exact, abs=0.05)
 
 
@@ -123,7 +144,13 @@ def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fift
 
 
 @pytest.mark.parametrize(
-    "other", [score([0.0] * 40), score([0.0] * 50, task="cwe"), score([0.0] * 50, seed=1), Score(0.0)]
+    "other",
+    [
+        score([0.0] * 40),
+        score([0.0] * 50, task="cwe"),
+        score([0.0] * 50, seed=1),
+        Score(0.0),
+    ],
 )
 def test_other_numbers_tasks_and_protocols_are_not_compared(other):
     assert _p_value(score([100.0] * 50, seed=2), other) is None
@@ -139,7 +166,9 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
         return Result(Path(), {**about, "samples": samples}).measured
 
     assert judged([1.0, None, 0.5]).parts[0][1].outcomes[1].tolist() == [0, 2]
-    assert _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
+    assert (
+        _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
+    )
     assert _p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None
 
 
@@ -153,8 +182,13 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
     ],
 )
 def test_a_file_of_another_form_in_a_results_folder_is_named(name, values, tmp_path):
-    store.write_json(tmp_path / "evaluation.json", {"format": 2, "model": {"name": "m"}})
+    store.write_json(
+        tmp_path / "evaluation.json", {"format": 2, "model": {"name": "m"}}
+    )
     (tmp_path / "vt").mkdir()
     store.write_json(tmp_path / name, values)
-    with pytest.raises(EvaluateError, match=f"{name} is not a file of nextlong evaluate; move it out of the folder"):
+    with pytest.raises(
+        EvaluateError,
+        match=f"{name} is not a file of nextlong evaluate; move it out of the folder",
+    ):
         results.read_results(tmp_path)

@@ -25,7 +25,9 @@ TIMES = {"seconds"}
 
 def run(model, what):
     sink = io.StringIO()
-    found = evaluate(lambda: model, what, progress=TaskProgress(Console(file=sink, width=120)))
+    found = evaluate(
+        lambda: model, what, progress=TaskProgress(Console(file=sink, width=120))
+    )
     return found, sink.getvalue().splitlines()
 
 
@@ -33,14 +35,19 @@ def content(folder):
     """Return every finished file without what differs from run to run."""
     return {
         str(path.relative_to(folder)): {
-            key: value for key, value in json.loads(path.read_text()).items() if key not in TIMES
+            key: value
+            for key, value in json.loads(path.read_text()).items()
+            if key not in TIMES
         }
         for path in sorted(folder.glob("*/*.json"))
     }
 
 
 def test_a_run_writes_every_prompt_answer_reference_and_score(tmp_path):
-    found, lines = run(Oracle(word_tokenizer()), asked(tmp_path / "r", "json_kv", lengths=(8192, 16_384)))
+    found, lines = run(
+        Oracle(word_tokenizer()),
+        asked(tmp_path / "r", "json_kv", lengths=(8192, 16_384)),
+    )
     assert [(one.task, one.length, one.score) for one in found.finished] == [
         ("json_kv", 16_384, 100.0),
         ("json_kv", 8192, 100.0),
@@ -72,7 +79,15 @@ def test_what_is_finished_is_kept(tmp_path):
 def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
     looked = []
     measured = lambda *_: {"scores": {"score": 1.0}, "n": 1}  # noqa: E731
-    probe = Probe("mine", "mine", "Probes", "score", 5, measured, check_model=lambda *_: looked.append("model"))
+    probe = Probe(
+        "mine",
+        "mine",
+        "Probes",
+        "score",
+        5,
+        measured,
+        check_model=lambda *_: looked.append("model"),
+    )
     monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
     for _ in range(2):
         run(Oracle(word_tokenizer()), replace(asked(tmp_path / "r"), tasks=[probe]))
@@ -85,12 +100,22 @@ def test_a_probe_that_finds_no_prompt_stops_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
     what = asked(tmp_path / "r", "json_kv")
-    with pytest.raises(EvaluateError, match="^1 of 2 not measured: mine: no prompt fits 512 tokens"):
+    with pytest.raises(
+        EvaluateError, match="^1 of 2 not measured: mine: no prompt fits 512 tokens"
+    ):
         run(
             Oracle(word_tokenizer()),
-            replace(what, tasks=[Probe("mine", "mine", "Probes", "score", 5, refused), *what.tasks]),
+            replace(
+                what,
+                tasks=[
+                    Probe("mine", "mine", "Probes", "score", 5, refused),
+                    *what.tasks,
+                ],
+            ),
         )
-    assert [one.task for one in results.read_results(tmp_path / "r").finished] == ["json_kv"]
+    assert [one.task for one in results.read_results(tmp_path / "r").finished] == [
+        "json_kv"
+    ]
 
 
 def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
@@ -149,15 +174,28 @@ def test_samples_over_the_length_are_refused_and_counted(tmp_path):
     model = Oracle(word_tokenizer())
     model.context = 8192
     short = replace(
-        all_tasks()["json_kv"], make=lambda request: iter([*list(all_tasks()["json_kv"].make(request))[:2], None])
+        all_tasks()["json_kv"],
+        make=lambda request: iter(
+            [*list(all_tasks()["json_kv"].make(request))[:2], None]
+        ),
     )
     long = replace(short, make=lambda _: iter([Sample("w " * 8192, ("w",), 1)]))
-    with pytest.raises(EvaluateError, match="no sample of json_kv fits 8,192 tokens .*, 1 were refused"):
-        run(Oracle(word_tokenizer()), replace(asked(tmp_path / "long", samples=1), tasks=[long]))
+    with pytest.raises(
+        EvaluateError, match="no sample of json_kv fits 8,192 tokens .*, 1 were refused"
+    ):
+        run(
+            Oracle(word_tokenizer()),
+            replace(asked(tmp_path / "long", samples=1), tasks=[long]),
+        )
     what = replace(asked(tmp_path / "r", "json_kv", samples=3), tasks=[short])
     found, lines = run(model, what)
-    assert (found.finished[0].values["n"], found.finished[0].values["refused"]) == (3, 1)
-    assert found.finished[0].score == pytest.approx(100 * 2 / 3)  # a refused sample counts as 0
+    assert (found.finished[0].values["n"], found.finished[0].values["refused"]) == (
+        3,
+        1,
+    )
+    assert found.finished[0].score == pytest.approx(
+        100 * 2 / 3
+    )  # a refused sample counts as 0
     assert found.finished[0].values["interval"] == [0.0, 100.0]
     assert found.finished[0].values["samples"][2] == {"refused": True}
     assert "1 refused: too long" in lines[0]
@@ -170,7 +208,10 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
     other.identity = lambda: {"kind": "test", "name": "other"}
     with pytest.raises(EvaluateError, match=r"holds results of another model, Oracle"):
         run(other, asked(out, "json_kv"))
-    with pytest.raises(EvaluateError, match=r"8192\.json was measured with other settings, samples or data; delete it"):
+    with pytest.raises(
+        EvaluateError,
+        match=r"8192\.json was measured with other settings, samples or data; delete it",
+    ):
         run(Oracle(word_tokenizer()), asked(out, "json_kv", samples=5))
     for name in ("evaluation.json", "json_kv/8192.json"):
         values = json.loads((out / name).read_text())
@@ -194,28 +235,48 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
 )
 def test_every_file_that_is_read_counts(tmp_path, task, length, changed):
     write(tmp_path / "data" / changed, "before")
-    what = asked(tmp_path / "r", task, lengths=(length,), samples=1, data=tmp_path / "data")
-    what = replace(what, tasks=[replace(what.tasks[0], make=lambda _: iter([Sample("Where?", ("here",), 4)]))])
+    what = asked(
+        tmp_path / "r", task, lengths=(length,), samples=1, data=tmp_path / "data"
+    )
+    what = replace(
+        what,
+        tasks=[
+            replace(
+                what.tasks[0], make=lambda _: iter([Sample("Where?", ("here",), 4)])
+            )
+        ],
+    )
     blind = Blind(word_tokenizer())
     found, _ = run(blind, what)
     assert list(found.finished[0].values["depends_on"]["data"]) == [changed]
     write(tmp_path / "data" / changed, "after")
-    with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
+    with pytest.raises(
+        EvaluateError, match="was measured with other settings, samples or data"
+    ):
         run(blind, what)
 
 
-def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(tmp_path):
+def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
+    tmp_path,
+):
     model = Oracle(word_tokenizer())
     model.context = 4096
-    with pytest.raises(EvaluateError, match=r"--lengths 8,192: the model's context is 4,096 tokens"):
+    with pytest.raises(
+        EvaluateError, match=r"--lengths 8,192: the model's context is 4,096 tokens"
+    ):
         run(model, asked(tmp_path / "r", "json_kv"))
-    with pytest.raises(EvaluateError, match=r"ruler/hotpotqa\.json .*is missing; it comes from HotpotQA"):
+    with pytest.raises(
+        EvaluateError,
+        match=r"ruler/hotpotqa\.json .*is missing; it comes from HotpotQA",
+    ):
         evaluate(
             lambda: pytest.fail("loaded"),
             asked(tmp_path / "r", "qa_2"),
             progress=TaskProgress(Console(file=io.StringIO())),
         )
-    with pytest.raises(EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"):
+    with pytest.raises(
+        EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"
+    ):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
     assert not (tmp_path / "r").exists()
 
@@ -223,13 +284,21 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
 def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_path):
     tasks = {name: all_tasks()[name] for name in ("json_kv", "vt", "niah_single_1")}
     tasks["vt"] = replace(tasks["vt"], make=lambda _: iter([None, None]))
-    what = replace(asked(tmp_path / "r", lengths=(512, 8192)), tasks=list(tasks.values()))
+    what = replace(
+        asked(tmp_path / "r", lengths=(512, 8192)), tasks=list(tasks.values())
+    )
     told = r"^2 of 6 not measured: .*vt fits 512 tokens .*, 2 were refused; .* \(and 1 more, see above\); the others: .*report"
     model = Oracle(word_tokenizer())
     with pytest.raises(EvaluateError, match=told):
-        run(model, replace(what, tasks=[tasks["json_kv"], tasks["vt"], tasks["json_kv"]]))
+        run(
+            model,
+            replace(what, tasks=[tasks["json_kv"], tasks["vt"], tasks["json_kv"]]),
+        )
     found = results.read_results(tmp_path / "r")
-    assert {(one.task, one.length) for one in found.finished} == {("json_kv", 512), ("json_kv", 8192)}
+    assert {(one.task, one.length) for one in found.finished} == {
+        ("json_kv", 512),
+        ("json_kv", 8192),
+    }
     before = len(model.asked)
     with pytest.raises(EvaluateError, match="2 of 4 not measured"):
         run(model, replace(what, tasks=[tasks["json_kv"], tasks["vt"]]))
@@ -243,27 +312,41 @@ def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_pat
         ("qa_1", 2048, r"squad\.json: not JSON .*download it"),
     ],
 )
-def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(task, length, why, tmp_path):
+def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(
+    task, length, why, tmp_path
+):
     write(tmp_path / "data/ruler/squad.json", "[")
-    what = asked(tmp_path / "r", task, "json_kv", lengths=(length,), data=tmp_path / "data")
+    what = asked(
+        tmp_path / "r", task, "json_kv", lengths=(length,), data=tmp_path / "data"
+    )
     with pytest.raises(EvaluateError, match=f"^1 of 2 not measured: .*{why}"):
         run(Oracle(word_tokenizer()), what)
-    assert [one.task for one in results.read_results(tmp_path / "r").finished] == ["json_kv"]
+    assert [one.task for one in results.read_results(tmp_path / "r").finished] == [
+        "json_kv"
+    ]
 
 
 def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
     probes = {
-        name: replace(asked(tmp_path / "r", "json_kv"), tasks=[all_tasks()["json_kv"], probe])
+        name: replace(
+            asked(tmp_path / "r", "json_kv"), tasks=[all_tasks()["json_kv"], probe]
+        )
         for name, probe in registered().items()
     }
     model = Oracle(word_tokenizer())
-    with pytest.raises(EvaluateError, match="dependency: add --run RUN, the run whose sequences are read"):
+    with pytest.raises(
+        EvaluateError,
+        match="dependency: add --run RUN, the run whose sequences are read",
+    ):
         evaluate(
-            lambda: pytest.fail("loaded"), probes["dependency"], progress=TaskProgress(Console(file=io.StringIO()))
+            lambda: pytest.fail("loaded"),
+            probes["dependency"],
+            progress=TaskProgress(Console(file=io.StringIO())),
         )
     for name in ("attention", "short"):
         with pytest.raises(
-            EvaluateError, match=r"a server gives no access to the inside of its model; name the model's folder"
+            EvaluateError,
+            match=r"a server gives no access to the inside of its model; name the model's folder",
         ):
             run(model, probes[name])
     with pytest.raises(EvaluateError, match="dependency: a server"):
@@ -307,13 +390,28 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
         "OMP_NUM_THREADS": "1",
     }
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(tiny_model, data_folder, whole), check=True, env=environment, capture_output=True)
+    subprocess.run(
+        command(tiny_model, data_folder, whole),
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
     assert len(content(whole)) == 8
     for place in ("niah_single_1/1024.partial.jsonl", "fwe/2048.partial.jsonl"):
         # Renamed into place with its first line, opened, then a line or more each time it is brought to the disk.
-        kill_at(command(tiny_model, data_folder, killed)[3:], str(killed / place), 4, environment=environment)
+        kill_at(
+            command(tiny_model, data_folder, killed)[3:],
+            str(killed / place),
+            4,
+            environment=environment,
+        )
         assert len((killed / place).read_bytes().splitlines()) > 1
-    subprocess.run(command(tiny_model, data_folder, killed), check=True, env=environment, capture_output=True)
+    subprocess.run(
+        command(tiny_model, data_folder, killed),
+        check=True,
+        env=environment,
+        capture_output=True,
+    )
     assert content(killed) == content(whole)
     assert not list(killed.glob("*/*.partial.jsonl"))
 
@@ -321,7 +419,13 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     sink = io.StringIO()
-    console = Console(file=sink, force_terminal=is_terminal, width=100, color_system=None, _environ={"TERM": "xterm"})
+    console = Console(
+        file=sink,
+        force_terminal=is_terminal,
+        width=100,
+        color_system=None,
+        _environ={"TERM": "xterm"},
+    )
     progress = TaskProgress(console)
     progress.tokens = [4 * 8192]
     progress.start("vt", 8192, 4, done=0)

@@ -23,11 +23,15 @@ def model(served, *, prompt_format="completion", thinking=0, **options):
 
 
 def samples(count):
-    return [Sample(f"prompt {number:05}", ("x",), 7, stop="\n") for number in range(count)]
+    return [
+        Sample(f"prompt {number:05}", ("x",), 7, stop="\n") for number in range(count)
+    ]
 
 
 def test_answers_come_in_order(served):
-    assert list(model(served).answers(samples(20))) == [f"<{number:05}>" for number in range(20)]
+    assert list(model(served).answers(samples(20))) == [
+        f"<{number:05}>" for number in range(20)
+    ]
     one = next(body for body in served.asked if body["prompt"].endswith("00003"))
     assert one == {
         "model": "m",
@@ -56,23 +60,43 @@ def test_messages_are_put_into_the_servers_template(served):
     assert chat.prompts.overhead > 0
     turns = (("user", "a"), ("assistant", "b"), ("user", "c"))
     list(chat.answers([Sample("User: a …", ("x",), 7, turns=turns)]))
-    assert [one["role"] for one in served.asked[1]["messages"]] == ["user", "assistant", "user"]
+    assert [one["role"] for one in served.asked[1]["messages"]] == [
+        "user",
+        "assistant",
+        "user",
+    ]
 
 
 def test_an_answer_that_is_begun_is_refused_where_the_server_has_the_template(served):
-    with pytest.raises(EvaluateError, match=r"begins the model's answer \('Answer:'\).+--prompt-format chat"):
-        list(model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7, " Answer:")]))
+    with pytest.raises(
+        EvaluateError,
+        match=r"begins the model's answer \('Answer:'\).+--prompt-format chat",
+    ):
+        list(
+            model(served, prompt_format="messages").answers(
+                [Sample("ask", ("x",), 7, " Answer:")]
+            )
+        )
     assert not served.asked
 
 
 def test_an_answer_without_content_is_an_error_and_no_zero(served):
-    served.answer = lambda body: {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}
-    with pytest.raises(EvaluateError, match=r"without content \(finish_reason length\).+--thinking with more tokens"):
-        list(model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7)]))
+    served.answer = lambda body: {
+        "choices": [{"message": {"content": None}, "finish_reason": "length"}]
+    }
+    with pytest.raises(
+        EvaluateError,
+        match=r"without content \(finish_reason length\).+--thinking with more tokens",
+    ):
+        list(
+            model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7)])
+        )
 
 
 def test_reasoning_gets_its_tokens_and_no_stop(served):
-    served.answer = lambda body: {"choices": [{"message": {"content": "<think>A\nor B</think>\n\nB\nand more"}}]}
+    served.answer = lambda body: {
+        "choices": [{"message": {"content": "<think>A\nor B</think>\n\nB\nand more"}}]
+    }
     chat = model(served, prompt_format="messages", thinking=500)
     assert list(chat.answers([Sample("ask", ("x",), 7, stop="\n")])) == ["B"]
     assert served.asked[0]["max_tokens"] == 507
@@ -89,7 +113,8 @@ def test_the_key_comes_from_the_environment(served, monkeypatch):
 def test_a_server_that_is_gone_is_told(served):
     served.fails = lambda number: 503
     with pytest.raises(
-        EvaluateError, match=r"did not answer in 3 attempts, the last with HTTP 503: busy; finished answers are kept"
+        EvaluateError,
+        match=r"did not answer in 3 attempts, the last with HTTP 503: busy; finished answers are kept",
     ):
         list(model(served, max_attempts=3).answers(samples(2)))
 
@@ -116,7 +141,9 @@ def test_a_whole_run_over_a_server(served, tmp_path):
     oracle = Oracle(word_tokenizer())
     served.answer = lambda body: {"choices": [{"text": oracle.read(body["prompt"])}]}
     served.fails = lambda number: 429 if number % 2 else None
-    asking = ServerModel(ModelOptions("m", url=served.url, max_attempts=20), oracle.prompts)
+    asking = ServerModel(
+        ModelOptions("m", url=served.url, max_attempts=20), oracle.prompts
+    )
     found = evaluated(asking, asked(tmp_path / "r", "json_kv", samples=6))
     assert found.score("json_kv", 8192).value == 100.0
 
@@ -124,7 +151,10 @@ def test_a_whole_run_over_a_server(served, tmp_path):
 def test_another_tokenizer_is_another_model(served):
     options = ModelOptions("m", url=served.url)
     one, other = (
-        ServerModel(options, Prompts(TextTokenizer(made()))).identity() for made in (bpe_tokenizer, word_tokenizer)
+        ServerModel(options, Prompts(TextTokenizer(made()))).identity()
+        for made in (bpe_tokenizer, word_tokenizer)
     )
     assert {key for key in one if one[key] != other[key]} == {"tokenizer"}
-    assert ServerModel(options, Prompts(TextTokenizer(bpe_tokenizer()))).identity() == one
+    assert (
+        ServerModel(options, Prompts(TextTokenizer(bpe_tokenizer()))).identity() == one
+    )

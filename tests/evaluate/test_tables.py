@@ -8,16 +8,41 @@ from written_results import QUESTIONS, write_result, write_results
 
 
 def test_the_main_table_is_the_papers(two):
-    main = next(iter(tables.all_tables([results.read_results(folder) for folder in two])))
-    assert main.columns == ("Avg.", "Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER", "n")
+    main = next(
+        iter(tables.all_tables([results.read_results(folder) for folder in two]))
+    )
+    assert main.columns == (
+        "Avg.",
+        "Recall",
+        "RAG",
+        "ICL",
+        "Re-rank",
+        "LongQA",
+        "RULER",
+        "n",
+    )
     name, (*scores, n) = main.rows[0]
     assert name == "first & best"
-    assert [score.value for score in scores] == pytest.approx([60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0])
+    assert [score.value for score in scores] == pytest.approx(
+        [60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0]
+    )
     assert n == f"{5 * 1 * QUESTIONS:,}–{5 * 30 * QUESTIONS:,}"
     # In the last two they are equal.
     first, second = main.all_rows(bold="**{}**")
-    assert [cell[:2] == "**" for cell in first[1:6]] == [True, True, False, False, False]
-    assert [cell[:2] == "**" for cell in second[1:6]] == [False, False, True, False, False]
+    assert [cell[:2] == "**" for cell in first[1:6]] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert [cell[:2] == "**" for cell in second[1:6]] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_category_with_a_task_missing_has_no_score(two):
@@ -37,26 +62,79 @@ def test_parts_count_refused_questions_as_0_like_the_whole(tmp_path):
         {"details": hard, "refused": True},
         {"details": hard, "refused": True},
     ]
-    write_result(folder, "longbench_v2", 8192, metric="accuracy", score=50.0, n=4, refused=2, samples=samples)
-    table = next(one for one in tables.all_tables([results.read_results(folder)]) if "difficulty" in one.title)
+    write_result(
+        folder,
+        "longbench_v2",
+        8192,
+        metric="accuracy",
+        score=50.0,
+        n=4,
+        refused=2,
+        samples=samples,
+    )
+    table = next(
+        one
+        for one in tables.all_tables([results.read_results(folder)])
+        if "difficulty" in one.title
+    )
     assert "refused questions count as 0 in every column" in table.about
     ((_, (overall, easy, hard, short, *_, n)),) = table.rows
-    assert (easy.value, hard.value, short.value) == (100.0, pytest.approx(100 / 3), 50.0)
+    assert (easy.value, hard.value, short.value) == (
+        100.0,
+        pytest.approx(100 / 3),
+        50.0,
+    )
     assert (hard.n, hard.refused) == (3, 2)
-    assert overall.value == pytest.approx((easy.value * easy.n + hard.value * hard.n) / 4)
+    assert overall.value == pytest.approx(
+        (easy.value * easy.n + hard.value * hard.n) / 4
+    )
     assert n == "1–4, 2 refused = 0"
 
 
 def test_all_of_helmet_is_one_table_where_cite_or_summ_were_measured(tmp_path):
-    scores = {"Recall": 80.0, "RAG": 60.0, "ICL": 70.0, "Re-rank": 30.0, "LongQA": 40.0, "RULER": 90.0}
+    scores = {
+        "Recall": 80.0,
+        "RAG": 60.0,
+        "ICL": 70.0,
+        "Re-rank": 30.0,
+        "LongQA": 40.0,
+        "RULER": 90.0,
+    }
     without = write_results(tmp_path / "without", scores, label="without")
-    assert not any("all seven" in table.title for table in tables.all_tables([results.read_results(without)]))
-    whole = write_results(tmp_path / "whole", scores | {"Cite": 20.0, "Summ": 50.0}, label="whole")
-    found = next(one for one in tables.all_tables([results.read_results(whole)]) if "all seven" in one.title)
-    assert found.columns[:8] == ("Avg.", "Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
+    assert not any(
+        "all seven" in table.title
+        for table in tables.all_tables([results.read_results(without)])
+    )
+    whole = write_results(
+        tmp_path / "whole", scores | {"Cite": 20.0, "Summ": 50.0}, label="whole"
+    )
+    found = next(
+        one
+        for one in tables.all_tables([results.read_results(whole)])
+        if "all seven" in one.title
+    )
+    assert found.columns[:8] == (
+        "Avg.",
+        "Recall",
+        "RAG",
+        "ICL",
+        "Cite",
+        "Re-rank",
+        "LongQA",
+        "Summ",
+    )
     name, cells = found.rows[0]
     assert name == "whole, 8K"
-    assert [cell.value for cell in cells[:8]] == [50.0, 80.0, 60.0, 70.0, 20.0, 30.0, 40.0, 50.0]
+    assert [cell.value for cell in cells[:8]] == [
+        50.0,
+        80.0,
+        60.0,
+        70.0,
+        20.0,
+        30.0,
+        40.0,
+        50.0,
+    ]
 
 
 # Avg., Recall, RAG, ICL, Re-rank, LongQA, RULER, as printed.
@@ -76,7 +154,9 @@ PRINTED = {
 def test_the_average_is_the_papers(model):
     printed, *columns = PRINTED[model]
     average = tables._mean([*map(Score, columns)])
-    assert average.value == pytest.approx(printed, abs=0.0101)  # the columns are rounded to two digits themselves
+    assert average.value == pytest.approx(
+        printed, abs=0.0101
+    )  # the columns are rounded to two digits themselves
 
 
 def test_there_is_no_average_of_five_columns():
@@ -84,5 +164,14 @@ def test_there_is_no_average_of_five_columns():
 
 
 def test_categories_hold_the_papers_tasks():
-    counts = {category: len(tables.tasks_of(category)) for category in tables.CATEGORIES}
-    assert counts == {"Recall": 4, "RAG": 4, "ICL": 5, "Re-rank": 1, "LongQA": 3, "RULER": 13}
+    counts = {
+        category: len(tables.tasks_of(category)) for category in tables.CATEGORIES
+    }
+    assert counts == {
+        "Recall": 4,
+        "RAG": 4,
+        "ICL": 5,
+        "Re-rank": 1,
+        "LongQA": 3,
+        "RULER": 13,
+    }

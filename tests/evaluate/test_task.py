@@ -27,8 +27,15 @@ from nextlong.evaluate.task import (
 WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 
 
-@given(words=st.integers(0, 9), budget=st.integers(0, 9), overhead=st.integers(0, 9), length=st.integers(0, 30))
-def test_a_sample_fits_with_its_answer_and_what_a_template_adds(words, budget, overhead, length):
+@given(
+    words=st.integers(0, 9),
+    budget=st.integers(0, 9),
+    overhead=st.integers(0, 9),
+    length=st.integers(0, 30),
+)
+def test_a_sample_fits_with_its_answer_and_what_a_template_adds(
+    words, budget, overhead, length
+):
     request = TaskRequest(length, WORDS, None, overhead=overhead)
     sample = Sample("w " * words, (), budget, answer_prefix="")
     assert request.fits(sample) == (words + budget + overhead <= length)
@@ -40,7 +47,10 @@ def test_given_ids_count_for_themselves():
 
 
 def test_the_text_is_the_prompt_and_what_the_answer_continues():
-    assert Sample("Question:", ("x",), 1, answer_prefix=" Answer:").text == "Question: Answer:"
+    assert (
+        Sample("Question:", ("x",), 1, answer_prefix=" Answer:").text
+        == "Question: Answer:"
+    )
 
 
 def test_every_task_has_a_name_and_says_what_it_reads():
@@ -79,12 +89,19 @@ def test_what_is_no_length_is_refused(text):
 
 
 def test_lengths_are_written_as_people_do():
-    assert [short(length) for length in (8192, 1_048_576, 6000, None)] == ["8K", "1M", "6,000", "–"]
+    assert [short(length) for length in (8192, 1_048_576, 6000, None)] == [
+        "8K",
+        "1M",
+        "6,000",
+        "–",
+    ]
 
 
 def test_each_probe_is_a_suite():
     probes = {name: one for name, one in registered().items() if isinstance(one, Probe)}
-    assert {probe.suite for probe in probes.values()} == {name.replace("_", "-") for name in probes}
+    assert {probe.suite for probe in probes.values()} == {
+        name.replace("_", "-") for name in probes
+    }
     assert {"attention", "dependency", "short"} == set(probes)
 
 
@@ -116,8 +133,12 @@ def bring(tmp_path, monkeypatch):
         info = tmp_path / "site" / "parrots-1.2.dist-info"
         info.mkdir(parents=True)
         (tmp_path / "site" / "parrots.py").write_text(source)
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parrots\nVersion: 1.2\n")
-        (info / "entry_points.txt").write_text("[nextlong.tasks]\nparrots = parrots:TASKS\n")
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: parrots\nVersion: 1.2\n"
+        )
+        (info / "entry_points.txt").write_text(
+            "[nextlong.tasks]\nparrots = parrots:TASKS\n"
+        )
         monkeypatch.syspath_prepend(tmp_path / "site")
         monkeypatch.delitem(sys.modules, "parrots", raising=False)
         registered.cache_clear()
@@ -129,26 +150,47 @@ def bring(tmp_path, monkeypatch):
 
 def test_it_is_measured_and_has_its_tables(bring, tmp_path):
     bring(ECHO)
-    measured = evaluated(Parrot(bpe_tokenizer()), asked(tmp_path / "results", "echo", lengths=[64], label="polly"))
+    measured = evaluated(
+        Parrot(bpe_tokenizer()),
+        asked(tmp_path / "results", "echo", lengths=[64], label="polly"),
+    )
     found = {table.title: table for table in tables.all_tables([measured])}
-    shown = {title: [(name, *map(tables._text_of, cells)) for name, cells in found[title].rows] for title in found}
+    shown = {
+        title: [
+            (name, *map(tables._text_of, cells)) for name, cells in found[title].rows
+        ]
+        for title in found
+    }
     assert shown["Parrots, by length"] == [("polly", "75.00 [25.0, 100.0]", "4")]
-    assert shown["polly: suite parrot, by task"] == [("echo", "75.00 [25.0, 100.0]", "4")]
+    assert shown["polly: suite parrot, by task"] == [
+        ("echo", "75.00 [25.0, 100.0]", "4")
+    ]
     assert found["echo by half"].columns == ("Overall", "Odd", "Even", "n")
     assert shown["echo by half"] == [
-        ("polly, 64", "75.00 [25.0, 100.0]", "50.00 [0.0, 100.0]", "100.00 [100.0, 100.0]", "2–4")
+        (
+            "polly, 64",
+            "75.00 [25.0, 100.0]",
+            "50.00 [0.0, 100.0]",
+            "100.00 [100.0, 100.0]",
+            "2–4",
+        )
     ]
 
 
-def test_a_name_that_is_taken_and_what_is_no_task_are_told_with_their_distribution(bring):
+def test_a_name_that_is_taken_and_what_is_no_task_are_told_with_their_distribution(
+    bring,
+):
     bring(ECHO.replace('"echo"', '"vt"'))
-    with pytest.raises(PluginError, match=r"distribution parrots 1\.2 declares a second 'vt'"):
+    with pytest.raises(
+        PluginError, match=r"distribution parrots 1\.2 declares a second 'vt'"
+    ):
         all_tasks()
     sys.modules.pop("parrots")
     sys.modules["parrots"] = type(sys)("parrots")
     sys.modules["parrots"].TASKS = ["vt"]
     with pytest.raises(
-        PluginError, match=r"distribution parrots 1\.2 declares \['vt'\], which is not a nextlong evaluation task"
+        PluginError,
+        match=r"distribution parrots 1\.2 declares \['vt'\], which is not a nextlong evaluation task",
     ):
         all_tasks()
 
@@ -158,11 +200,19 @@ def test_a_module_that_is_there_is_returned():
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("no_such_package.inside", "evaluate"), ("lm_eval", "short-text"), ("vllm", "vllm")]
+    ("name", "extra"),
+    [
+        ("no_such_package.inside", "evaluate"),
+        ("lm_eval", "short-text"),
+        ("vllm", "vllm"),
+    ],
 )
 def test_one_that_is_missing_is_named_with_its_extra(name, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(EvaluateError, match=rf"is not installed; run: pip install 'nextlong\[{extra}\]'"):
+    with pytest.raises(
+        EvaluateError,
+        match=rf"is not installed; run: pip install 'nextlong\[{extra}\]'",
+    ):
         required(name)
 
 
@@ -173,16 +223,24 @@ def names(suites=(), tasks=()):
 def test_without_a_choice_every_task_and_probe_is_meant_in_the_order_of_the_report():
     assert names() == list(registered())
     ruler = names(["ruler"])
-    assert ruler == [name for name, task in all_tasks().items() if task.suite == "ruler"]
+    assert ruler == [
+        name for name, task in all_tasks().items() if task.suite == "ruler"
+    ]
     assert set(names(["ruler", "attention"])) == {*ruler, "attention"}
-    assert names(tasks=["vt", "needle"]) == [name for name in names() if name in ("vt", "needle")]
+    assert names(tasks=["vt", "needle"]) == [
+        name for name in names() if name in ("vt", "needle")
+    ]
 
 
 @pytest.mark.parametrize(
     ("suites", "tasks", "told"),
     [
         (["rulers"], [], "--suite rulers: unknown suite; choose from attention, "),
-        (["ruler"], ["needle"], "--tasks needle: unknown task; choose from niah_single_1, "),
+        (
+            ["ruler"],
+            ["needle"],
+            "--tasks needle: unknown task; choose from niah_single_1, ",
+        ),
         ([], ["vts"], "--tasks vts: unknown task; choose from "),
     ],
 )

@@ -9,14 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.export.arrange import Arrangement, RowsResult, SplitResult, _mix, arranged, packed
+from nextlong.export.arrange import (
+    Arrangement,
+    RowsResult,
+    SplitResult,
+    _mix,
+    arranged,
+    packed,
+)
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import SEQUENCE_INDEX
 
 
 def index_of(lengths, *, run=0, keys=None):
     index = np.zeros(len(lengths), SEQUENCE_INDEX)
-    index["run"], index["place"], index["length"] = run, np.arange(len(lengths)), lengths
+    index["run"], index["place"], index["length"] = (
+        run,
+        np.arange(len(lengths)),
+        lengths,
+    )
     index["key"] = np.arange(len(lengths)) + 1000 * run if keys is None else keys
     return index
 
@@ -26,7 +37,14 @@ def names(index):
 
 
 def split(index, *, validation, seed):
-    how = Arrangement(mix=None, by="sequences", validation=validation, shared_chunks="keep", pack=None, seed=seed)
+    how = Arrangement(
+        mix=None,
+        by="sequences",
+        validation=validation,
+        shared_chunks="keep",
+        pack=None,
+        seed=seed,
+    )
     splits, _ = arranged([SimpleNamespace(read_index=lambda run: index)], how)
     return splits["train"], splits["validation"]
 
@@ -34,7 +52,17 @@ def split(index, *, validation, seed):
 def test_one_to_two_by_sequences():
     long, short = index_of([8] * 3), index_of([1] * 8, run=1)
     mixed = _mix([long, short], weights=[1, 2], by="sequences")
-    assert names(mixed) == [(1, 0), (0, 0), (1, 1), (1, 2), (0, 1), (1, 3), (1, 4), (0, 2), (1, 5)]
+    assert names(mixed) == [
+        (1, 0),
+        (0, 0),
+        (1, 1),
+        (1, 2),
+        (0, 1),
+        (1, 3),
+        (1, 4),
+        (0, 2),
+        (1, 5),
+    ]
 
 
 def test_one_to_two_by_tokens():
@@ -45,7 +73,11 @@ def test_one_to_two_by_tokens():
 
 
 def test_the_scarcest_run_sets_the_scale():
-    mixed = _mix([index_of([1] * 100), index_of([1] * 3, run=1)], weights=[0.5, 0.1], by="sequences")
+    mixed = _mix(
+        [index_of([1] * 100), index_of([1] * 3, run=1)],
+        weights=[0.5, 0.1],
+        by="sequences",
+    )
     assert np.bincount(mixed["run"]).tolist() == [15, 3]
 
 
@@ -56,7 +88,11 @@ def test_a_run_without_sequences():
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.floats(0.1, 10)), min_size=1, max_size=4
+        st.tuples(
+            st.lists(st.integers(1, 50), min_size=1, max_size=40), st.floats(0.1, 10)
+        ),
+        min_size=1,
+        max_size=4,
     ),
     st.sampled_from(["sequences", "tokens"]),
 )
@@ -64,18 +100,24 @@ def test_any_mix_keeps_order_repeats_nothing_and_meets_its_proportions(runs, by)
     indexes = [index_of(lengths, run=run) for run, (lengths, _) in enumerate(runs)]
     weights = [weight for _, weight in runs]
     mixed = _mix(indexes, weights=weights, by=by)
-    sizes = [index["length"].sum() if by == "tokens" else len(index) for index in indexes]
+    sizes = [
+        index["length"].sum() if by == "tokens" else len(index) for index in indexes
+    ]
     scale = min(size / weight for size, weight in zip(sizes, weights, strict=True))
     for run, index in enumerate(indexes):
         own = mixed[mixed["run"] == run]
-        assert own["place"].tolist() == list(range(len(own)))  # the first ones, in order, once
+        assert own["place"].tolist() == list(
+            range(len(own))
+        )  # the first ones, in order, once
         used = own["length"].sum() if by == "tokens" else len(own)
         step = index["length"].max() if by == "tokens" else 1
         assert scale * weights[run] - step < used + 1e-6
         assert used <= scale * weights[run] + 1e-6
 
 
-@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=2, max_size=4))
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=2, max_size=4)
+)
 def test_no_run_is_bunched(runs):
     mixed = _mix(
         [index_of([1] * count, run=run) for run, (count, _) in enumerate(runs)],
@@ -89,7 +131,12 @@ def test_no_run_is_bunched(runs):
         assert np.abs(drift).max() <= 1 + share * len(runs) / 2 + 1e-9
 
 
-@given(st.lists(st.integers(0, 2**64 - 1), max_size=60), st.floats(0.01, 0.99), st.integers(0, 9), st.randoms())
+@given(
+    st.lists(st.integers(0, 2**64 - 1), max_size=60),
+    st.floats(0.01, 0.99),
+    st.integers(0, 9),
+    st.randoms(),
+)
 def test_a_split_is_by_key_alone(keys, validation, seed, random):
     index = index_of([1] * len(keys), keys=np.array(keys, np.uint64))
     train, held_out = split(index, validation=validation, seed=seed)
@@ -97,7 +144,9 @@ def test_a_split_is_by_key_alone(keys, validation, seed, random):
     assert sorted(names(train) + names(held_out)) == names(index)
     assert names(train) == sorted(names(train))
     shuffled = index[random.sample(range(len(keys)), len(keys))]
-    assert set(names(split(shuffled, validation=validation, seed=seed)[1])) == set(names(held_out))
+    assert set(names(split(shuffled, validation=validation, seed=seed)[1])) == set(
+        names(held_out)
+    )
 
 
 def test_about_the_share_is_held_out():
@@ -109,7 +158,9 @@ def test_about_the_share_is_held_out():
 
 
 @pytest.mark.parametrize(("of_first", "shared"), [(6, [2, 4]), (4, [2])])
-def test_what_shares_a_chunk_of_one_corpus_with_validation_is_left_out(of_first, shared):
+def test_what_shares_a_chunk_of_one_corpus_with_validation_is_left_out(
+    of_first, shared
+):
     """Six sequences of one run, or the last two of a second run of other chunks; the first alone is held out."""
     references = [[10, 11], [12], [13, 11], [14], [10], [15]]
     numbers = np.arange(1000, dtype=np.uint64)
@@ -125,11 +176,23 @@ def test_what_shares_a_chunk_of_one_corpus_with_validation_is_left_out(of_first,
             read_index=lambda run: index_of([1] * len(own), run=run, keys=keys[places]),
         )
 
-    runs = [run(0, range(of_first)), *([run(1, range(of_first, 6))] if of_first < 6 else [])]
-    how = Arrangement(mix=None, by="sequences", validation=0.1, shared_chunks="leave-out", pack=None, seed=3)
+    runs = [
+        run(0, range(of_first)),
+        *([run(1, range(of_first, 6))] if of_first < 6 else []),
+    ]
+    how = Arrangement(
+        mix=None,
+        by="sequences",
+        validation=0.1,
+        shared_chunks="leave-out",
+        pack=None,
+        seed=3,
+    )
     splits, left_out = arranged(runs, how)
     assert splits["validation"]["key"].tolist() == [keys[0]]
-    assert {*keys[1:].tolist()} - {*splits["train"]["key"].tolist()} == {*keys[shared].tolist()}
+    assert {*keys[1:].tolist()} - {*splits["train"]["key"].tolist()} == {
+        *keys[shared].tolist()
+    }
     assert left_out == len(shared)
 
 
@@ -140,7 +203,11 @@ def rows_of(lengths, row_tokens):
 
 
 def test_eight_of_65536_fill_a_row():
-    assert rows_of([65_536] * 20, row_tokens=524_288) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+    assert rows_of([65_536] * 20, row_tokens=524_288) == [
+        list(range(8)),
+        list(range(8, 16)),
+        list(range(16, 20)),
+    ]
 
 
 def test_each_goes_where_the_least_room_suffices():
@@ -152,7 +219,9 @@ def test_of_rows_with_the_same_room_the_last_one_is_filled():
 
 
 def test_a_sequence_longer_than_a_row():
-    with pytest.raises(RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"):
+    with pytest.raises(
+        RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"
+    ):
         rows_of([1, 11], row_tokens=10)
 
 
@@ -167,10 +236,15 @@ def test_packing_loses_nothing_and_overfills_no_row(lengths, row_tokens):
     tokens = np.array([sum(lengths[number] for number in row) for row in rows])
     assert all((tokens > 0) & (tokens <= row_tokens))
     assert [row[0] for row in rows] == sorted(min(row) for row in rows)
-    assert len(rows) < 2 or np.sort(tokens)[:2].sum() > row_tokens  # no two rows would fit into one
+    assert (
+        len(rows) < 2 or np.sort(tokens)[:2].sum() > row_tokens
+    )  # no two rows would fit into one
 
 
 def test_the_splits_of_rows_are_those_that_there_are():
     split = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
     assert RowsResult(left_out=0, train=split).splits == {"train": split}
-    assert [*RowsResult(left_out=0, train=split, validation=split).splits] == ["train", "validation"]
+    assert [*RowsResult(left_out=0, train=split, validation=split).splits] == [
+        "train",
+        "validation",
+    ]

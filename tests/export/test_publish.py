@@ -49,7 +49,12 @@ class FlakyFileSystem(MemoryFileSystem):
 def flaky(monkeypatch):
     monkeypatch.setattr("nextlong.export.publish._FIRST_PAUSE_S", 0.001)
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
-    for held in (FlakyFileSystem.store, FlakyFileSystem.arrived, FlakyFileSystem.deleted, FlakyFileSystem.failures):
+    for held in (
+        FlakyFileSystem.store,
+        FlakyFileSystem.arrived,
+        FlakyFileSystem.deleted,
+        FlakyFileSystem.failures,
+    ):
         held.clear()
     FlakyFileSystem.pseudo_dirs[:] = [""]
     return FlakyFileSystem()
@@ -62,13 +67,17 @@ def export(folder, contents=CONTENTS):
         path = Path(folder) / "export" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        files.append(ExportFile(path, name, len(content), xxhash.xxh3_128(content).hexdigest()))
+        files.append(
+            ExportFile(path, name, len(content), xxhash.xxh3_128(content).hexdigest())
+        )
     return files
 
 
 def held_at(url):
     fs, root = fsspec.core.url_to_fs(url)
-    return {path.removeprefix(root).lstrip("/"): fs.cat_file(path) for path in fs.find(root)}
+    return {
+        path.removeprefix(root).lstrip("/"): fs.cat_file(path) for path in fs.find(root)
+    }
 
 
 def data_at(url):
@@ -99,25 +108,52 @@ def test_the_record_names_every_file_and_its_hash(destination, tmp_path):
     files = export(tmp_path)
     publish(files, destination)
     record = json.loads(held_at(destination)[RECORD])
-    assert record["files"] == {file.name: {"bytes": file.bytes, "xxh3": file.xxh3, "whole": True} for file in files}
+    assert record["files"] == {
+        file.name: {"bytes": file.bytes, "xxh3": file.xxh3, "whole": True}
+        for file in files
+    }
 
 
 def test_what_says_that_the_rest_is_there_comes_last(flaky, tmp_path):
     files = export(
-        tmp_path, {"README.md": b"x", "index.json": b"{}", "tokens.idx": b"i", "a.mds": b"1", "tokens.bin": b"2"}
+        tmp_path,
+        {
+            "README.md": b"x",
+            "index.json": b"{}",
+            "tokens.idx": b"i",
+            "a.mds": b"1",
+            "tokens.bin": b"2",
+        },
     )
     publish(files, "flaky://bucket/there", threads=1)
-    assert flaky.arrived == ["a.mds", "tokens.bin", "README.md", "index.json", "tokens.idx"]
+    assert flaky.arrived == [
+        "a.mds",
+        "tokens.bin",
+        "README.md",
+        "index.json",
+        "tokens.idx",
+    ]
 
 
-def test_another_export_with_the_same_names_is_refused_or_replaced(destination, tmp_path):
+def test_another_export_with_the_same_names_is_refused_or_replaced(
+    destination, tmp_path
+):
     publish(export(tmp_path), destination)
-    changed = {**CONTENTS, "train/part-00001.parquet": b"SECOND" * 1000}  # of the same size
-    with pytest.raises(ExportError, match="contains 1 file of another export, such as 'train/part-00001.parquet'"):
+    changed = {
+        **CONTENTS,
+        "train/part-00001.parquet": b"SECOND" * 1000,
+    }  # of the same size
+    with pytest.raises(
+        ExportError,
+        match="contains 1 file of another export, such as 'train/part-00001.parquet'",
+    ):
         publish(export(tmp_path, changed), destination)
     assert data_at(destination) == CONTENTS
     sent = publish(export(tmp_path, changed), destination, others="replace")
-    assert sent == ["README.md", "train/part-00001.parquet"]  # the card too, which says that all is there
+    assert sent == [
+        "README.md",
+        "train/part-00001.parquet",
+    ]  # the card too, which says that all is there
     assert data_at(destination) == changed
 
 
@@ -128,15 +164,24 @@ def test_a_card_told_anew_is_sent_again(destination, tmp_path):
     assert data_at(destination) == changed
 
 
-def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path, monkeypatch):
+def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(
+    flaky, tmp_path, monkeypatch
+):
     monkeypatch.setattr("nextlong.export.publish._ATTEMPTS", 1)
     url = "flaky://bucket/there"
     publish(export(tmp_path), url)
-    changed = {name: content + b"!" for name, content in CONTENTS.items() if "00002" not in name}
+    changed = {
+        name: content + b"!"
+        for name, content in CONTENTS.items()
+        if "00002" not in name
+    }
     flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
     with pytest.raises(ExportError, match="gone; try again"):
         publish(export(tmp_path, changed), url, others="replace", threads=1)
-    assert [name for name in flaky.deleted if name[0] != "."] == ["README.md", "part-00002.parquet"]  # in this order
+    assert [name for name in flaky.deleted if name[0] != "."] == [
+        "README.md",
+        "part-00002.parquet",
+    ]  # in this order
     assert "README.md" not in data_at(url)
     flaky.failures.clear()
     publish(export(tmp_path, changed), url, others="replace")
@@ -156,9 +201,16 @@ def test_a_push_that_failed_goes_on_where_it_was(flaky, tmp_path, monkeypatch):
     monkeypatch.setattr("nextlong.export.publish._ATTEMPTS", 1)
     files = export(tmp_path)
     url = "flaky://bucket/there"
-    for arrived in (1, 2, 3):  # each push sends one more before the network is gone; the README comes last
+    for arrived in (
+        1,
+        2,
+        3,
+    ):  # each push sends one more before the network is gone; the README comes last
         flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
-        with pytest.raises(ExportError, match=r"could not be sent to flaky://bucket/there: gone; try again"):
+        with pytest.raises(
+            ExportError,
+            match=r"could not be sent to flaky://bucket/there: gone; try again",
+        ):
             publish(files, url, threads=1)
         assert len(data_at(url)) == arrived
         assert "README.md" not in data_at(url)
@@ -198,11 +250,16 @@ def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
         over.set()
         watcher.join()
     assert sizes <= {len(content)}
-    assert [path.name for path in (tmp_path / "there").iterdir() if path.name != RECORD] == ["big.parquet"]
+    assert [
+        path.name for path in (tmp_path / "there").iterdir() if path.name != RECORD
+    ] == ["big.parquet"]
 
 
 def test_replacing_repairs_a_file_that_was_damaged_in_place(tmp_path):
-    files, there = export(tmp_path, {"a.bin": b"12", "b.bin": b"34"}), tmp_path / "there"
+    files, there = (
+        export(tmp_path, {"a.bin": b"12", "b.bin": b"34"}),
+        tmp_path / "there",
+    )
     publish(files, str(there))
     (there / "a.bin").write_bytes(b"x2")
     assert publish(files, str(there)) == []  # what arrived is not read again
@@ -213,10 +270,15 @@ def test_replacing_repairs_a_file_that_was_damaged_in_place(tmp_path):
 def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
-    with pytest.raises(ExportError, match=r"contains 1 file of another export, such as 'train/part-00002.parquet'"):
+    with pytest.raises(
+        ExportError,
+        match=r"contains 1 file of another export, such as 'train/part-00002.parquet'",
+    ):
         publish(export(tmp_path, fewer), destination)
     assert data_at(destination) == CONTENTS
-    assert publish(export(tmp_path, fewer), destination, others="replace") == ["README.md"]
+    assert publish(export(tmp_path, fewer), destination, others="replace") == [
+        "README.md"
+    ]
     assert data_at(destination) == fewer
 
 
@@ -225,7 +287,10 @@ def test_files_that_no_push_put_there_are_left_alone(tmp_path):
     there.mkdir()
     (there / "mine.parquet").write_bytes(b"mine")
     for others in ("refuse", "replace"):
-        with pytest.raises(ExportError, match=r"1 file that nextlong did not export, such as 'mine.parquet'"):
+        with pytest.raises(
+            ExportError,
+            match=r"1 file that nextlong did not export, such as 'mine.parquet'",
+        ):
             publish(export(tmp_path), str(there), others=others)
     assert held_at(str(there)) == {"mine.parquet": b"mine"}
     (there / "mine.parquet").rename(there / "README.md")
@@ -253,7 +318,10 @@ def test_an_altered_file_is_not_published(tmp_path):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("nosuch://x/y", r"the destination 'nosuch://x/y': .*use a local path or a URL that fsspec knows"),
+        (
+            "nosuch://x/y",
+            r"the destination 'nosuch://x/y': .*use a local path or a URL that fsspec knows",
+        ),
         ("FILE", r"is a file; name a folder"),
         ("UNDER", r"could not be reached: .*check the path"),
         ("DAMAGED", r"contains a damaged \.nextlong-push\.json; delete that file"),
@@ -263,13 +331,19 @@ def test_a_destination_that_cannot_be_is_refused(url, message, tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / RECORD).write_text("[1]")
-    names = {"FILE": tmp_path / "file", "UNDER": tmp_path / "file/below", "DAMAGED": tmp_path / "damaged"}
+    names = {
+        "FILE": tmp_path / "file",
+        "UNDER": tmp_path / "file/below",
+        "DAMAGED": tmp_path / "damaged",
+    }
     with pytest.raises(ExportError, match=message):
         publish(export(tmp_path), str(names.get(url, url)))
 
 
 def test_threads_change_nothing(tmp_path):
-    contents = {f"part-{number:05}.parquet": bytes([number]) * 999 for number in range(40)}
+    contents = {
+        f"part-{number:05}.parquet": bytes([number]) * 999 for number in range(40)
+    }
     files = export(tmp_path, contents)
     for threads in (1, 4):
         publish(files, str(tmp_path / str(threads)), threads=threads)
@@ -297,15 +371,31 @@ publish.publish(files, {str(tmp_path / "there")!r}, threads=1)
 
 def test_replacing_leaves_no_empty_folder(tmp_path):
     there = tmp_path / "there"
-    publish(export(tmp_path, {"a/b/part.bin": b"1", "a/kept.bin": b"2", "c/d/part.bin": b"3"}), str(there))
-    publish(export(tmp_path, {"a/kept.bin": b"2", "part.bin": b"1"}), str(there), others="replace")
-    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == [RECORD, "a", "a/kept.bin", "part.bin"]
+    publish(
+        export(
+            tmp_path, {"a/b/part.bin": b"1", "a/kept.bin": b"2", "c/d/part.bin": b"3"}
+        ),
+        str(there),
+    )
+    publish(
+        export(tmp_path, {"a/kept.bin": b"2", "part.bin": b"1"}),
+        str(there),
+        others="replace",
+    )
+    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == [
+        RECORD,
+        "a",
+        "a/kept.bin",
+        "part.bin",
+    ]
 
 
 @pytest.fixture(params=["local", "memory"])
 def place(request, tmp_path):
     fsspec.filesystem("memory").store.clear()
-    return Destination(str(tmp_path / "there") if request.param == "local" else "memory://there")
+    return Destination(
+        str(tmp_path / "there") if request.param == "local" else "memory://there"
+    )
 
 
 def made(tmp_path, name, text):
@@ -318,7 +408,9 @@ def test_nothing_is_there_before_anything_was_put_there(place):
     assert (place.sizes(), place.read_record()) == ({}, {})
 
 
-def test_files_are_there_under_their_names_and_hidden_ones_are_not_told(place, tmp_path):
+def test_files_are_there_under_their_names_and_hidden_ones_are_not_told(
+    place, tmp_path
+):
     place.put(made(tmp_path, "train/part-0.parquet", "abc"))
     place.write_record({})
     assert place.sizes() == {"train/part-0.parquet": 3}
@@ -329,16 +421,22 @@ def test_files_are_there_under_their_names_and_hidden_ones_are_not_told(place, t
 
 
 def test_the_record_comes_back(place):
-    files = {"b": {"bytes": 1, "xxh3": "x", "whole": True}, "a": {"bytes": 2, "xxh3": "é", "whole": False}}
+    files = {
+        "b": {"bytes": 1, "xxh3": "x", "whole": True},
+        "a": {"bytes": 2, "xxh3": "é", "whole": False},
+    }
     place.write_record(files)
     assert place.read_record() == files
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"files": {"a": {}}}', '{"files": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"files": {"a": {}}}', '{"files": {"a": 1}}']
+)
 def test_a_damaged_record_is_refused_with_its_cure(tmp_path, text):
     (tmp_path / RECORD).write_text(text)
     with pytest.raises(
-        ExportError, match="contains a damaged .*delete that file, and the files that are to be sent again"
+        ExportError,
+        match="contains a damaged .*delete that file, and the files that are to be sent again",
     ):
         Destination(str(tmp_path)).read_record()
 
@@ -359,7 +457,10 @@ def test_a_file_that_cannot_be_sent_leaves_nothing(tmp_path):
 def test_writing_is_tried_without_a_trace(tmp_path):
     fs = fsspec.filesystem("memory")
     fs.store.clear()
-    for there in (Destination(str(tmp_path / "a/b")), Destination("memory://bucket/there")):
+    for there in (
+        Destination(str(tmp_path / "a/b")),
+        Destination("memory://bucket/there"),
+    ):
         there.try_writing()
         assert there.sizes() == {}
     assert list(tmp_path.iterdir()) == []

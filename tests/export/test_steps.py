@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 import nextlong
 from counted import counts_of
-from exported_runs import breaches, change_json, exported, folder_of, parquet_rows, record_of
+from exported_runs import (
+    breaches,
+    change_json,
+    exported,
+    folder_of,
+    parquet_rows,
+    record_of,
+)
 from nextlong import pipeline, schemas
 from nextlong.errors import NextlongError, PluginError, RecipeError
 from nextlong.export import steps
@@ -29,7 +36,11 @@ def bounds_of(rows, room):
     index = np.zeros(len(rows), schemas.SEQUENCE_INDEX)
     index["length"] = rows
     return _shard_bounds(
-        index, np.arange(len(rows) + 1), [], made=format_of("jsonl"), options=options(shard_bytes=4 * room)
+        index,
+        np.arange(len(rows) + 1),
+        [],
+        made=format_of("jsonl"),
+        options=options(shard_bytes=4 * room),
     )
 
 
@@ -59,17 +70,30 @@ def index_of(*runs):
         for part, take in enumerate(run.sequences_per_part)
         for place in range(take)
     ]
-    turns = [[own[0] for own in places[:n]].count(places[n][0]) for n in range(len(places))]
-    rows = [(*places[n], 0) for n in sorted(range(len(places)), key=lambda n: (turns[n], places[n][0]))]
+    turns = [
+        [own[0] for own in places[:n]].count(places[n][0]) for n in range(len(places))
+    ]
+    rows = [
+        (*places[n], 0)
+        for n in sorted(range(len(places)), key=lambda n: (turns[n], places[n][0]))
+    ]
     index = np.array(
-        [(run, part, place, length, key) for run, part, place, length, key in rows], schemas.SEQUENCE_INDEX
+        [(run, part, place, length, key) for run, part, place, length, key in rows],
+        schemas.SEQUENCE_INDEX,
     )
     assert len(np.flatnonzero(np.diff(index["run"]))) > 10 or len(runs) == 1
     return index
 
 
 def options(shard_bytes):
-    return Options(keys={}, shard_bytes=shard_bytes, vocab_size=512, bos_id=None, eos_id=None, token_id=int)
+    return Options(
+        keys={},
+        shard_bytes=shard_bytes,
+        vocab_size=512,
+        bos_id=None,
+        eos_id=None,
+        token_id=int,
+    )
 
 
 @pytest.fixture
@@ -95,11 +119,17 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    (block,) = _read_rows(index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans")
+    (block,) = _read_rows(
+        index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans"
+    )
     assert block.texts.tolist() == []
-    of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
+    of_runs = [
+        [sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs
+    ]
     left = [iter(own) for own in of_runs]
-    assert block.input_ids.tolist() == [token for row in index for token in next(left[row["run"]])]
+    assert block.input_ids.tolist() == [
+        token for row in index for token in next(left[row["run"]])
+    ]
 
 
 def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
@@ -107,7 +137,9 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
     np.save(tmp_path / "offsets.npy", np.arange(3))
     broken = replace(format_of("jsonl"), write=lambda *_: "rows")
     monkeypatch.setattr(steps, "format_of", lambda name: broken)
-    with pytest.raises(PluginError, match="returns 'rows' from write, which must be its ShardResult"):
+    with pytest.raises(
+        PluginError, match="returns 'rows' from write, which must be its ShardResult"
+    ):
         steps._export_shard(
             tmp_path / "part",
             name="jsonl",
@@ -119,26 +151,47 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
         )
 
 
-def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
+def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(
+    own_run,
+):
     changed = {"compression": "lz4", "row_group_mb": 1.0}
-    change_json(record_of(own_run), lambda record: record["recipe"]["export"].update(changed))
+    change_json(
+        record_of(own_run), lambda record: record["recipe"]["export"].update(changed)
+    )
     written = runs_export.export([own_run], formats=["mds"])
-    assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == ("auto", 64.0)
+    assert (written.recipe.export.compression, written.recipe.export.row_group_mb) == (
+        "auto",
+        64.0,
+    )
     kept = runs_export.export([own_run], formats=["mds", "parquet"]).recipe.export
     assert (kept.compression, kept.row_group_mb) == ("lz4", 1.0)
 
 
-def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(shared_run, recipe_for, tmp_path):
+def test_a_token_that_should_end_documents_is_looked_for_before_anything_runs(
+    shared_run, recipe_for, tmp_path
+):
     tokenizer = nextlong.open(shared_run).steps["tokenizer"].file(".tokenizer.json")
-    asked = [f"tokenizer={{source: {tokenizer}}}", "export.formats=[megatron]", "export.megatron_eod=nope"]
-    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"):
+    asked = [
+        f"tokenizer={{source: {tokenizer}}}",
+        "export.formats=[megatron]",
+        "export.megatron_eod=nope",
+    ]
+    with pytest.raises(
+        NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"
+    ):
         pipeline.run(recipe_for(tmp_path / "run", *asked))
     assert list((tmp_path / "run").glob("[0-9]*")) == []
-    with pytest.raises(NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"):
-        pipeline.run(recipe_for(tmp_path / "trained", "compose.method=standard", *asked[1:]))
+    with pytest.raises(
+        NextlongError, match=r"export\.megatron_eod='nope' is not in the tokenizer"
+    ):
+        pipeline.run(
+            recipe_for(tmp_path / "trained", "compose.method=standard", *asked[1:])
+        )
     made = {path.name.split("-")[1] for path in (tmp_path / "trained").glob("[0-9]*")}
     assert made >= {"ingest", "chunk", "tokenizer"}
-    assert made.isdisjoint({"draft", "rows"})  # what waits for the tokenizer; others may have begun beside it
+    assert made.isdisjoint(
+        {"draft", "rows"}
+    )  # what waits for the tokenizer; others may have begun beside it
 
 
 T = 2048
@@ -148,13 +201,23 @@ def ids_by_name(rows):
     """Return the tokens of each sequence by its id, rows taken apart at their boundaries."""
     found = {}
     for row in rows:
-        pieces = np.split(np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1])
-        found |= dict(zip(row["sequence_id"].split(), (piece.tolist() for piece in pieces), strict=True))
+        pieces = np.split(
+            np.array(row["input_ids"]), np.cumsum(row["seq_lengths"])[:-1]
+        )
+        found |= dict(
+            zip(
+                row["sequence_id"].split(),
+                (piece.tolist() for piece in pieces),
+                strict=True,
+            )
+        )
     return found
 
 
 def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, shared_ids):
-    done = exported([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
+    done = exported(
+        [own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"]
+    )
     rows = parquet_rows(done["parquet"].folder)
     assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
     assert [row["length"] for row in rows] == [3 * T] * 4
@@ -162,15 +225,22 @@ def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, shared
     spans = rows[0]["spans"]
     assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
     assert all(a["token_end"] == b["token_start"] for a, b in pairwise(spans))
-    assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
+    assert (
+        nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
+    )
 
 
 def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, shared_ids):
-    done = exported([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
+    done = exported(
+        [own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"]
+    )
     (path,) = done["jsonl"].files(".jsonl")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
-    documents, chunks = ({span[key] for row in rows for span in row["spans"]} - {-1} for key in ("doc_id", "chunk_id"))
+    documents, chunks = (
+        {span[key] for row in rows for span in row["spans"]} - {-1}
+        for key in ("doc_id", "chunk_id")
+    )
     assert counts_of(done["rows"])[0]["train"] == {
         "rows": 3,
         "sequences": 12,
@@ -181,27 +251,47 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, shared_ids):
         "chunks": len(chunks),
         "chunks_in_train": 0,
     }
-    texts = {sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()}
-    assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
+    texts = {
+        sequence.id: sequence.text for sequence in nextlong.open(own_run).sequences()
+    }
+    assert rows[0]["text"] == "".join(
+        texts[name] for name in rows[0]["sequence_id"].split()
+    )
 
 
-def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, shared_ids):
+def test_a_split_parts_meta_documents_the_same_way_in_every_run(
+    own_run, shorter_run, shared_ids
+):
     split = ["export.validation=0.4", "workers=1"]
     done = exported([own_run], formats=["parquet"], overrides=split)
-    train, validation = (ids_by_name(parquet_rows(done[name].folder)) for name in ("parquet", "parquet-validation"))
+    train, validation = (
+        ids_by_name(parquet_rows(done[name].folder))
+        for name in ("parquet", "parquet-validation")
+    )
     assert train
     assert validation
     assert train | validation == shared_ids
     held, read = (
-        {span["chunk_id"] for row in parquet_rows(done[name].folder) for span in row["spans"]} - {-1}
+        {
+            span["chunk_id"]
+            for row in parquet_rows(done[name].folder)
+            for span in row["spans"]
+        }
+        - {-1}
         for name in ("parquet-validation", "parquet")
     )
     counted = counts_of(done["rows"])[0]["validation"]
-    assert (counted["chunks"], counted["chunks_in_train"]) == (len(held), len(held & read))
+    assert (counted["chunks"], counted["chunks_in_train"]) == (
+        len(held),
+        len(held & read),
+    )
     assert held & read
     done = exported([shorter_run], formats=["parquet"], overrides=split)
     shorter = ids_by_name(parquet_rows(done["parquet-validation"].folder))
-    common = shared_ids.keys() & (shorter | ids_by_name(parquet_rows(done["parquet"].folder))).keys()
+    common = (
+        shared_ids.keys()
+        & (shorter | ids_by_name(parquet_rows(done["parquet"].folder))).keys()
+    )
     assert common
     assert all((name in validation) == (name in shorter) for name in common)
 
@@ -212,7 +302,12 @@ FORMATS = "export.formats=[parquet,jsonl,arrow,axolotl]"
 @pytest.fixture(scope="module")
 def bounded(recipe_for, started, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("bounded") / "run"
-    changes = ["compose.method=standard", "tokenizer.bos=<|endoftext|>", "export.boundaries=document", FORMATS]
+    changes = [
+        "compose.method=standard",
+        "tokenizer.bos=<|endoftext|>",
+        "export.boundaries=document",
+        FORMATS,
+    ]
     pipeline.run(recipe_for(started(run_dir), *changes))
     return run_dir
 
@@ -229,8 +324,16 @@ def test_a_row_is_divided_where_its_spans_change_document(bounded):
     rows = rows_of(bounded)
     for row in rows:
         whole = [span for span in row["spans"] if span["role"] == "document"]
-        changes = [new["token_start"] for old, new in itertools.pairwise(whole) if old["doc_id"] != new["doc_id"]]
-        assert [0, *itertools.accumulate(row["seq_lengths"])] == [0, *changes, row["length"]]
+        changes = [
+            new["token_start"]
+            for old, new in itertools.pairwise(whole)
+            if old["doc_id"] != new["doc_id"]
+        ]
+        assert [0, *itertools.accumulate(row["seq_lengths"])] == [
+            0,
+            *changes,
+            row["length"],
+        ]
     assert any(len(row["seq_lengths"]) > 3 for row in rows)
 
 
@@ -238,7 +341,9 @@ def test_labels_begin_anew_at_each_document(bounded):
     labels = read(bounded, "axolotl").column("labels").to_pylist()
     for row, row_labels in zip(rows_of(bounded), labels, strict=True):
         starts = [0, *itertools.accumulate(row["seq_lengths"])][:-1]
-        assert [place for place, label in enumerate(row_labels) if label == -100] == starts
+        assert [
+            place for place, label in enumerate(row_labels) if label == -100
+        ] == starts
 
 
 def test_verify_counts_the_documents_itself(bounded, tmp_path):
@@ -253,20 +358,30 @@ def test_verify_counts_the_documents_itself(bounded, tmp_path):
 
 
 def test_extended_sequences_stay_one_document(recipe_for, own_run):
-    pipeline.run(recipe_for(own_run, "export.boundaries=document", "export.formats=[parquet]"))
+    pipeline.run(
+        recipe_for(own_run, "export.boundaries=document", "export.formats=[parquet]")
+    )
     assert {len(row["seq_lengths"]) for row in rows_of(own_run)} == {1}
 
 
 def test_formats_that_mark_sequences_alone_refuse_it(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match="boundaries is document but mds does not support it"):
-        recipe_for(tmp_path / "run", "export.boundaries=document", "export.formats=[mds]")
+    with pytest.raises(
+        RecipeError, match="boundaries is document but mds does not support it"
+    ):
+        recipe_for(
+            tmp_path / "run", "export.boundaries=document", "export.formats=[mds]"
+        )
 
 
 @pytest.fixture(scope="module")
 def padded(bounded, tmp_path_factory):
     """The same documents, padded to multiples of 8, beside the unpadded ones."""
     run = shutil.copytree(bounded, tmp_path_factory.mktemp("padded") / "run")
-    runs_export.export([run], formats=["parquet", "arrow"], overrides=["export.pad_documents_to=8", "workers=1"])
+    runs_export.export(
+        [run],
+        formats=["parquet", "arrow"],
+        overrides=["export.pad_documents_to=8", "workers=1"],
+    )
     return run
 
 
@@ -278,15 +393,25 @@ def test_padded_rows_hold_the_documents_of_the_unpadded_ones(bounded, padded):
         assert all(room % 8 == 0 for room in row["seq_lengths_padded"])
         assert row["length"] == len(row["input_ids"]) == sum(row["seq_lengths_padded"])
         ids, place = [], 0
-        for length, room in zip(row["seq_lengths"], row["seq_lengths_padded"], strict=True):
+        for length, room in zip(
+            row["seq_lengths"], row["seq_lengths_padded"], strict=True
+        ):
             ids += row["input_ids"][place : place + length]
             labels = row["labels"][place : place + room]
-            assert labels == [-100, *row["input_ids"][place + 1 : place + length]] + [-100] * (room - length)
+            assert labels == [-100, *row["input_ids"][place + 1 : place + length]] + [
+                -100
+            ] * (room - length)
             place += room
         assert ids == plain["input_ids"]
-    with pa.ipc.open_stream(min(folder_of(padded, "arrow").glob("*.arrow")).read_bytes()) as reader:
-        columns = [name for name in reader.schema.names if name != "spans"]  # scores are NaN
-        assert reader.read_all().select(columns) == read(padded, "parquet").select(columns)
+    with pa.ipc.open_stream(
+        min(folder_of(padded, "arrow").glob("*.arrow")).read_bytes()
+    ) as reader:
+        columns = [
+            name for name in reader.schema.names if name != "spans"
+        ]  # scores are NaN
+        assert reader.read_all().select(columns) == read(padded, "parquet").select(
+            columns
+        )
 
 
 @pytest.mark.parametrize(
@@ -311,12 +436,19 @@ def test_verify_composes_padded_rows_itself(padded, tmp_path, name, problem):
     assert problem.format(padding=padding) in wrong
 
 
-@pytest.mark.parametrize("name", ["jsonl", "mds", "megatron", "olmo", "axolotl", "torchtitan"])
+@pytest.mark.parametrize(
+    "name", ["jsonl", "mds", "megatron", "olmo", "axolotl", "torchtitan"]
+)
 def test_formats_that_cannot_mark_padding_refuse_it(recipe_for, tmp_path, name):
-    changes = ["export.pad_documents_to=8", "tokenizer.eos=<|endoftext|>", f"export.formats=[parquet,{name}]"]
+    changes = [
+        "export.pad_documents_to=8",
+        "tokenizer.eos=<|endoftext|>",
+        f"export.formats=[parquet,{name}]",
+    ]
     formats = "parquet and arrow|arrow and parquet"
     with pytest.raises(
-        RecipeError, match=f"pad_documents_to is 8 but {name} cannot mark padding; .* export only ({formats})"
+        RecipeError,
+        match=f"pad_documents_to is 8 but {name} cannot mark padding; .* export only ({formats})",
     ):
         recipe_for(tmp_path / "run", *changes)
 

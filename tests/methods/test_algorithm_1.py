@@ -26,8 +26,17 @@ class Corpus:
     """Documents, chunks and vectors of a run, read from its files alone; chunks are numbered through all shards."""
 
     def __init__(self, run):
-        documents, chunks = run.steps["ingest"].files(".documents.arrow"), run.steps["chunk"].files(".chunks.arrow")
-        self.texts, self.document, self.separator, self.chars, self.content_hash = [], [], [], {}, {}
+        documents, chunks = (
+            run.steps["ingest"].files(".documents.arrow"),
+            run.steps["chunk"].files(".chunks.arrow"),
+        )
+        self.texts, self.document, self.separator, self.chars, self.content_hash = (
+            [],
+            [],
+            [],
+            {},
+            {},
+        )
         for shard, paths in enumerate(zip(documents, chunks, strict=True)):
             table, cut = (read_arrow(path) for path in paths)
             for row in cut.to_pylist():
@@ -37,9 +46,13 @@ class Corpus:
                 self.document.append(document)
                 self.separator.append(row["separator"])
                 self.chars[document] = len(text)
-                self.content_hash[document] = table.column("content_hash")[row["doc_row"]].as_py()
+                self.content_hash[document] = table.column("content_hash")[
+                    row["doc_row"]
+                ].as_py()
         files = run.steps["embed"].files(".vectors.npy")
-        self.vectors = np.concatenate([np.load(path) for path in files]).astype(np.float32)
+        self.vectors = np.concatenate([np.load(path) for path in files]).astype(
+            np.float32
+        )
 
 
 def algorithm_1(corpus, document, encode, *, chars_per_token):
@@ -53,14 +66,22 @@ def algorithm_1(corpus, document, encode, *, chars_per_token):
     for meta in metas:
         scores = corpus.vectors @ corpus.vectors[meta]
         nearest = np.argsort(-scores, kind="stable").tolist()
-        free = [number for number in nearest if corpus.document[number] != document and number not in used]
+        free = [
+            number
+            for number in nearest
+            if corpus.document[number] != document and number not in used
+        ]
         used.update(free[:k])
         for number in [meta, *free[:k]]:
-            tokens += encode(corpus.texts[number]) + (encode("\n") if corpus.separator[number] else [])
+            tokens += encode(corpus.texts[number]) + (
+                encode("\n") if corpus.separator[number] else []
+            )
     return tokens[:T] if len(tokens) >= T else None
 
 
-@pytest.mark.parametrize("chars_per_token", ["auto", *thorough(2.0, 9.0)], ids=["measured", "low", "high"])
+@pytest.mark.parametrize(
+    "chars_per_token", ["auto", *thorough(2.0, 9.0)], ids=["measured", "low", "high"]
+)
 def test_fit_paper_is_algorithm_1(recipe_for, small_corpus, tmp_path, chars_per_token):
     recipe = recipe_for(
         tmp_path / "run",

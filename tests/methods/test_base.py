@@ -11,7 +11,10 @@ def test_stretches_by_hand():
     tokens = np.array([3, 5, 2, 4, 1])
     pieces = stretches(np.array([4, 0, 1, 2, 3]), tokens, enough=4)
     assert [piece.tolist() for piece in pieces] == [[4, 0], [1], [2, 3]]
-    assert [piece.tolist() for piece in stretches(np.arange(5), tokens, enough=4, sequences=1)] == [[0, 1]]
+    assert [
+        piece.tolist()
+        for piece in stretches(np.arange(5), tokens, enough=4, sequences=1)
+    ] == [[0, 1]]
 
 
 @given(tokens=TOKENS, enough=st.integers(1, 20))

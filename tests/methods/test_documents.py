@@ -15,9 +15,15 @@ from nextlong.artifacts.finished import ComposeResult
 from nextlong.engine.progress import Lines
 
 WORDS = "the river of stone and winter was in a candle market by the bridge with garden letter window and silver"
-NOUNS = [f"{one}{other}" for one in ("sal", "mor", "tin", "bel", "cor") for other in ("den", "ver", "lock", "may")]
+NOUNS = [
+    f"{one}{other}"
+    for one in ("sal", "mor", "tin", "bel", "cor")
+    for other in ("den", "ver", "lock", "may")
+]
 ENGLISH = [f"{one} {other}" for one in NOUNS for other in NOUNS]
-CHINESE = ["".join(chr(0x4E00 + 37 * row + place) for place in range(8)) for row in range(400)]
+CHINESE = [
+    "".join(chr(0x4E00 + 37 * row + place) for place in range(8)) for row in range(400)
+]
 
 
 def write_mixed(path):
@@ -26,9 +32,15 @@ def write_mixed(path):
     with open(path, "w", encoding="utf-8") as file:
         for number in range(160):
             if number % 2:
-                lines = [" of the ".join(draw.choices(ENGLISH, k=4)) + "." for _ in range(draw.randint(10, 30))]
+                lines = [
+                    " of the ".join(draw.choices(ENGLISH, k=4)) + "."
+                    for _ in range(draw.randint(10, 30))
+                ]
             else:
-                lines = ["，".join(draw.choices(CHINESE, k=6)) + "。" for _ in range(draw.randint(2, 6))]
+                lines = [
+                    "，".join(draw.choices(CHINESE, k=6)) + "。"
+                    for _ in range(draw.randint(2, 6))
+                ]
             name = f"{'en' if number % 2 else 'zh'}-{number}"
             file.write(json.dumps({"id": name, "text": "\n".join(lines)}) + "\n")
 
@@ -37,7 +49,10 @@ def run(run_dir, source, *overrides):
     plain = {
         "run_dir": str(run_dir),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(source), "name": "mixed"}], "shard_mb": 0.2},
+        "ingest": {
+            "sources": [{"path": str(source), "name": "mixed"}],
+            "shard_mb": 0.2,
+        },
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 700},
         "compose": {"sequences": 20, "target_tokens": 2048},
@@ -45,7 +60,9 @@ def run(run_dir, source, *overrides):
     }
     told = io.StringIO()
     recipe = nextlong.Recipe.from_dict(plain, overrides=overrides)
-    return nextlong.run(recipe, reporter=Lines(Console(file=told, width=200))), told.getvalue()
+    return nextlong.run(
+        recipe, reporter=Lines(Console(file=told, width=200))
+    ), told.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +72,9 @@ def mixed(tmp_path_factory, warm_workers):
     write_mixed(folder / "c.jsonl")
 
     def make(method, *overrides):
-        return run(folder / "run", folder / "c.jsonl", f"compose.method={method}", *overrides)[0]
+        return run(
+            folder / "run", folder / "c.jsonl", f"compose.method={method}", *overrides
+        )[0]
 
     return make
 
@@ -71,14 +90,20 @@ def mixed(tmp_path_factory, warm_workers):
 def test_both_languages_have_their_share(mixed, method, overrides):
     made = mixed(method, *overrides)
     assert len(made) == 20
-    assert made.steps["compose"].result(ComposeResult).dropped == {}, "a draft of counted tokens cannot fall short"
+    assert made.steps["compose"].result(ComposeResult).dropped == {}, (
+        "a draft of counted tokens cannot fall short"
+    )
     chars, tokens = Counter(), Counter()
     for sequence in made.sequences():
         for span in sequence.spans:
             chars[span.source_id[:2]] += span.char_end - span.char_start
             tokens[span.source_id[:2]] += span.token_end - span.token_start
-    of_document = {language: chars[language] / tokens[language] for language in ("en", "zh")}
-    assert of_document["en"] > 2 * of_document["zh"], "the corpus must be one that a mean E misjudges"
+    of_document = {
+        language: chars[language] / tokens[language] for language in ("en", "zh")
+    }
+    assert of_document["en"] > 2 * of_document["zh"], (
+        "the corpus must be one that a mean E misjudges"
+    )
     share = tokens["zh"] / (tokens["zh"] + tokens["en"])
     assert abs(share - share_of_chinese(made)) < 0.2
 
@@ -86,23 +111,48 @@ def test_both_languages_have_their_share(mixed, method, overrides):
 def share_of_chinese(made):
     """Return the share that Chinese has of the corpus: of its tokens, or of the documents, if these are the seeds."""
     docs = np.load(made.steps["documents"].file(".docs.npy"))
-    lengths = np.concatenate([np.load(path) for path in made.steps["lengths"].files(".lengths.npy")])
+    lengths = np.concatenate(
+        [np.load(path) for path in made.steps["lengths"].files(".lengths.npy")]
+    )
     tokens = np.add.reduceat(lengths, np.cumsum(docs["chunks"]) - docs["chunks"])
     is_chinese = [text[0] > "z" for text in made.corpus.texts(docs["first_chunk"])]
-    return np.average(is_chinese, weights=None if made.recipe.compose.method == "knn" else tokens)
+    return np.average(
+        is_chinese, weights=None if made.recipe.compose.method == "knn" else tokens
+    )
 
 
-def test_a_document_whose_neighbours_are_short_gets_more_of_them(tmp_path, warm_workers):
+def test_a_document_whose_neighbours_are_short_gets_more_of_them(
+    tmp_path, warm_workers
+):
     draw = random.Random(3)
     source = tmp_path / "c.jsonl"
     with open(source, "w", encoding="utf-8") as file:
         for number in range(320):
-            words = [f"salt{word}" for word in WORDS.split()] if number < 20 else WORDS.split()
+            words = (
+                [f"salt{word}" for word in WORDS.split()]
+                if number < 20
+                else WORDS.split()
+            )
             length = 2400 if number < 20 else 12
-            text = "\n".join(" ".join(draw.choices(words, k=12)) for _ in range(length // 12))
-            file.write(json.dumps({"id": f"{'long' if number < 20 else 'short'}-{number}", "text": text}) + "\n")
-    made, told = run(tmp_path / "run", source, "compose.method=knn", "compose.target_tokens=1024")
+            text = "\n".join(
+                " ".join(draw.choices(words, k=12)) for _ in range(length // 12)
+            )
+            file.write(
+                json.dumps(
+                    {
+                        "id": f"{'long' if number < 20 else 'short'}-{number}",
+                        "text": text,
+                    }
+                )
+                + "\n"
+            )
+    made, told = run(
+        tmp_path / "run", source, "compose.method=knn", "compose.target_tokens=1024"
+    )
     assert len(made) == 20
-    firsts = Counter(next(iter(sequence.spans)).source_id.partition("-")[0] for sequence in made.sequences())
+    firsts = Counter(
+        next(iter(sequence.spans)).source_id.partition("-")[0]
+        for sequence in made.sequences()
+    )
     assert firsts["short"] >= 15, firsts  # of 320 documents 300 are
     assert "ran out of neighbours; looking further for neighbours" in told

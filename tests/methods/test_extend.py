@@ -8,9 +8,18 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles, DraftResult, ReferencedChunksResult
-from nextlong.methods.extend import _Candidates, _draft_block, _Drafting, _filter_near_duplicates
+from nextlong.methods.extend import (
+    _Candidates,
+    _draft_block,
+    _Drafting,
+    _filter_near_duplicates,
+)
 from nextlong.recipe.keys import Compose, Mine
-from nextlong.retrieval.near_duplicates.shingles import ShingleStore, documents_of, shingles
+from nextlong.retrieval.near_duplicates.shingles import (
+    ShingleStore,
+    documents_of,
+    shingles,
+)
 from nextlong.schemas import META_DOCUMENTS, DropReason
 from nextlong.sequences import tokenize
 from nextlong.sequences.tokenize import TextEncoder, _list_referenced_chunks
@@ -25,19 +34,29 @@ def mined(tmp_path):
     for shard, rows in enumerate((6, 4)):
         starts = np.arange(rows) * 10
         columns = [np.zeros(rows), starts, starts + 10, np.zeros(rows, bool)]
-        chunks.append(write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+        chunks.append(
+            write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns)
+        )
     metas = np.array([(1, 0xAB, 0, 2, 20), (2, 0xCD, 2, 3, 30)], META_DOCUMENTS)
     np.save(tmp_path / "metas.npy", metas)
     neighbours = [[2, 3, SECOND], [3, 4, SECOND + 1], [0, 1], [1, SECOND + 3], [0]]
     scores = [[0.9, 0.8, 0.7], [0.6, 0.5, 0.4], [0.3, 0.2], [0.1, 0.0], [-0.5]]
-    candidates = write_arrow(tmp_path / "c.candidates.arrow", schemas.CANDIDATES, [[0, 1, 2, 3, 4], neighbours, scores])
+    candidates = write_arrow(
+        tmp_path / "c.candidates.arrow",
+        schemas.CANDIDATES,
+        [[0, 1, 2, 3, 4], neighbours, scores],
+    )
     documents = [
         write_arrow(
-            tmp_path / f"{shard}.documents.arrow", schemas.DOCUMENTS, [["x" * 10 * rows], [shard], ["s"], ["i"]]
+            tmp_path / f"{shard}.documents.arrow",
+            schemas.DOCUMENTS,
+            [["x" * 10 * rows], [shard], ["s"], ["i"]],
         )
         for shard, rows in enumerate((6, 4))
     ]
-    pairs = Tokenizer(models.BPE(vocab={"x": 0, "xx": 1}, merges=[("x", "x")]))  # two characters a token
+    pairs = Tokenizer(
+        models.BPE(vocab={"x": 0, "xx": 1}, merges=[("x", "x")])
+    )  # two characters a token
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.save(str(tmp_path / "t.tokenizer.json"))
     return {
@@ -48,10 +67,14 @@ def mined(tmp_path):
     }
 
 
-def settings(*, filters=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine):
+def settings(
+    *, filters=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine
+):
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
-    how = _Drafting(compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0)
+    how = _Drafting(
+        compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0
+    )
     return {"vectors": [], "filters": filters, "rules": how}
 
 
@@ -65,7 +88,11 @@ def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_pa
     # 40 characters for T; 60 drafted less the document's 20: 20 for each of two meta-chunks, of which 10 will be used.
     counts = _draft_block(tmp_path / "d", **mined, **settings())
     first, second = read(tmp_path / "d.drafts.arrow")
-    assert counts == DraftResult(drafts=2, dropped={DropReason.TOO_LONG: 0}, dropped_examples={DropReason.TOO_LONG: ()})
+    assert counts == DraftResult(
+        drafts=2,
+        dropped={DropReason.TOO_LONG: 0},
+        dropped_examples={DropReason.TOO_LONG: ()},
+    )
     assert first["sequence_id"] == "nextlong-00000000000000ab"
     assert first["chunk_id"] == [0, 2, 3, 1, 3, 4]
     assert first["role"] == [0, 1, 1, 0, 1, 1]
@@ -85,25 +112,42 @@ def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
 
 
 @pytest.mark.parametrize("target_tokens", [11, 15])
-def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path, target_tokens):
+def test_a_document_that_is_surely_too_long_is_dropped_here(
+    mined, tmp_path, target_tokens
+):
     # The documents have 10 and 15 tokens.
-    counts = _draft_block(tmp_path / "d", **mined, **settings(target_tokens=target_tokens))
-    assert counts == DraftResult(
-        drafts=1, dropped={DropReason.TOO_LONG: 1}, dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)}
+    counts = _draft_block(
+        tmp_path / "d", **mined, **settings(target_tokens=target_tokens)
     )
-    assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == ["nextlong-00000000000000ab"]
+    assert counts == DraftResult(
+        drafts=1,
+        dropped={DropReason.TOO_LONG: 1},
+        dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)},
+    )
+    assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == [
+        "nextlong-00000000000000ab"
+    ]
 
 
 def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
     # The corpus has half a character a token, these documents two: their own count.
     _draft_block(tmp_path / "scarce", **mined, **settings(chars_per_token=0.5))
     _draft_block(tmp_path / "plain", **mined, **settings())
-    assert read(tmp_path / "scarce.drafts.arrow") == read(tmp_path / "plain.drafts.arrow")
+    assert read(tmp_path / "scarce.drafts.arrow") == read(
+        tmp_path / "plain.drafts.arrow"
+    )
 
 
 def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
-    write_arrow(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
-    block = mined | {"rows": (tmp_path / "metas.npy", 1, 2), "candidates": tmp_path / "one.arrow"}
+    write_arrow(
+        tmp_path / "one.arrow",
+        schemas.CANDIDATES,
+        [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]],
+    )
+    block = mined | {
+        "rows": (tmp_path / "metas.npy", 1, 2),
+        "candidates": tmp_path / "one.arrow",
+    }
     _draft_block(tmp_path / "d", **block, **settings())
     (row,) = read(tmp_path / "d.drafts.arrow")
     assert row["sequence_id"] == "nextlong-00000000000000cd"
@@ -120,25 +164,50 @@ def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tokenize, "TextEncoder", Noting)
     for engine in ("reference", "auto"):
-        _draft_block(tmp_path / engine, **(mined | {"tokenizer": (mined["tokenizer"][0], engine)}), **settings())
+        _draft_block(
+            tmp_path / engine,
+            **(mined | {"tokenizer": (mined["tokenizer"][0], engine)}),
+            **settings(),
+        )
     assert asked == ["reference", "auto"]
 
 
 @pytest.mark.parametrize(
     ("limit", "take", "rows"),
-    [(None, [2, 1], [[0, 1, 2, 3, 4], [3]]), (2, [2, 0], [[0, 1, 2, 3, 4], []]), (1, [1, 0], [[0, 1, 2, 3, 4], []])],
+    [
+        (None, [2, 1], [[0, 1, 2, 3, 4], [3]]),
+        (2, [2, 0], [[0, 1, 2, 3, 4], []]),
+        (1, [1, 0], [[0, 1, 2, 3, 4], []]),
+    ],
 )
-def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, limit, take, rows):
+def test_refer_lists_the_chunks_that_the_chosen_drafts_name(
+    mined, tmp_path, limit, take, rows
+):
     _draft_block(tmp_path / "d", **mined, **settings())
     write_arrow(
         tmp_path / "e.arrow",
         schemas.DRAFTS,
-        [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
+        [
+            ["x"],
+            [7],
+            ["extended"],
+            [[SECOND + 3, 0]],
+            [[0, 1]],
+            [[0, 0]],
+            [[1, 0.5]],
+            [[]],
+        ],
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
-    counts = _list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["text"].chunks, limit=limit)
-    assert counts == ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows)))
-    assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
+    counts = _list_referenced_chunks(
+        tmp_path / "r", drafts=drafts, chunks=mined["text"].chunks, limit=limit
+    )
+    assert counts == ReferencedChunksResult(
+        take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows))
+    )
+    assert [
+        np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)
+    ] == rows
 
 
 def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
@@ -154,7 +223,9 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
         texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
         columns = [["".join(texts)], [shard], ["s"], ["i"]]
-        paths.append(write_arrow(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns))
+        paths.append(
+            write_arrow(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
+        )
         found = shingles(texts)
         np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
         np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)
@@ -200,7 +271,9 @@ def stored(tmp_path):
         found = shingles(texts)
         np.save(tmp_path / "h.npy", found.hashes)
         np.save(tmp_path / "o.npy", found.offsets)
-        return texts, ShingleStore(hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"])
+        return texts, ShingleStore(
+            hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"]
+        )
 
     return store
 
@@ -218,7 +291,10 @@ def take(length):
 
     def draft(offered):
         served = [np.cumsum(chars > 0) for chars in offered.chars]
-        return [min(len(own), int(np.searchsorted(own, length)) + 1) if len(own) else 0 for own in served]
+        return [
+            min(len(own), int(np.searchsorted(own, length)) + 1) if len(own) else 0
+            for own in served
+        ]
 
     return draft
 
@@ -227,8 +303,13 @@ def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = documents_of([texts[:chunks]])[0]
-    found = _filter_near_duplicates(offered, take(length), document, shingles, WEIGHTS, 0.8)
-    return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
+    found = _filter_near_duplicates(
+        offered, take(length), document, shingles, WEIGHTS, 0.8
+    )
+    return [
+        ids[:length].tolist()
+        for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)
+    ], found
 
 
 def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
@@ -241,7 +322,11 @@ def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
 
 
 def test_a_copy_of_another_meta_chunk_falls_out_too(stored):
-    drafted, _ = filtered(stored([words(0), words(1), words(1, changed=1), words(2)]), offers([2, 3], [3]), chunks=2)
+    drafted, _ = filtered(
+        stored([words(0), words(1), words(1, changed=1), words(2)]),
+        offers([2, 3], [3]),
+        chunks=2,
+    )
     assert drafted == [[3], [3]]
 
 
@@ -268,14 +353,17 @@ def test_a_copy_of_what_counts_nothing_counts(stored):
 
 
 def test_pairs_outside_the_draft_are_left_out(stored):
-    drafted, found = filtered(stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4]))
+    drafted, found = filtered(
+        stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4])
+    )
     assert drafted == [[1, 2]]
     assert found.pairs.tolist() == []
 
 
 def test_half_a_copy_stays(stored):
     drafted, found = filtered(
-        stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]), offers([1, 2])
+        stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]),
+        offers([1, 2]),
     )
     assert drafted == [[1, 2]]
     assert found.near_duplicates == 0
@@ -283,20 +371,28 @@ def test_half_a_copy_stays(stored):
 
 def test_it_looks_on_where_everything_so_far_falls_out(stored):
     copies = [words(0, changed=1 + number % 3) for number in range(50)]
-    drafted, found = filtered(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
+    drafted, found = filtered(
+        stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54))
+    )
     assert drafted == [[51, 52]]
     assert found.near_duplicates == 50
 
 
 def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
-    drafted, found = filtered(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
+    drafted, found = filtered(
+        stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31))
+    )
     assert drafted == [[]]
     assert found.near_duplicates == 30
 
 
 def test_what_falls_out_for_a_passage_alone_is_counted(stored):
     passage = words(7, count=100)
-    texts = [words(0, count=200) + " " + passage, passage + " " + words(1, count=200), words(2)]
+    texts = [
+        words(0, count=200) + " " + passage,
+        passage + " " + words(1, count=200),
+        words(2),
+    ]
     texts += [words(number, count=300) + " " + words(8, count=120) for number in (3, 4)]
     drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]), length=3)
     assert drafted == [[2, 3, 4]]

@@ -7,28 +7,38 @@ import pytest
 
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.methods import keywords as keywords_module
-from nextlong.methods.keywords import _find_words, _key_phrases, _spaced, _stop_words, _stop_words_of
+from nextlong.methods.keywords import (
+    _find_words,
+    _key_phrases,
+    _spaced,
+    _stop_words,
+    _stop_words_of,
+)
 
 
 def test_extracted_queries_are_the_first_line_and_the_central_sentences_in_reading_order():
-    text = (
-        "Rye bread\nNothing here counts. Rye flour makes rye bread dense. See example.org for 3.5 more! Bread of rye."
-    )
+    text = "Rye bread\nNothing here counts. Rye flour makes rye bread dense. See example.org for 3.5 more! Bread of rye."
     assert keywords_module._extract_queries(text, max_queries=3) == [
         "Rye bread",
         "Rye flour makes rye bread dense.",
         "Bread of rye.",
     ]
     assert keywords_module._extract_queries(text, max_queries=1) == ["Rye bread"]
-    assert "See example.org for 3.5 more!" in keywords_module._extract_queries(text, max_queries=9)
+    assert "See example.org for 3.5 more!" in keywords_module._extract_queries(
+        text, max_queries=9
+    )
     assert keywords_module._extract_queries(" \n\t") == []
 
 
 def test_the_keywords_of_all_shards_are_read_in_order(tmp_path):
     schema = pa.schema([("keywords", pa.list_(pa.uint64()))])
     for shard, rows in enumerate([[[2**63, 7], []], [[3]]]):
-        with pa.ipc.new_file(str(tmp_path / f"{shard}.keywords.arrow"), schema) as writer:
-            writer.write_batch(pa.record_batch([pa.array(rows, schema.field(0).type)], schema=schema))
+        with pa.ipc.new_file(
+            str(tmp_path / f"{shard}.keywords.arrow"), schema
+        ) as writer:
+            writer.write_batch(
+                pa.record_batch([pa.array(rows, schema.field(0).type)], schema=schema)
+            )
     read = keywords_module.read_keywords(sorted(tmp_path.glob("*.keywords.arrow")))
     assert read.to_pylist() == [[2**63, 7], [], [3]]
 
@@ -36,7 +46,10 @@ def test_the_keywords_of_all_shards_are_read_in_order(tmp_path):
 def test_missing_transformers_names_the_cure(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(EncoderError, match=r"quest.queries=some/model: .*pip install 'nextlong\[quest\]'"):
+    with pytest.raises(
+        EncoderError,
+        match=r"quest.queries=some/model: .*pip install 'nextlong\[quest\]'",
+    ):
         keywords_module._Doc2Query("some/model")
 
 
@@ -51,11 +64,15 @@ def tiny_t5(tmp_path_factory):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder = str(tmp_path_factory.mktemp("t5"))
-    vocabulary = {word: place for place, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
+    vocabulary = {
+        word: place for place, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])
+    }
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, **special
+    ).save_pretrained(folder)
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=len(vocabulary), d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2,
@@ -67,10 +84,16 @@ def tiny_t5(tmp_path_factory):
         texts = torch.randint(3, len(vocabulary), (64, 4))
         lengths = torch.randint(1, 4, (64, 1))
         places = torch.arange(4)
-        first = torch.where(places < lengths, texts, len(vocabulary)).amin(1, keepdim=True)
-        texts = torch.where(places < lengths, texts, torch.where(places == lengths, 1, 0))
+        first = torch.where(places < lengths, texts, len(vocabulary)).amin(
+            1, keepdim=True
+        )
+        texts = torch.where(
+            places < lengths, texts, torch.where(places == lengths, 1, 0)
+        )
         labels = torch.cat([first, torch.ones(64, 1, dtype=torch.int64)], dim=1)
-        model(input_ids=texts, attention_mask=(places <= lengths).long(), labels=labels).loss.backward()
+        model(
+            input_ids=texts, attention_mask=(places <= lengths).long(), labels=labels
+        ).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(folder)
@@ -81,17 +104,28 @@ def tiny_t5(tmp_path_factory):
 def test_doc2query_gives_a_query_a_segment(tiny_t5, monkeypatch):
     monkeypatch.setattr(keywords_module, "_MAX_SEGMENTS", 2)
     monkeypatch.setattr(keywords_module, "_QUERY_TOKENS", 6)
-    texts = ["rye bread sea tide star", "moon", "", "wave star flour flour moon bread sea", "sea tide sea sea wave"]
+    texts = [
+        "rye bread sea tide star",
+        "moon",
+        "",
+        "wave star flour flour moon bread sea",
+        "sea tide sea sea wave",
+    ]
     # Segments of three words, at most two of them; equal queries of a document count once.
     expected = [["bread", "star"], ["moon"], [], ["flour", "bread"], ["sea"]]
     for batch_size in (1, 2, 100):
-        model = keywords_module._Doc2Query(tiny_t5, device="cpu", segment_tokens=4, batch_size=batch_size)
+        model = keywords_module._Doc2Query(
+            tiny_t5, device="cpu", segment_tokens=4, batch_size=batch_size
+        )
         assert model.queries(texts) == expected
 
 
 @pytest.mark.heavy
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the folder of a T5"):
+    with pytest.raises(
+        EncoderError,
+        match=r"quest.queries=.* cannot be loaded: .*; give the folder of a T5",
+    ):
         keywords_module._Doc2Query(str(tmp_path))
 
 
@@ -99,7 +133,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
 def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
     keywords_module._doc2query.cache_clear()
     loaded = keywords_module._doc2query(tiny_t5)
-    monkeypatch.setattr(keywords_module._Doc2Query, "__init__", lambda *_: pytest.fail("loaded again"))
+    monkeypatch.setattr(
+        keywords_module._Doc2Query, "__init__", lambda *_: pytest.fail("loaded again")
+    )
     assert keywords_module._doc2query(tiny_t5) is loaded
     keywords_module._doc2query.cache_clear()
 
@@ -115,11 +151,16 @@ def test_rake_scores_by_hand():
 
 def test_rake_knows_no_alphabet_and_gives_nothing_for_numbers():
     assert _key_phrases("величина дома") == [("величина дома", 4.0)]
-    assert _key_phrases("growth rate 2023. 1999") == [("growth rate 2023", 4.0), ("1999", 0.0)]
+    assert _key_phrases("growth rate 2023. 1999") == [
+        ("growth rate 2023", 4.0),
+        ("1999", 0.0),
+    ]
     assert _key_phrases("It's the one that isn't.\n \u2014") == []
 
 
-CHINESE = "水循环描述了水在地球表面、地下和大气中的持续运动。蒸发使海洋中的水变成水蒸气。"
+CHINESE = (
+    "水循环描述了水在地球表面、地下和大气中的持续运动。蒸发使海洋中的水变成水蒸气。"
+)
 JAPANESE = "水循環とは、太陽エネルギーを主因として引き起こされる地球における継続的な水の循環のことである。"
 THAI = "วัฏจักรของน้ำ หมายถึงการเปลี่ยนแปลงสถานะของน้ำระหว่าง ของเหลว ของแข็ง และก๊าซ"
 KHMER = "រាជធានីភ្នំពេញជារាជធានីនិងទីក្រុងធំបំផុតរបស់ប្រទេសកម្ពុជា"
@@ -130,7 +171,9 @@ UNSPACED = (CHINESE, JAPANESE, THAI, KHMER, LAO, BURMESE)
 
 @pytest.mark.parametrize("text", UNSPACED)
 def test_scripts_without_blanks_give_keywords_of_several_words(text):
-    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(text), keywords_module.Keywords())
+    keywords = keywords_module._candidate_keywords(
+        keywords_module._extract_queries(text), keywords_module.Keywords()
+    )
     assert keywords
     assert all(len(keyword.split()) >= 2 for keyword in keywords)
     assert "".join(_spaced(text).split()) == "".join(text.split())
@@ -153,16 +196,23 @@ def test_a_few_words_of_another_script_leave_a_text_as_it_is():
 def test_what_finds_words_is_named_where_it_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "icu4py", None)
     monkeypatch.setitem(sys.modules, "icu4py.breakers", None)
-    with pytest.raises(RecipeError, match=r"水循环描述.*pip install 'nextlong\[languages\]'"):
+    with pytest.raises(
+        RecipeError, match=r"水循环描述.*pip install 'nextlong\[languages\]'"
+    ):
         keywords_module._extract_queries(CHINESE)
-    assert keywords_module._extract_queries("Rye bread is dense.") == ["Rye bread is dense."]
+    assert keywords_module._extract_queries("Rye bread is dense.") == [
+        "Rye bread is dense."
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "language"),
     [
         ("the state of the water cycle and its parts", "en"),
-        ("unter dem wasserkreislauf versteht man die bewegung des wassers auf der erde", "de"),
+        (
+            "unter dem wasserkreislauf versteht man die bewegung des wassers auf der erde",
+            "de",
+        ),
         ("l' eau de la terre est dans les mers et dans les rivières", "fr"),
         ("вода на земле это то что мы видим как облака и реки", "ru"),
         ("जल चक्र पृथ्वी की सतह पर और उसके ऊपर और नीचे पानी की गति का वर्णन करता है", "hi"),
@@ -175,7 +225,14 @@ def test_stop_words_are_those_of_the_texts_language(text, language):
 
 
 def test_words_keep_their_marks_and_english_contractions_are_stop_words():
-    assert _find_words("पानी की गति, don't!") == ["पानी", "की", "गति", ",", "don't", "!"]
+    assert _find_words("पानी की गति, don't!") == [
+        "पानी",
+        "की",
+        "गति",
+        ",",
+        "don't",
+        "!",
+    ]
     assert _find_words("cafe\u0301 noir") == ["cafe\u0301", "noir"]
     assert {"don't", "don’t", "it's", "the"} <= _stop_words("en")
 

@@ -34,7 +34,15 @@ def follow(seeds, neighbours, cosines, tokens, *, enough, reuse, sequences=None)
 
 
 def followed(enough, reuse, sequences=None):
-    return follow(SEEDS, NEIGHBOURS, COSINES, TOKENS, enough=enough, sequences=sequences, reuse=reuse)
+    return follow(
+        SEEDS,
+        NEIGHBOURS,
+        COSINES,
+        TOKENS,
+        enough=enough,
+        sequences=sequences,
+        reuse=reuse,
+    )
 
 
 def drafts(*asked):
@@ -83,20 +91,31 @@ def test_never_gives_each_document_to_the_first_seed_that_reaches_it():
 def test_never_repeats_no_document_and_both_start_with_the_seed(count, seed, needed):
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, 100, count)
-    seeds = shuffled(rng.integers(0, 2**63, count).astype(np.uint64), seed=seed, stage="knn")
-    neighbours = [rng.permutation(np.setdiff1d(np.arange(count), [own]))[: rng.integers(count)] for own in seeds]
+    seeds = shuffled(
+        rng.integers(0, 2**63, count).astype(np.uint64), seed=seed, stage="knn"
+    )
+    neighbours = [
+        rng.permutation(np.setdiff1d(np.arange(count), [own]))[: rng.integers(count)]
+        for own in seeds
+    ]
     cosines = [np.zeros(len(own), np.float32) for own in neighbours]
     for reuse in ("across-sequences", "never"):
         told = follow(seeds, neighbours, cosines, tokens, enough=needed, reuse=reuse)
         found = [draft.documents for draft in told.drafts]
         used = np.concatenate([*found, np.empty(0, np.int64)]).tolist()
-        assert all(tokens[draft[:-1]].sum() < needed <= tokens[draft].sum() for draft in found)
+        assert all(
+            tokens[draft[:-1]].sum() < needed <= tokens[draft].sum() for draft in found
+        )
         assert all(len(set(draft.tolist())) == len(draft) for draft in found)
         if reuse == "never":
             assert len(set(used)) == len(used)
         else:
             # every seed that can is there, in draw order
-            whole = [own for own, near in zip(seeds, neighbours, strict=True) if tokens[[own, *near]].sum() >= needed]
+            whole = [
+                own
+                for own, near in zip(seeds, neighbours, strict=True)
+                if tokens[[own, *near]].sum() >= needed
+            ]
             assert [draft[0] for draft in found] == whole
             assert told.starved == count - len(whole)
 
@@ -108,7 +127,9 @@ def naive(similarity, tokens, seeds, *, enough, reuse):
         if seed in used:
             continue
         sequence = [seed]
-        for other in sorted(range(len(tokens)), key=lambda one, seed=seed: -similarity[seed][one]):
+        for other in sorted(
+            range(len(tokens)), key=lambda one, seed=seed: -similarity[seed][one]
+        ):
             if sum(tokens[one] for one in sequence) >= enough:
                 break
             if other != seed and other not in used:
@@ -127,9 +148,20 @@ def naive(similarity, tokens, seeds, *, enough, reuse):
 )
 def test_knn_is_the_naive_loop_over_all_documents(seed, tokens, enough, reuse):
     rng = np.random.default_rng(seed)
-    similarity, seeds = rng.random((len(tokens), len(tokens))), rng.permutation(len(tokens))
-    nearest = [order[order != own] for own, order in zip(seeds, np.argsort(-similarity, axis=1)[seeds], strict=True)]
-    cosines = [similarity[own][order].astype(np.float32) for own, order in zip(seeds, nearest, strict=True)]
+    similarity, seeds = (
+        rng.random((len(tokens), len(tokens))),
+        rng.permutation(len(tokens)),
+    )
+    nearest = [
+        order[order != own]
+        for own, order in zip(
+            seeds, np.argsort(-similarity, axis=1)[seeds], strict=True
+        )
+    ]
+    cosines = [
+        similarity[own][order].astype(np.float32)
+        for own, order in zip(seeds, nearest, strict=True)
+    ]
     options = {"enough": enough, "reuse": reuse}
     drafted = follow(seeds, nearest, cosines, np.array(tokens), **options)
     expected = naive(similarity.tolist(), tokens, seeds.tolist(), **options)

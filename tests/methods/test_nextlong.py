@@ -27,20 +27,29 @@ from stored_vectors import save_shards, unit_rows
         (5000, 9, 1),  # negative: at least 1
     ],
 )
-def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(document_chars, meta_chunks, expected):
+def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(
+    document_chars, meta_chunks, expected
+):
     lists = [np.arange(10) + 10 * place for place in range(meta_chunks)]
     candidates = _Candidates(lists, [], [np.full(10, 1)] * meta_chunks)
     how = drafting(Compose(fit="paper", draft_factor=1.5), max_chars=50)
     # Q = 600 characters
-    taken = extend._draft_prefixes(candidates, how, target_chars=400.0, document_chars=document_chars)
+    taken = extend._draft_prefixes(
+        candidates, how, target_chars=400.0, document_chars=document_chars
+    )
     assert taken == [expected] * meta_chunks
 
 
 def test_k_of_the_papers_setting():
     # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
     lists = [np.arange(100) + 100 * place for place in range(5)]
-    candidates, how = _Candidates(lists, [], [np.full(100, 1)] * 5), drafting(Compose(fit="paper"), max_chars=2048)
-    taken = extend._draft_prefixes(candidates, how, target_chars=131_072 * 4.0, document_chars=9_000)
+    candidates, how = (
+        _Candidates(lists, [], [np.full(100, 1)] * 5),
+        drafting(Compose(fit="paper"), max_chars=2048),
+    )
+    taken = extend._draft_prefixes(
+        candidates, how, target_chars=131_072 * 4.0, document_chars=9_000
+    )
     assert taken == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
 
 
@@ -51,12 +60,19 @@ def drafting(compose, mine=None, *, max_chars=0, seed=0):
 def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
     """Draft a document of no characters of its own, of which `needed` fill the sequence and `drafted` are drafted."""
     ids = [np.array(row, np.int64) for row in ids]
-    chars = [np.full(len(row), 10) if chars is None else np.array([chars[i] for i in row.tolist()]) for row in ids]
+    chars = [
+        np.full(len(row), 10)
+        if chars is None
+        else np.array([chars[i] for i in row.tolist()])
+        for row in ids
+    ]
     if fit == "paper":
         needed = drafted = negatives * len(ids)
     compose = SimpleNamespace(fit=fit, draft_factor=Fraction(drafted, needed))
     how = drafting(compose, max_chars=1)
-    return extend._draft_prefixes(_Candidates(ids, [], chars), how, target_chars=needed, document_chars=0)
+    return extend._draft_prefixes(
+        _Candidates(ids, [], chars), how, target_chars=needed, document_chars=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +86,9 @@ def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
         ([[], [1]], 1, [0, 1]),
     ],
 )
-def test_paper_prefixes_hold_k_that_no_earlier_meta_chunk_has(candidates, negatives, expected):
+def test_paper_prefixes_hold_k_that_no_earlier_meta_chunk_has(
+    candidates, negatives, expected
+):
     assert draft(candidates, fit="paper", negatives=negatives) == expected
 
 
@@ -90,7 +108,9 @@ def test_paper_prefixes_hold_k_that_no_earlier_meta_chunk_has(candidates, negati
         ([[1, 2], [3, 4]], 1, 2, [1, 1]),
     ],
 )
-def test_exact_prefixes_hold_the_drafted_characters(candidates, needed, drafted, expected):
+def test_exact_prefixes_hold_the_drafted_characters(
+    candidates, needed, drafted, expected
+):
     assert draft(candidates, fit="exact", needed=needed, drafted=drafted) == expected
 
 
@@ -101,20 +121,30 @@ def test_exact_prefixes_count_characters_not_chunks():
 
 
 @given(
-    candidates=st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_size=1, max_size=6),
+    candidates=st.lists(
+        st.lists(st.integers(0, 30), unique=True, max_size=20), min_size=1, max_size=6
+    ),
     negatives=st.integers(1, 8),
     needed=st.integers(1, 400),
     more=st.integers(0, 300),
     fit=st.sampled_from(["exact", "paper"]),
 )
 def test_prefixes_are_as_short_as_they_may_be(candidates, negatives, needed, more, fit):
-    lengths = draft(candidates, fit=fit, needed=needed, drafted=needed + more, negatives=negatives)
+    lengths = draft(
+        candidates, fit=fit, needed=needed, drafted=needed + more, negatives=negatives
+    )
     taken = set()
     for ids, length in zip(candidates, lengths, strict=True):
         free = [number for number in ids[:length] if number not in taken]
-        enough = negatives if fit == "paper" else -(-(needed + more) // len(candidates)) / 10
+        enough = (
+            negatives if fit == "paper" else -(-(needed + more) // len(candidates)) / 10
+        )
         assert length == len(ids) or len(free) >= enough
-        assert length == 0 or len([number for number in ids[: length - 1] if number not in taken]) < enough
+        assert (
+            length == 0
+            or len([number for number in ids[: length - 1] if number not in taken])
+            < enough
+        )
         used = negatives if fit == "paper" else -(-needed // len(candidates)) / 10
         for number in ids:
             if len([one for one in free if one in taken]) >= used:
@@ -123,7 +153,9 @@ def test_prefixes_are_as_short_as_they_may_be(candidates, negatives, needed, mor
 
 
 SECOND = 1 << schemas.SHARD_BITS  # chunk 0 of shard 1
-META = np.array([(1, 0xAB, 0, 2, 30)], schemas.META_DOCUMENTS)[0]  # chunks 0 and 1, of 10 and 20 characters
+META = np.array([(1, 0xAB, 0, 2, 30)], schemas.META_DOCUMENTS)[
+    0
+]  # chunks 0 and 1, of 10 and 20 characters
 
 
 @pytest.fixture
@@ -134,9 +166,14 @@ def corpus(tmp_path):
         sizes = 10 * np.arange(1, rows + 1)
         ends = np.cumsum(sizes)
         columns = [np.zeros(rows), ends - sizes, ends, np.zeros(rows, bool)]
-        chunks.append(write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+        chunks.append(
+            write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns)
+        )
     vectors = unit_rows(10)
-    return {"chunks": chunks, "vectors": save_shards(tmp_path, vectors[:6], vectors[6:])}
+    return {
+        "chunks": chunks,
+        "vectors": save_shards(tmp_path, vectors[:6], vectors[6:]),
+    }
 
 
 RETRIEVED = _Candidates(
@@ -147,8 +184,13 @@ RETRIEVED = _Candidates(
 
 
 def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
-    compose, mine = Compose(negatives=negatives), Mine(reorder_top=reorder_top, max_similarity=max_similarity)
-    return _ordered_candidates(META, RETRIEVED, drafting(compose, mine, seed=seed), 80.0, **corpus)
+    compose, mine = (
+        Compose(negatives=negatives),
+        Mine(reorder_top=reorder_top, max_similarity=max_similarity),
+    )
+    return _ordered_candidates(
+        META, RETRIEVED, drafting(compose, mine, seed=seed), 80.0, **corpus
+    )
 
 
 def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):
@@ -174,21 +216,31 @@ def test_of_a_pool_the_farthest_come_first_and_the_others_behind_it(corpus):
 
 
 def test_a_pool_is_shuffled_by_the_seed_alone(corpus):
-    drawn = {tuple(ordered(corpus, "random-retrieved", seed=seed).ids[0].tolist()) for seed in range(40)}
+    drawn = {
+        tuple(ordered(corpus, "random-retrieved", seed=seed).ids[0].tolist())
+        for seed in range(40)
+    }
     assert {frozenset(ids[:3]) for ids in drawn} == {frozenset([2, 3, SECOND])}
     assert {ids[3] for ids in drawn} == {SECOND + 1}
     assert len(drawn) == 6  # every order of three
 
 
-@pytest.mark.parametrize("negatives", ["top", "tail", "random-retrieved", "random-corpus"])
+@pytest.mark.parametrize(
+    "negatives", ["top", "tail", "random-retrieved", "random-corpus"]
+)
 def test_none_is_nearer_than_the_most_that_is_allowed(corpus, negatives):
     found = ordered(corpus, negatives, max_similarity=0.1)
     assert all((scores <= 0.1).all() for scores in found.scores)
-    assert all((scores <= 0.5).all() for scores in ordered(corpus, negatives, max_similarity=0.5).scores)
+    assert all(
+        (scores <= 0.5).all()
+        for scores in ordered(corpus, negatives, max_similarity=0.5).scores
+    )
 
 
 def test_random_chunks_are_of_other_documents_with_their_true_cosines(corpus):
-    stored = np.concatenate([np.load(path) for path in corpus["vectors"]]).astype(np.float32)
+    stored = np.concatenate([np.load(path) for path in corpus["vectors"]]).astype(
+        np.float32
+    )
     for seed in range(20):
         found = ordered(corpus, "random-corpus", seed=seed)
         for meta_chunk, (ids, scores, chars) in enumerate(zip(*found, strict=True)):
@@ -196,11 +248,19 @@ def test_random_chunks_are_of_other_documents_with_their_true_cosines(corpus):
             assert not {0, 1} & set(ids.tolist())
             rows = np.where(ids < SECOND, ids, ids - SECOND + 6)
             assert scores == pytest.approx(stored[rows] @ stored[meta_chunk], abs=1e-6)
-            assert chars.tolist() == np.where(ids < SECOND, 10 * (ids + 1), 10 * (ids - SECOND + 1)).tolist()
+            assert (
+                chars.tolist()
+                == np.where(
+                    ids < SECOND, 10 * (ids + 1), 10 * (ids - SECOND + 1)
+                ).tolist()
+            )
 
 
 def test_a_meta_chunk_repeats_itself_often_enough(corpus):
     found = ordered(corpus, "self-repeat")
     assert [set(ids.tolist()) for ids in found.ids] == [{0}, {1}]
-    assert [int(chars.sum()) >= 60 for chars in found.chars] == [True, True]  # half of 120 each
+    assert [int(chars.sum()) >= 60 for chars in found.chars] == [
+        True,
+        True,
+    ]  # half of 120 each
     assert all((scores == 1).all() for scores in found.scores)

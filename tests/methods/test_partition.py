@@ -34,12 +34,20 @@ CENTRES = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1).astype(np.float32)
     [
         ([1, 1, 1, 1, 1, 1], 2, [0, 1, 0, 1, 0, 1]),
         ([9, 1, 1, 1], 2, [0, 1, 1, 1, 1, 1]),  # the last two have no document
-        ([2, 2, 2, 2, 2, 2], 3, [0, 1, 0, 2, 1, 2]),  # in a row: 0, 20, 40, 180, 200, 220 degrees
+        (
+            [2, 2, 2, 2, 2, 2],
+            3,
+            [0, 1, 0, 2, 1, 2],
+        ),  # in a row: 0, 20, 40, 180, 200, 220 degrees
         ([5], 1, [0, 0, 0, 0, 0, 0]),
     ],
 )
-def test_clusters_near_each_other_share_a_part_and_parts_are_of_like_size(counts, parts, expected):
-    assert _parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
+def test_clusters_near_each_other_share_a_part_and_parts_are_of_like_size(
+    counts, parts, expected
+):
+    assert (
+        _parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
+    )
 
 
 def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tmp_path):
@@ -50,17 +58,33 @@ def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tm
     clusters = []
     for shard, of_shard in enumerate(vectors):
         np.save(tmp_path / f"{shard}.npy", of_shard.astype(np.float16))
-        _assign_clusters(tmp_path / str(shard), vectors=tmp_path / f"{shard}.npy", centres=tmp_path / "centres.npy")
+        _assign_clusters(
+            tmp_path / str(shard),
+            vectors=tmp_path / f"{shard}.npy",
+            centres=tmp_path / "centres.npy",
+        )
         clusters.append(tmp_path / f"{shard}.clusters.npy")
-    chosen = [Part(number, 2, tmp_path / "centres.npy", clusters).choose(rows, 7) for number in range(2)]
-    assert [(members.tolist(), share) for members, share in chosen] == [([0, 2, 4, 6], 2), ([1, 3, 5, 7], 5)]
+    chosen = [
+        Part(number, 2, tmp_path / "centres.npy", clusters).choose(rows, 7)
+        for number in range(2)
+    ]
+    assert [(members.tolist(), share) for members, share in chosen] == [
+        ([0, 2, 4, 6], 2),
+        ([1, 3, 5, 7], 5),
+    ]
     assert Part(0, 2, tmp_path / "centres.npy", clusters).choose(rows, None)[1] is None
 
 
 def test_centres_are_of_unit_length_and_as_many_as_the_parts_ask_for(tmp_path):
     rng = np.random.default_rng(0)
-    np.save(tmp_path / "v.npy", (rows := rng.normal(size=(200, 4))) / np.linalg.norm(rows, axis=1, keepdims=True))
-    told = _train_clusters(tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0)
+    np.save(
+        tmp_path / "v.npy",
+        (rows := rng.normal(size=(200, 4)))
+        / np.linalg.norm(rows, axis=1, keepdims=True),
+    )
+    told = _train_clusters(
+        tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0
+    )
     centres = np.load(tmp_path / "c.centres.npy")
     assert (told.parts, told.clusters, centres.shape) == (2, 128, (128, 4))
     np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-5)
@@ -73,9 +97,19 @@ def partitioned(recipe_for, tmp_path_factory):
 
     @cache
     def make(method):
-        size = 20_000 if method == "knn" else 1_500  # whose documents have as many neighbours as fill a sequence
-        asked = [f"compose.method={method}", f"documents.partition_size={size}", "compose.sequences=all"]
-        return nextlong.run(recipe_for(run_dir, *asked, "iclm.max_similarity=null", "export.formats=[jsonl]"))
+        size = (
+            20_000 if method == "knn" else 1_500
+        )  # whose documents have as many neighbours as fill a sequence
+        asked = [
+            f"compose.method={method}",
+            f"documents.partition_size={size}",
+            "compose.sequences=all",
+        ]
+        return nextlong.run(
+            recipe_for(
+                run_dir, *asked, "iclm.max_similarity=null", "export.formats=[jsonl]"
+            )
+        )
 
     return make
 
@@ -85,9 +119,14 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
     """The neighbours and vectors of each partition's documents alone, given to the method, make the drafts of its task."""
     run = partitioned(method)
     rows = np.load(run.steps["documents"].file(".docs.npy"))
-    parts, request = parts_of(run.steps), DraftRequest(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed)
+    parts, request = (
+        parts_of(run.steps),
+        DraftRequest(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed),
+    )
     assert len(parts) > 1
-    lengths = np.concatenate([np.load(path) for path in run.steps["lengths"].files(".lengths.npy")])
+    lengths = np.concatenate(
+        [np.load(path) for path in run.steps["lengths"].files(".lengths.npy")]
+    )
     paths = run.steps["document_vectors"].files(".document_vectors.npy")
     position = {int(first): place for place, first in enumerate(rows["first_chunk"])}
     near = read_candidates(run, rows)
@@ -96,9 +135,13 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
     for number, members in enumerate(members_of):
         place = {document: at for at, document in enumerate(members.tolist())}
         lists = {
-            place[query]: [(place[d], c) for d, c in found if d in place] for query, found in near if query in place
+            place[query]: [(place[d], c) for d, c in found if d in place]
+            for query, found in near
+            if query in place
         }
-        tokens = np.add.reduceat(lengths, np.cumsum(rows["chunks"]) - rows["chunks"])[members]
+        tokens = np.add.reduceat(lengths, np.cumsum(rows["chunks"]) - rows["chunks"])[
+            members
+        ]
         flat = [pair for found in lists.values() for pair in found]
         documents = CorpusArrays(
             content_hashes=rows["content_hash"][members],
@@ -113,7 +156,9 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
             ),
             vectors=Vectors(paths, members),
         )
-        expected = method_of(run.recipe).draft(documents, run.recipe.options, request).drafts
+        expected = (
+            method_of(run.recipe).draft(documents, run.recipe.options, request).drafts
+        )
         found = drafts_of_task(run, number, position)
         assert found == [members[draft.documents].tolist() for draft in expected]
         drafted += found
@@ -130,7 +175,9 @@ def read_candidates(run, rows):
     for path in run.steps["neighbours"].files(".candidates.arrow"):
         with pa.ipc.open_file(path) as reader:
             for row in reader.read_all().to_pylist():
-                near = zip(map(position.get, row["neighbour_ids"]), row["scores"], strict=True)
+                near = zip(
+                    map(position.get, row["neighbour_ids"]), row["scores"], strict=True
+                )
                 read.append((position[row["chunk_id"]], [*near]))
     return read
 
@@ -142,7 +189,10 @@ def drafts_of_task(run, number, position):
         if name.name.startswith(f"part-{number:05d}."):
             with pa.ipc.open_file(name) as reader:
                 chunks = [row["chunk_id"] for row in reader.read_all().to_pylist()]
-            drafts += [[position[chunk] for chunk in ids if chunk in position] for ids in chunks]
+            drafts += [
+                [position[chunk] for chunk in ids if chunk in position]
+                for ids in chunks
+            ]
     return drafts
 
 
@@ -151,20 +201,31 @@ def test_a_partitioned_run_verifies_and_says_so(partitioned):
     outcome = outcomes(Path(str(run)), "search")["partitions"]
     assert (outcome.result, outcome.checked) == ("pass", len(run))
     assert (
-        "partitions of similar documents" in dict(summary.lines(Exported(run.recipe, [run], run.steps)))["partitions"]
+        "partitions of similar documents"
+        in dict(summary.lines(Exported(run.recipe, [run], run.steps)))["partitions"]
     )
-    assert "documents.partition_size" in next(run.path.rglob("README.md")).read_text(encoding="utf-8")
+    assert "documents.partition_size" in next(run.path.rglob("README.md")).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_verify_finds_a_sequence_of_two_partitions(partitioned, tmp_path):
     folder = Path(shutil.copytree(partitioned("splice").path, tmp_path / "run"))
     change_array(
-        files(folder, "clusters", ".centres.npy")[0], lambda centres: np.random.default_rng(0).shuffle(centres)
+        files(folder, "clusters", ".centres.npy")[0],
+        lambda centres: np.random.default_rng(0).shuffle(centres),
     )
-    assert "has documents of the partitions [0, 1" in breaches(folder, "search")["partitions"]
+    assert (
+        "has documents of the partitions [0, 1"
+        in breaches(folder, "search")["partitions"]
+    )
 
 
 def test_a_small_corpus_is_drafted_together(recipe_for, started, tmp_path):
-    run = nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=iclm", "iclm.max_similarity=null"))
+    run = nextlong.run(
+        recipe_for(
+            started(tmp_path / "run"), "compose.method=iclm", "iclm.max_similarity=null"
+        )
+    )
     assert parts_of(run.steps) == []
     assert "partitions" not in outcomes(run.path, "search")

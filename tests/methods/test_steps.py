@@ -35,19 +35,31 @@ def one_run(recipe_for, started, tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_negatives(one_run):
     """A function that returns the run with some choice of negatives; few candidates, so that the choices differ."""
-    few = ("mine.reorder_top=40", "mine.candidates=60", "compose.sequences=3", "compose.target_tokens=1024")
+    few = (
+        "mine.reorder_top=40",
+        "mine.candidates=60",
+        "compose.sequences=3",
+        "compose.target_tokens=1024",
+    )
     return lambda negatives: one_run(f"compose.negatives={negatives}", *few)
 
 
 def embedded(run_dir):
-    return {path.name: (path / "manifest.json").stat().st_mtime_ns for path in run_dir.glob("*-embed-*")}
+    return {
+        path.name: (path / "manifest.json").stat().st_mtime_ns
+        for path in run_dir.glob("*-embed-*")
+    }
 
 
-@pytest.mark.parametrize("method", ["knn", "quest", *thorough("standard", "iclm", "splice")])
+@pytest.mark.parametrize(
+    "method", ["knn", "quest", *thorough("standard", "iclm", "splice")]
+)
 def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
     one_run()
     before = embedded(one_run.run_dir)
-    run = one_run(f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null")
+    run = one_run(
+        f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null"
+    )
     assert embedded(one_run.run_dir) == before, "a method must not embed again"
     assert len(run) > 0
     for sequence in run.sequences():
@@ -60,10 +72,14 @@ def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
             own = [span for span in documents if span.group == group]
             assert len({span.doc_id for span in own}) == 1
             assert own[0].char_start == 0
-            assert [span.char_start for span in own[1:]] == [span.char_end for span in own[:-1]]
+            assert [span.char_start for span in own[1:]] == [
+                span.char_end for span in own[:-1]
+            ]
         starts = [span.token_start for span in sequence.spans]
         assert starts == [0, *(span.token_end for span in sequence.spans[:-1])]
-        doc_ids = [next(s.doc_id for s in documents if s.group == group) for group in order]
+        doc_ids = [
+            next(s.doc_id for s in documents if s.group == group) for group in order
+        ]
         assert len(set(doc_ids)) == len(doc_ids)
 
 
@@ -84,9 +100,12 @@ def test_untied_documents_stand_in_parts_that_keep_their_order(one_run):
 
 
 def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
-    run = one_run("compose.method=iclm", "compose.sequences=6", "iclm.max_similarity=null")
+    run = one_run(
+        "compose.method=iclm", "compose.sequences=6", "iclm.max_similarity=null"
+    )
     vectors = [
-        np.load(path).astype(np.float32) for path in run.steps["document_vectors"].files(".document_vectors.npy")
+        np.load(path).astype(np.float32)
+        for path in run.steps["document_vectors"].files(".document_vectors.npy")
     ]
     docs = np.load(run.steps["documents"].file(".docs.npy"))
     chunk_docs = {int(first): place for place, first in enumerate(docs["first_chunk"])}
@@ -96,7 +115,10 @@ def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
         assert math.isnan(firsts[0].score)
         for before, span in pairwise(firsts):
             if not math.isnan(span.score):
-                own, other = (np.concatenate(vectors)[chunk_docs[one.chunk_id]] for one in (span, before))
+                own, other = (
+                    np.concatenate(vectors)[chunk_docs[one.chunk_id]]
+                    for one in (span, before)
+                )
                 assert span.score == pytest.approx(float(own @ other), abs=2e-3)
                 known += 1
     assert known > 10
@@ -110,13 +132,20 @@ def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
         ["peek", "RUN"],
         ["stats", "RUN"],
         ["compare", "RUN"],
-        pytest.param(["plan", "RECIPE", "--set", "compose.sequences=5"], marks=pytest.mark.thorough),
-        pytest.param(["sweep", "RECIPE", "--over", "compose.seed=0"], marks=pytest.mark.thorough),
+        pytest.param(
+            ["plan", "RECIPE", "--set", "compose.sequences=5"],
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ["sweep", "RECIPE", "--over", "compose.seed=0"], marks=pytest.mark.thorough
+        ),
     ],
     ids=lambda words: words[0],
 )
 def test_every_report_names_the_stand_in_for_queries(one_run, capsys, words):
-    run = one_run("compose.method=quest", "compose.sequences=6", "iclm.max_similarity=null")
+    run = one_run(
+        "compose.method=quest", "compose.sequences=6", "iclm.max_similarity=null"
+    )
     recipe = one_run.run_dir.parent / "quest.yaml"
     recipe.write_text(run.recipe.dump(), encoding="utf-8")
     places = {"RECIPE": str(recipe), "RUN": str(run)}
@@ -128,7 +157,12 @@ def test_mean_similarity_has_the_order_of_the_ablation(with_negatives):
     means = []
     for negatives in NEGATIVES:
         run = with_negatives(negatives)
-        scores = [span.score for sequence in run.sequences() for span in sequence.spans if span.role == "negative"]
+        scores = [
+            span.score
+            for sequence in run.sequences()
+            for span in sequence.spans
+            if span.role == "negative"
+        ]
         means.append(np.mean(scores))
         assert all(len(sequence.input_ids) == 1024 for sequence in run.sequences())
     assert means == sorted(means, reverse=True)
@@ -138,8 +172,14 @@ def test_mean_similarity_has_the_order_of_the_ablation(with_negatives):
 
 def test_self_repeat_repeats_the_meta_chunk_of_its_group(with_negatives):
     for sequence in with_negatives("self-repeat").sequences():
-        meta_of = {span.group: span.chunk_id for span in sequence.spans if span.role == "meta"}
-        assert all(span.chunk_id == meta_of[span.group] for span in sequence.spans if span.role == "negative")
+        meta_of = {
+            span.group: span.chunk_id for span in sequence.spans if span.role == "meta"
+        }
+        assert all(
+            span.chunk_id == meta_of[span.group]
+            for span in sequence.spans
+            if span.role == "negative"
+        )
 
 
 @pytest.mark.parametrize("negatives", ["random-corpus", "random-retrieved", "tail"])
@@ -148,13 +188,20 @@ def test_no_negative_is_from_the_own_document_or_twice(with_negatives, negatives
         own = next(span.doc_id for span in sequence.spans if span.role == "meta")
         used = [span.chunk_id for span in sequence.spans if span.role == "negative"]
         assert len(set(used)) == len(used)
-        assert own not in {span.doc_id for span in sequence.spans if span.role == "negative"}
+        assert own not in {
+            span.doc_id for span in sequence.spans if span.role == "negative"
+        }
 
 
 def test_a_cap_on_uses_holds_over_the_whole_data_set(one_run):
     def most_used(*overrides):
         run = one_run(*overrides)
-        uses = Counter(s.chunk_id for sequence in run.sequences() for s in sequence.spans if s.role == "negative")
+        uses = Counter(
+            s.chunk_id
+            for sequence in run.sequences()
+            for s in sequence.spans
+            if s.role == "negative"
+        )
         return max(uses.values()), len(run)
 
     free, count = most_used()
@@ -172,7 +219,9 @@ def test_steps_of_a_method_are_its_own():
             },
             overrides=[f"compose.method={method}"],
         )
-        return [step.name for step in pipeline.route(recipe, input_files(recipe.ingest))]
+        return [
+            step.name for step in pipeline.route(recipe, input_files(recipe.ingest))
+        ]
 
     assert "embed" not in names("standard") + names("quest")
     assert {"document_vectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))
@@ -180,8 +229,16 @@ def test_steps_of_a_method_are_its_own():
 
 @pytest.mark.parametrize(
     ("enough", "drafted"),
-    [(None, 6), (1, 2), (2, 3), (3, 6), (9, 6)],  # up to the document before the next that is surely short enough
+    [
+        (None, 6),
+        (1, 2),
+        (2, 3),
+        (3, 6),
+        (9, 6),
+    ],  # up to the document before the next that is surely short enough
 )
-def test_documents_are_drafted_until_enough_are_most_likely_shorter_than_a_sequence(enough, drafted):
+def test_documents_are_drafted_until_enough_are_most_likely_shorter_than_a_sequence(
+    enough, drafted
+):
     chars = np.array([10, 900, 20, 30, 901, 900])
     assert extend._surely_enough(chars, enough=enough, sure_chars=30) == drafted

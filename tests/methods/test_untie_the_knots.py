@@ -23,13 +23,17 @@ def documents_of(*chunk_tokens):
 
 def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
     request = DraftRequest(target_tokens=target_tokens, sequences=sequences, seed=seed)
-    found = untie_the_knots.METHOD.draft(documents, untie_the_knots.UntieTheKnots(**options), request)
+    found = untie_the_knots.METHOD.draft(
+        documents, untie_the_knots.UntieTheKnots(**options), request
+    )
     return [(draft.documents.tolist(), draft.chunks.tolist()) for draft in found.drafts]
 
 
 def interleaved(chunks, rng, **options):
     """(document, size) of each part."""
-    labels, sizes = untie_the_knots._interleaved(chunks, untie_the_knots.UntieTheKnots(**options), rng)
+    labels, sizes = untie_the_knots._interleaved(
+        chunks, untie_the_knots.UntieTheKnots(**options), rng
+    )
     return tuple(zip(labels.tolist(), sizes.tolist(), strict=True))
 
 
@@ -44,8 +48,17 @@ def test_even_parts(chunks, parts, sizes):
 
 def test_random_cuts_are_equally_likely():
     rng = np.random.default_rng(0)
-    found = Counter(tuple(size for _, size in interleaved([5], rng, parts=3)) for _ in range(3000))
-    assert set(found) == {(1, 1, 3), (1, 2, 2), (1, 3, 1), (2, 1, 2), (2, 2, 1), (3, 1, 1)}
+    found = Counter(
+        tuple(size for _, size in interleaved([5], rng, parts=3)) for _ in range(3000)
+    )
+    assert set(found) == {
+        (1, 1, 3),
+        (1, 2, 2),
+        (1, 3, 1),
+        (2, 1, 2),
+        (2, 2, 1),
+        (3, 1, 1),
+    }
     assert all(400 < count < 600 for count in found.values())
 
 
@@ -67,7 +80,9 @@ def test_the_last_document_gives_only_the_chunks_that_reach_the_end():
     for documents in (one, other):
         (found,) = drafts(documents, 13)
         last = found[0][-1]
-        reached = sum(size for document, size in zip(*found, strict=True) if document == last)
+        reached = sum(
+            size for document, size in zip(*found, strict=True) if document == last
+        )
         before = int(documents.tokens[1 - last])
         own = documents.chunk_tokens[documents.chunk_offsets[last] :][:reached]
         assert before + own[:-1].sum() < 13 <= before + own.sum()
@@ -89,13 +104,17 @@ def test_a_share_is_that_of_shuffled_sequences():
 
 
 @given(
-    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=12),
+    st.lists(
+        st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=12
+    ),
     st.integers(1, 60),
     st.integers(2, 4),
     st.sampled_from(["random", "even"]),
     st.integers(0, 9),
 )
-def test_parts_make_up_whole_documents_but_the_last(chunk_tokens, enough, parts, cuts, seed):
+def test_parts_make_up_whole_documents_but_the_last(
+    chunk_tokens, enough, parts, cuts, seed
+):
     documents = documents_of(*chunk_tokens)
     found = drafts(documents, enough, parts=parts, cuts=cuts, seed=seed)
     assert found == drafts(documents, enough, parts=parts, cuts=cuts, seed=seed)
@@ -107,5 +126,15 @@ def test_parts_make_up_whole_documents_but_the_last(chunk_tokens, enough, parts,
         for document, size in zip(own, chunks, strict=True):
             reached[document] += size
         assert max(Counter(own).values()) <= parts
-        assert all(count == len(chunk_tokens[document]) for document, count in reached.items() if document != own[-1])
-        assert sum(sum(chunk_tokens[document][:count]) for document, count in reached.items()) >= enough
+        assert all(
+            count == len(chunk_tokens[document])
+            for document, count in reached.items()
+            if document != own[-1]
+        )
+        assert (
+            sum(
+                sum(chunk_tokens[document][:count])
+                for document, count in reached.items()
+            )
+            >= enough
+        )

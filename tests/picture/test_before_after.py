@@ -12,7 +12,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def boxes(spans, tokens):
     root = ElementTree.fromstring(before_after.svg(spans, tokens=tokens, name="n"))
-    return [(own.find(f"{SVG}title").text, float(own.get("width"))) for own in root.iter(f"{SVG}rect") if len(own)]
+    return [
+        (own.find(f"{SVG}title").text, float(own.get("width")))
+        for own in root.iter(f"{SVG}rect")
+        if len(own)
+    ]
 
 
 def test_every_chunk_is_there_before_and_after():
@@ -41,7 +45,12 @@ def test_other_methods_are_drawn_too():
 def test_hostile_names_stay_names():
     spans = [span("meta", 1, 1, 0, 5, score=1.0, source=HOSTILE)]
     root = ElementTree.fromstring(before_after.svg(spans, tokens=5, name=HOSTILE))
-    assert {own.tag.removeprefix(SVG) for own in root.iter()} <= {"svg", "title", "rect", "text"}
+    assert {own.tag.removeprefix(SVG) for own in root.iter()} <= {
+        "svg",
+        "title",
+        "rect",
+        "text",
+    }
     assert any("<script>" in (own.text or "") for own in root.iter(f"{SVG}title"))
 
 

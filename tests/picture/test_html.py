@@ -7,7 +7,9 @@ from nextlong.picture import html
 
 
 def test_values_are_escaped_and_cleaned():
-    made = html.macro("picture/strip.html", "bar")({}, "", "0 0 1 1", f'"<b>{HOSTILE}\ud800', False)
+    made = html.macro("picture/strip.html", "bar")(
+        {}, "", "0 0 1 1", f'"<b>{HOSTILE}\ud800', False
+    )
     assert "<b>" not in made
     assert "<script>" not in made
     assert "&#34;&lt;b&gt;" in made

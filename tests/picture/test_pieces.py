@@ -18,11 +18,25 @@ from nextlong.report.page import sequences
 # Complete dichromacy in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009, table 1, severity 1.0.
 SIMULATED = {
     "normal": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
-XYZ_OF_RGB = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+XYZ_OF_RGB = np.array(
+    [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+)
 
 
 def test_partners_are_the_meta_chunk_the_next_meta_chunk_and_what_stands_before():
@@ -53,24 +67,36 @@ def test_only_what_no_longer_stands_side_by_side_is_joined():
 
 def test_parts_in_another_order_are_joined_too():
     turned = [span("document", 5, 1, 0, 100), span("document", 4, 1, 100, 200)]
-    assert [(a.chunk_id, b.chunk_id) for a, b in pieces.neighbours_before(turned, 1)] == [(4, 5)]
+    assert [
+        (a.chunk_id, b.chunk_id) for a, b in pieces.neighbours_before(turned, 1)
+    ] == [(4, 5)]
 
 
 def test_words_that_many_texts_hold_are_not_marked():
-    texts = [f"the rope my over {word}" for word in ("anchor", "sail", "reef", "tide") * 10]
+    texts = [
+        f"the rope my over {word}" for word in ("anchor", "sail", "reef", "tide") * 10
+    ]
     known = pieces.frequencies([*texts, "anchor plankton"])
-    assert pieces.shared_words("The Plankton over my anchor", "plankton: the anchor, my, over", known) == ["plankton"]
+    assert pieces.shared_words(
+        "The Plankton over my anchor", "plankton: the anchor, my, over", known
+    ) == ["plankton"]
 
 
 def test_the_rarest_words_are_marked_when_there_are_many():
     words = [f"w{number:02}" for number in range(60)]
-    known = pieces.frequencies([*words[:40], *(" ".join(words[:40]) for _ in range(1)), *["x"] * 100])
+    known = pieces.frequencies(
+        [*words[:40], *(" ".join(words[:40]) for _ in range(1)), *["x"] * 100]
+    )
     assert len(pieces.shared_words(" ".join(words), " ".join(words), known)) == 20
-    assert set(words[40:]) == set(pieces.shared_words(" ".join(words), " ".join(words), known))
+    assert set(words[40:]) == set(
+        pieces.shared_words(" ".join(words), " ".join(words), known)
+    )
 
 
 def test_a_sample_too_small_to_tell_hides_nothing():
-    assert pieces.shared_words("The anchor", "the END", pieces.frequencies(["the"] * 5)) == ["the"]
+    assert pieces.shared_words(
+        "The anchor", "the END", pieces.frequencies(["the"] * 5)
+    ) == ["the"]
 
 
 def test_letters_of_scripts_without_blanks_are_words():
@@ -94,7 +120,10 @@ def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_li
     assert pieces.caption(DOCUMENTS, lead=0).endswith(
         "2 chunks of the document and text of 1 other document. The chunks of the document are still next to each other."
     )
-    apart = [span("meta", n, 0, start, start + 10, group=n) for n, start in enumerate((0, 50, 1500))]
+    apart = [
+        span("meta", n, 0, start, start + 10, group=n)
+        for n, start in enumerate((0, 50, 1500))
+    ]
     assert pieces.caption(apart, lead=0).endswith(" are now up to 1,440 tokens apart.")
     alone = [span("meta", 3, 0, 0, 1200)]
     assert pieces.caption(alone, lead=0).startswith(
@@ -122,31 +151,57 @@ def distance(one, other, kind):
 @pytest.mark.parametrize("kind", SIMULATED)
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_colours_that_stand_side_by_side_differ(colours, kind):
-    others = ["negative", "between", "plain0", *(f"shade{n}" for n in range(pieces.SHADES))]
+    others = [
+        "negative",
+        "between",
+        "plain0",
+        *(f"shade{n}" for n in range(pieces.SHADES)),
+    ]
     for one, other in [*(("own", other) for other in others), ("plain0", "plain1")]:
         assert distance(colours[one], colours[other], kind) > 12, (one, other)
-    for one, other in combinations(("own", "negative", "plain0", *sequences._MAP_COLOURS), 2):
+    for one, other in combinations(
+        ("own", "negative", "plain0", *sequences._MAP_COLOURS), 2
+    ):
         assert distance(colours[one], colours[other], kind) > 9, (one, other)
     for one, other in combinations(range(pieces.RUNS), 2):
-        assert distance(colours[f"run{one}"], colours[f"run{other}"], kind) > 9, (one, other)
+        assert distance(colours[f"run{one}"], colours[f"run{other}"], kind) > 9, (
+            one,
+            other,
+        )
 
 
 @pytest.mark.parametrize("kind", SIMULATED)
-@pytest.mark.parametrize(("colours", "towards"), [(LIGHT, -1), (DARK, 1)], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("colours", "towards"), [(LIGHT, -1), (DARK, 1)], ids=["light", "dark"]
+)
 def test_a_higher_cosine_stands_out_more(colours, towards, kind):
-    lightness = [towards * lab(colours[f"shade{n}"], kind)[0] for n in range(pieces.SHADES)]
+    lightness = [
+        towards * lab(colours[f"shade{n}"], kind)[0] for n in range(pieces.SHADES)
+    ]
     assert all(after - before > 3 for before, after in pairwise(lightness))
 
 
-@pytest.mark.parametrize(("score", "shade"), [(0.2, 0), (0.9, 7), (0.55, 4), (0.1, 0), (1.5, 7)])
+@pytest.mark.parametrize(
+    ("score", "shade"), [(0.2, 0), (0.9, 7), (0.55, 4), (0.1, 0), (1.5, 7)]
+)
 def test_shades_grow_with_the_cosine(score, shade):
-    assert pieces.colour(span("negative", 1, 1, 0, 5, score=score), 0, 9, (0.2, 0.9)) == f"shade{shade}"
+    assert (
+        pieces.colour(span("negative", 1, 1, 0, 5, score=score), 0, 9, (0.2, 0.9))
+        == f"shade{shade}"
+    )
 
 
 def test_equal_cosines_have_one_shade():
-    assert pieces.colour(span("negative", 1, 1, 0, 5, score=0.5), 0, 9, (0.5, 0.5)) == f"shade{pieces.SHADES - 1}"
+    assert (
+        pieces.colour(span("negative", 1, 1, 0, 5, score=0.5), 0, 9, (0.5, 0.5))
+        == f"shade{pieces.SHADES - 1}"
+    )
 
 
 def test_the_style_sheet_holds_every_colour_twice():
     css = pieces.css_of_colours()
-    assert all(f"--{name}:{colour}" in css for colours in (LIGHT, DARK) for name, colour in colours.items())
+    assert all(
+        f"--{name}:{colour}" in css
+        for colours in (LIGHT, DARK)
+        for name, colour in colours.items()
+    )

@@ -13,7 +13,14 @@ SHORT = 512
 def short_run(recipe_for, shared_run, tmp_path_factory):
     """More and shorter sequences from the same corpus, steps and tokenizer."""
     run_dir = shutil.copytree(shared_run, tmp_path_factory.mktemp("short") / "run")
-    pipeline.run(recipe_for(run_dir, f"compose.target_tokens={SHORT}", "compose.sequences=30", "name=short"))
+    pipeline.run(
+        recipe_for(
+            run_dir,
+            f"compose.target_tokens={SHORT}",
+            "compose.sequences=30",
+            "name=short",
+        )
+    )
     return f"{run_dir}@short"
 
 

@@ -7,14 +7,27 @@ from nextlong.errors import RecipeError
 
 pytestmark = pytest.mark.heavy
 
-EVERYTHING = ("input_ids", "labels", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
+EVERYTHING = (
+    "input_ids",
+    "labels",
+    "position_ids",
+    "cu_seqlens",
+    "cu_seqlens_padded",
+    "max_seqlen",
+    "seq_lengths",
+)
 
 
 @pytest.fixture(scope="module")
 def concatenated(recipe_for, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("concatenated") / "run"
     pipeline.run(
-        recipe_for(run_dir, "compose.method=standard", "tokenizer.bos=<|endoftext|>", "export.boundaries=document")
+        recipe_for(
+            run_dir,
+            "compose.method=standard",
+            "tokenizer.bos=<|endoftext|>",
+            "export.boundaries=document",
+        )
     )
     return run_dir
 
@@ -29,7 +42,11 @@ def test_documents_are_those_of_the_export(concatenated):
     import pyarrow.parquet as pq
 
     (folder,) = concatenated.glob("*-parquet-*")
-    exported = pq.read_table(sorted(folder.glob("*.parquet"))).column("seq_lengths").to_pylist()
+    exported = (
+        pq.read_table(sorted(folder.glob("*.parquet")))
+        .column("seq_lengths")
+        .to_pylist()
+    )
     rows = dataset(concatenated, boundaries="document", columns=["seq_lengths"])
     assert [row["seq_lengths"].tolist() for row in rows] == exported
 
@@ -40,7 +57,9 @@ def test_each_document_is_padded_to_the_multiple(concatenated, multiple):
 
     options = {"boundaries": "document", "pack": 4096}
     plain = dataset(concatenated, **options, columns=["input_ids", "seq_lengths"])
-    padded = dataset(concatenated, **options, pad_documents_to=multiple, pad_id=7, columns=EVERYTHING)
+    padded = dataset(
+        concatenated, **options, pad_documents_to=multiple, pad_id=7, columns=EVERYTHING
+    )
     for row, wide in zip(plain, padded, strict=True):
         assert wide["seq_lengths"].tolist() == row["seq_lengths"].tolist()
         assert wide["cu_seqlens"].diff().tolist() == row["seq_lengths"].tolist()
@@ -49,7 +68,11 @@ def test_each_document_is_padded_to_the_multiple(concatenated, multiple):
         assert ((rooms - row["seq_lengths"]) < multiple).all()
         assert wide["max_seqlen"] == rooms.max()
         documents = zip(
-            *(wide[name].split(rooms.tolist()) for name in ("input_ids", "labels", "position_ids")), strict=True
+            *(
+                wide[name].split(rooms.tolist())
+                for name in ("input_ids", "labels", "position_ids")
+            ),
+            strict=True,
         )
         for (ids, labels, positions), true in zip(
             documents, row["input_ids"].split(row["seq_lengths"].tolist()), strict=True
@@ -65,7 +88,10 @@ def test_labels_alone_are_padded_too(concatenated):
     import torch
 
     options = {"boundaries": "document", "pad_documents_to": 16}
-    together, alone = dataset(concatenated, **options), dataset(concatenated, **options, columns=["labels"])
+    together, alone = (
+        dataset(concatenated, **options),
+        dataset(concatenated, **options, columns=["labels"]),
+    )
     assert torch.equal(together[3]["labels"], alone[3]["labels"])
 
 
@@ -73,19 +99,30 @@ def test_rows_of_padded_documents_are_laid_out_flat(concatenated):
     from nextlong.torch import collate
 
     rows = [
-        row for _, row in zip(range(3), dataset(concatenated, pad_documents_to=5, columns=EVERYTHING), strict=False)
+        row
+        for _, row in zip(
+            range(3),
+            dataset(concatenated, pad_documents_to=5, columns=EVERYTHING),
+            strict=False,
+        )
     ]
     batch = collate(rows, layout="flat")
     assert batch["cu_seqlens_padded"][-1] == batch["input_ids"].shape[1]
     assert batch["cu_seqlens"].diff().tolist() == batch["seq_lengths"].tolist()
     assert len(batch["cu_seqlens"]) == len(batch["cu_seqlens_padded"])
-    shorter = dataset(concatenated, boundaries="document", pad_documents_to=48, columns=EVERYTHING)
+    shorter = dataset(
+        concatenated, boundaries="document", pad_documents_to=48, columns=EVERYTHING
+    )
     with pytest.raises(RecipeError, match="differ in length"):
         collate([shorter[number] for number in range(4)])
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"boundaries": "chunk"}, "boundaries='chunk'"), ({"pad_documents_to": 0}, "2 · the")]
+    ("options", "told"),
+    [
+        ({"boundaries": "chunk"}, "boundaries='chunk'"),
+        ({"pad_documents_to": 0}, "2 · the"),
+    ],
 )
 def test_mistakes(concatenated, options, told):
     with pytest.raises(RecipeError, match=told):

@@ -12,11 +12,15 @@ from nextlong.errors import RecipeError, RunError
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create"
+    ),  # more workers than this machine has cores
 ]
 
 ROWS = 12
-TORCHDATA_WARNS = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 beside torch 2.13
+TORCHDATA_WARNS = pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated"
+)  # torchdata 0.11 beside torch 2.13
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,9 @@ def loaded(number_of):
     from torch.utils.data import DataLoader
 
     def numbers(stream, *, workers=0, batch_size=1, loader=DataLoader, **options):
-        return batches_of(loader(stream, batch_size=batch_size, num_workers=workers, **options))
+        return batches_of(
+            loader(stream, batch_size=batch_size, num_workers=workers, **options)
+        )
 
     def batches_of(batches):
         return [[number_of(ids) for ids in batch["input_ids"]] for batch in batches]
@@ -56,12 +62,21 @@ def test_the_order_does_not_depend_on_the_workers(dataset, loaded, batch_size):
     assert sorted(flat) == list(range(ROWS))
     assert flat != sorted(flat)
     for workers in (1, 2, 3):
-        assert loaded(dataset.stream(batch_size=batch_size), workers=workers, batch_size=batch_size) == expected
+        assert (
+            loaded(
+                dataset.stream(batch_size=batch_size),
+                workers=workers,
+                batch_size=batch_size,
+            )
+            == expected
+        )
 
 
 def test_spawned_workers_read_the_same(dataset, loaded):
     expected = loaded(dataset.stream())
-    assert loaded(dataset.stream(), workers=2, multiprocessing_context="spawn") == expected
+    assert (
+        loaded(dataset.stream(), workers=2, multiprocessing_context="spawn") == expected
+    )
 
 
 def test_arranged_rows_come_as_they_are(dataset, loaded):
@@ -70,14 +85,23 @@ def test_arranged_rows_come_as_they_are(dataset, loaded):
 
 def test_ranks_share_the_rows(dataset, loaded):
     whole = list(chain.from_iterable(loaded(dataset.stream())))
-    ranks = [chain.from_iterable(loaded(dataset.stream(rank=rank, world_size=5), workers=2)) for rank in range(5)]
+    ranks = [
+        chain.from_iterable(loaded(dataset.stream(rank=rank, world_size=5), workers=2))
+        for rank in range(5)
+    ]
     dealt = [row for step in zip_longest(*ranks) for row in step if row is not None]
     assert dealt == whole
 
 
-@pytest.mark.parametrize(("remainder", "rows"), [("keep", [3, 3, 2, 2, 2]), ("drop", [2] * 5), ("repeat", [3] * 5)])
+@pytest.mark.parametrize(
+    ("remainder", "rows"),
+    [("keep", [3, 3, 2, 2, 2]), ("drop", [2] * 5), ("repeat", [3] * 5)],
+)
 def test_what_does_not_go_evenly_into_the_ranks(dataset, loaded, remainder, rows):
-    streams = [dataset.stream(remainder=remainder, rank=rank, world_size=5) for rank in range(5)]
+    streams = [
+        dataset.stream(remainder=remainder, rank=rank, world_size=5)
+        for rank in range(5)
+    ]
     assert [len(stream) for stream in streams] == rows
     assert [len(loaded(stream)) for stream in streams] == rows
 
@@ -104,7 +128,9 @@ def test_another_epoch_is_another_order_also_for_workers_that_live_on(dataset, l
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 3), (3, 0)])
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
-def test_a_plain_loader_goes_on_with_any_number_of_workers(dataset, loaded, before, after, taken):
+def test_a_plain_loader_goes_on_with_any_number_of_workers(
+    dataset, loaded, before, after, taken
+):
     from torch.utils.data import DataLoader
 
     def stream_of_epoch_4():
@@ -154,7 +180,9 @@ def test_another_number_of_ranks_goes_on(dataset, loaded):
         stream = dataset.stream(rank=rank, world_size=2)
         stream.load_state_dict(states)
         ranks.append(chain.from_iterable(loaded(stream)))
-    assert [row for step in zip_longest(*ranks) for row in step if row is not None] == whole[6:]
+    assert [
+        row for step in zip_longest(*ranks) for row in step if row is not None
+    ] == whole[6:]
 
 
 @TORCHDATA_WARNS
@@ -164,7 +192,9 @@ def test_torchdata_keeps_the_state(dataset, loaded, workers, taken):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def loader():
-        return StatefulDataLoader(dataset.stream(batch_size=2), batch_size=2, num_workers=workers)
+        return StatefulDataLoader(
+            dataset.stream(batch_size=2), batch_size=2, num_workers=workers
+        )
 
     expected = loaded.batches_of(loader())
     interrupted = loader()
@@ -184,7 +214,9 @@ def test_torchdata_keeps_the_state_of_the_map_style_set(dataset, loaded):
 
     def loader():
         generator = torch.Generator().manual_seed(3)
-        return StatefulDataLoader(dataset, batch_size=2, shuffle=True, num_workers=2, generator=generator)
+        return StatefulDataLoader(
+            dataset, batch_size=2, shuffle=True, num_workers=2, generator=generator
+        )
 
     expected = loaded.batches_of(loader())
     interrupted = loader()
@@ -223,7 +255,10 @@ def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
         )
         for rank in range(2)
     ]
-    assert [json.loads(one.communicate()[0]) for one in started] == [[[0, 2], [0, 2]], [[1, 2], [1, 2]]]
+    assert [json.loads(one.communicate()[0]) for one in started] == [
+        [[0, 2], [0, 2]],
+        [[1, 2], [1, 2]],
+    ]
 
 
 # what cannot be met
@@ -232,9 +267,15 @@ def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 2, "world_size": 2}, "rank=2 of world_size=2; ranks go from 0 to world_size - 1"),
+        (
+            {"rank": 2, "world_size": 2},
+            "rank=2 of world_size=2; ranks go from 0 to world_size - 1",
+        ),
         ({"rank": 0}, "rank=0 and world_size=None: give both, or neither"),
-        ({"order": "random"}, "order='random' is not known; it must be one of 'shuffled', 'arranged'"),
+        (
+            {"order": "random"},
+            "order='random' is not known; it must be one of 'shuffled', 'arranged'",
+        ),
         ({"remainder": "pad"}, "remainder='pad' is not known"),
         ({"batch_size": 0}, "batch_size=0 rows; give 1 or more"),
     ],
@@ -248,13 +289,16 @@ def test_a_state_that_only_workers_know(dataset, loaded):
     stream = dataset.stream()
     loaded(stream, workers=2)
     with pytest.raises(
-        RunError, match=r"this process has read no row itself; .* state_dict\(rows=batches \* batch_size\)"
+        RunError,
+        match=r"this process has read no row itself; .* state_dict\(rows=batches \* batch_size\)",
     ):
         stream.state_dict()
 
 
 def test_a_state_of_another_order(dataset):
-    with pytest.raises(RunError, match="this state is of another data set, seed or order"):
+    with pytest.raises(
+        RunError, match="this state is of another data set, seed or order"
+    ):
         dataset.stream(seed=1).load_state_dict(dataset.stream().state_dict(rows=0))
 
 

@@ -17,7 +17,9 @@ def expected(shared_run):
 
     files = [str(path) for path in nextlong.open(shared_run).exported("parquet")]
     rows = load_dataset("parquet", data_files=files, split="train", streaming=True)
-    return losses(rows.select_columns(["input_ids"]), steps=STEPS, vocabulary=VOCABULARY)
+    return losses(
+        rows.select_columns(["input_ids"]), steps=STEPS, vocabulary=VOCABULARY
+    )
 
 
 def test_twenty_steps_from_parquet_bring_the_loss_down(expected):
@@ -41,7 +43,14 @@ def test_the_same_losses_through_a_loader_with_workers(shared_run, expected):
     from tiny_llama import losses
 
     stream = SequenceDataset(shared_run).stream(order="arranged")
-    assert losses(DataLoader(stream, batch_size=None, num_workers=2), steps=STEPS, vocabulary=VOCABULARY) == expected
+    assert (
+        losses(
+            DataLoader(stream, batch_size=None, num_workers=2),
+            steps=STEPS,
+            vocabulary=VOCABULARY,
+        )
+        == expected
+    )
 
 
 def test_a_packed_row_costs_what_its_sequences_cost(shared_run):
@@ -52,7 +61,10 @@ def test_a_packed_row_costs_what_its_sequences_cost(shared_run):
     from tiny_llama import tiny_llama
 
     model = tiny_llama(VOCABULARY)
-    alone, packed = SequenceDataset(shared_run), SequenceDataset(shared_run, pack=3 * 2048)
+    alone, packed = (
+        SequenceDataset(shared_run),
+        SequenceDataset(shared_run, pack=3 * 2048),
+    )
     with torch.no_grad():
         each = [model(**collate([alone[number]])).loss.item() for number in range(3)]
         together = model(**collate([packed[0]], layout="flat")).loss.item()
@@ -66,10 +78,18 @@ def test_the_trainer_of_transformers_reads_it(shared_run, expected, tmp_path):
     from tiny_llama import tiny_llama
 
     arguments = TrainingArguments(
-        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True, save_steps=1
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+        save_steps=1,
     )
     trainer = Trainer(
-        tiny_llama(VOCABULARY), arguments, train_dataset=SequenceDataset(shared_run), data_collator=collate
+        tiny_llama(VOCABULARY),
+        arguments,
+        train_dataset=SequenceDataset(shared_run),
+        data_collator=collate,
     )
     assert trainer.train().training_loss < expected[0] + 1
     assert (tmp_path / "checkpoint-2").is_dir()

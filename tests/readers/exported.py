@@ -11,7 +11,9 @@ EXPORTS = Path(os.environ.get("READER_EXPORTS", "READER_EXPORTS is not set"))
 
 def exported(*formats, splits=("train", "validation")):
     """Parametrize a test by every export in one of `formats`: the `folder` of its files and the `reference` for them."""
-    references = [path for split in splits for path in sorted(EXPORTS.glob(f"*/*/{split}.json"))]
+    references = [
+        path for split in splits for path in sorted(EXPORTS.glob(f"*/*/{split}.json"))
+    ]
     found = [
         (_folder(reference.parent / name, reference.stem), reference)
         for reference in references
@@ -19,7 +21,9 @@ def exported(*formats, splits=("train", "validation")):
         if (reference.parent / name).is_dir()
     ] or [(EXPORTS, EXPORTS)]  # so that the test fails where nothing was exported
     return pytest.mark.parametrize(
-        ("folder", "reference"), found, ids=[str(folder.relative_to(EXPORTS)) for folder, _ in found]
+        ("folder", "reference"),
+        found,
+        ids=[str(folder.relative_to(EXPORTS)) for folder, _ in found],
     )
 
 
@@ -33,7 +37,9 @@ def documents_in(reference):
     documents = []
     for row in rows_in(reference):
         ids = iter(row["input_ids"])
-        documents += [[next(ids) for _ in range(length)] for length in row["seq_lengths"]]
+        documents += [
+            [next(ids) for _ in range(length)] for length in row["seq_lengths"]
+        ]
     return documents
 
 

@@ -18,13 +18,18 @@ from nextlong.export.arrange import RowsResult
 
 def rows_of(run, split):
     """Yield each row of a split of what the run exported last."""
-    index, offsets = (np.load(run.steps["rows"].file(f".{split}.{kind}.npy")) for kind in ("index", "offsets"))
+    index, offsets = (
+        np.load(run.steps["rows"].file(f".{split}.{kind}.npy"))
+        for kind in ("index", "offsets")
+    )
     firsts = np.cumsum([0, *run.sequences_per_part])
     numbers = (firsts[index["part"]] + index["place"]).tolist()
     for first, last in pairwise(offsets.tolist()):
         sequences = [run.sequence(number) for number in numbers[first:last]]
         yield {
-            "input_ids": np.concatenate([sequence.input_ids for sequence in sequences]).tolist(),
+            "input_ids": np.concatenate(
+                [sequence.input_ids for sequence in sequences]
+            ).tolist(),
             "seq_lengths": [len(sequence.input_ids) for sequence in sequences],
             "text": "".join(sequence.text for sequence in sequences),
         }
@@ -33,7 +38,9 @@ def rows_of(run, split):
 def write_references(run, into):
     """Write one file a split."""
     for split in run.steps["rows"].result(RowsResult).splits:
-        (into / f"{split}.json").write_text(json.dumps(list(rows_of(run, split))), encoding="utf-8")
+        (into / f"{split}.json").write_text(
+            json.dumps(list(rows_of(run, split))), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from nextlong.export.formats import arrow, parquet
 from nextlong.export.formats.base import COLUMNS, to_table
 from random_rows import documents_of, options, random_blocks
 
-pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+pytestmark = [
+    pytest.mark.readers,
+    pytest.mark.filterwarnings("ignore"),
+]  # not ours to mend
 
 
 @pytest.fixture(params=[1, 4], ids=["single", "packed"])
@@ -25,7 +28,11 @@ def folder(blocks, tmp_path):
     folder = tmp_path / "arrow"
     folder.mkdir()
     counts = [
-        arrow.FORMAT.write(folder / f"part-{shard:05}", blocks[shard::3], options(shard=shard, shards=3))
+        arrow.FORMAT.write(
+            folder / f"part-{shard:05}",
+            blocks[shard::3],
+            options(shard=shard, shards=3),
+        )
         for shard in range(3)
     ]
     arrow.FORMAT.close(folder, counts)
@@ -48,27 +55,46 @@ def test_load_from_disk_gives_the_same_rows(blocks, folder):
     loaded = load_from_disk(str(folder))
     in_shards = [block for shard in range(3) for block in blocks[shard::3]]
     assert taken_apart(loaded) == documents_of(in_shards)
-    assert loaded.to_list() == [row for block in in_shards for row in to_table(block, COLUMNS, options()).to_pylist()]
+    assert loaded.to_list() == [
+        row
+        for block in in_shards
+        for row in to_table(block, COLUMNS, options()).to_pylist()
+    ]
 
 
 def test_datasets_would_save_the_same_files(folder, tmp_path):
     from datasets import Dataset, load_from_disk
 
     loaded = load_from_disk(str(folder))
-    assert loaded.features == Dataset(loaded.data.table.replace_schema_metadata(None)).features
+    assert (
+        loaded.features
+        == Dataset(loaded.data.table.replace_schema_metadata(None)).features
+    )
     loaded.save_to_disk(str(tmp_path / "saved"), num_shards=3)
-    assert (folder / "dataset_info.json").read_bytes() == (tmp_path / "saved" / "dataset_info.json").read_bytes()
+    assert (folder / "dataset_info.json").read_bytes() == (
+        tmp_path / "saved" / "dataset_info.json"
+    ).read_bytes()
     # Their shards have the same number of rows, ours those of the run; so the files agree in all but where they end.
-    ours, theirs = (sorted(path.glob("*.arrow")) for path in (folder, tmp_path / "saved"))
+    ours, theirs = (
+        sorted(path.glob("*.arrow")) for path in (folder, tmp_path / "saved")
+    )
     assert [path.name for path in ours] == [path.name for path in theirs]
-    tables = [[pa.ipc.open_stream(path.read_bytes()).read_all() for path in paths] for paths in (ours, theirs)]
+    tables = [
+        [pa.ipc.open_stream(path.read_bytes()).read_all() for path in paths]
+        for paths in (ours, theirs)
+    ]
     assert pa.concat_tables(tables[0]).equals(pa.concat_tables(tables[1]))
-    assert {table.schema.metadata[b"huggingface"] for table in tables[0] + tables[1]} == {
-        tables[0][0].schema.metadata[b"huggingface"]
-    }
-    states = [json.loads((path / "state.json").read_text()) for path in (folder, tmp_path / "saved")]
+    assert {
+        table.schema.metadata[b"huggingface"] for table in tables[0] + tables[1]
+    } == {tables[0][0].schema.metadata[b"huggingface"]}
+    states = [
+        json.loads((path / "state.json").read_text())
+        for path in (folder, tmp_path / "saved")
+    ]
     for state in states:
-        assert re.fullmatch("[0-9a-f]{16}", state.pop("_fingerprint"))  # theirs is of the loaded table, so another
+        assert re.fullmatch(
+            "[0-9a-f]{16}", state.pop("_fingerprint")
+        )  # theirs is of the loaded table, so another
     assert states[0] == states[1]
 
 
@@ -78,7 +104,9 @@ def test_a_shard_of_one_block_is_theirs_byte_for_byte(blocks, tmp_path):
     counts = arrow.FORMAT.write(tmp_path / "part-00000", blocks[:1], options())
     arrow.FORMAT.close(tmp_path, [counts])
     (tmp_path / "saved").mkdir()
-    Dataset(to_table(blocks[0], COLUMNS, options())).save_to_disk(str(tmp_path / "saved"), num_shards=1)
+    Dataset(to_table(blocks[0], COLUMNS, options())).save_to_disk(
+        str(tmp_path / "saved"), num_shards=1
+    )
     name = "data-00000-of-00001.arrow"
     assert (tmp_path / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
 
@@ -91,7 +119,10 @@ def test_a_cache_is_used_again_for_the_same_content_only(blocks, folder, tmp_pat
     arrow.FORMAT.close(folder, [counts])
     other = load_from_disk(str(folder))
     assert first._fingerprint == again._fingerprint != other._fingerprint
-    heads = [loaded.map(lambda row: {"head": row["input_ids"][0]})["head"] for loaded in (first, other)]
+    heads = [
+        loaded.map(lambda row: {"head": row["input_ids"][0]})["head"]
+        for loaded in (first, other)
+    ]
     assert [len(found) for found in heads] == [first.num_rows, len(blocks[0])]
 
 
@@ -100,7 +131,9 @@ def test_parquet_streams(blocks, tmp_path):
 
     for shard in range(2):
         parquet.FORMAT.write(
-            tmp_path / f"part-{shard:05}", blocks[shard::2], options(row_group_mb=0.01, compression="zstd")
+            tmp_path / f"part-{shard:05}",
+            blocks[shard::2],
+            options(row_group_mb=0.01, compression="zstd"),
         )
     rows = load_dataset(
         "parquet",
@@ -111,7 +144,9 @@ def test_parquet_streams(blocks, tmp_path):
     )
     in_shards = [*blocks[0::2], *blocks[1::2]]
     assert taken_apart(rows) == documents_of(in_shards)
-    assert [row["domain"] for row in rows] == [domain for block in in_shards for domain in block.domains]
+    assert [row["domain"] for row in rows] == [
+        domain for block in in_shards for domain in block.domains
+    ]
 
 
 def assert_rows(rows, reference):
@@ -127,7 +162,13 @@ def test_load_dataset_reads_parquet_of_a_run(folder, reference, streaming, tmp_p
     from datasets import load_dataset
 
     files = f"{folder}/*.parquet"
-    rows = load_dataset("parquet", data_files=files, split="train", streaming=streaming, cache_dir=str(tmp_path))
+    rows = load_dataset(
+        "parquet",
+        data_files=files,
+        split="train",
+        streaming=streaming,
+        cache_dir=str(tmp_path),
+    )
     assert_rows(rows, reference)
     if "axolotl" in folder.parts:
         assert set(rows.column_names) == {"input_ids", "attention_mask", "labels"}
@@ -141,7 +182,9 @@ def test_load_dataset_reads_parquet_of_a_run(folder, reference, streaming, tmp_p
 def test_load_dataset_reads_jsonl_of_a_run(folder, reference, tmp_path):
     from datasets import load_dataset
 
-    rows = load_dataset("json", data_files=f"{folder}/*.jsonl", split="train", cache_dir=str(tmp_path))
+    rows = load_dataset(
+        "json", data_files=f"{folder}/*.jsonl", split="train", cache_dir=str(tmp_path)
+    )
     assert {"text", "seq_lengths"} <= set(rows.column_names)
     assert_rows(rows, reference)
     assert all(row["spans"][-1]["token_end"] == sum(row["seq_lengths"]) for row in rows)

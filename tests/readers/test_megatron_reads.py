@@ -13,7 +13,10 @@ from random_rows import documents_of, options, random_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
-pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+pytestmark = [
+    pytest.mark.readers,
+    pytest.mark.filterwarnings("ignore"),
+]  # not ours to mend
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +33,19 @@ def per_row(request):
 
 @pytest.mark.parametrize("eod", [None, 2])
 @pytest.mark.parametrize("vocab_size", [300, 65_499, 65_500, 128_256])
-def test_its_dataset_reads_the_same_documents(indexed, per_row, tmp_path, vocab_size, eod):
+def test_its_dataset_reads_the_same_documents(
+    indexed, per_row, tmp_path, vocab_size, eod
+):
     blocks = random_blocks(vocab_size, rows=50, vocabulary=vocab_size, per_row=per_row)
-    counts = megatron.FORMAT.write(tmp_path / "part-00000", blocks, options(vocab_size=vocab_size, megatron_eod=eod))
-    expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
+    counts = megatron.FORMAT.write(
+        tmp_path / "part-00000",
+        blocks,
+        options(vocab_size=vocab_size, megatron_eod=eod),
+    )
+    expected = [
+        ids + [eod] * (eod is not None and ids[-1] != eod)
+        for ids in documents_of(blocks)
+    ]
     for mmap in (True, False):
         dataset = indexed.IndexedDataset(str(tmp_path / "part-00000"), mmap=mmap)
         assert dataset.index.dtype == indexed.DType.optimal_dtype(vocab_size)
@@ -49,12 +61,16 @@ def test_its_builder_writes_the_same_bytes(indexed, per_row, tmp_path, vocab_siz
 
     blocks = random_blocks(7, rows=50, vocabulary=vocab_size, per_row=per_row)
     megatron.FORMAT.write(tmp_path / "ours", blocks, options(vocab_size=vocab_size))
-    builder = indexed.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), indexed.DType.optimal_dtype(vocab_size))
+    builder = indexed.IndexedDatasetBuilder(
+        str(tmp_path / "theirs.bin"), indexed.DType.optimal_dtype(vocab_size)
+    )
     for ids in documents_of(blocks):
         builder.add_document(torch.tensor(np.array(ids)), [len(ids)])
     builder.finalize(str(tmp_path / "theirs.idx"))
     for suffix in (".bin", ".idx"):
-        assert (tmp_path / f"ours{suffix}").read_bytes() == (tmp_path / f"theirs{suffix}").read_bytes()
+        assert (tmp_path / f"ours{suffix}").read_bytes() == (
+            tmp_path / f"theirs{suffix}"
+        ).read_bytes()
 
 
 def test_it_takes_the_blend(indexed, tmp_path):
@@ -62,13 +78,19 @@ def test_it_takes_the_blend(indexed, tmp_path):
 
     blocks = random_blocks(3, rows=30)
     shards = [(f"part-{shard:05}", blocks[shard::3]) for shard in range(3)]
-    counts = [megatron.FORMAT.write(tmp_path / name, own, options()) for name, own in shards]
+    counts = [
+        megatron.FORMAT.write(tmp_path / name, own, options()) for name, own in shards
+    ]
     megatron.FORMAT.close(tmp_path, counts)
-    prefixes, weights = get_blend_from_list((tmp_path / "blend.txt").read_text().split())
+    prefixes, weights = get_blend_from_list(
+        (tmp_path / "blend.txt").read_text().split()
+    )
     found = [indexed.IndexedDataset(str(tmp_path / prefix)) for prefix in prefixes]
     assert weights == [dataset.sequence_lengths.sum() for dataset in found]
     in_shards = [block for _, own in shards for block in own]
-    assert [dataset[number].tolist() for dataset in found for number in range(len(dataset))] == documents_of(in_shards)
+    assert [
+        dataset[number].tolist() for dataset in found for number in range(len(dataset))
+    ] == documents_of(in_shards)
 
 
 def opened(indexed, folder):
@@ -80,7 +102,11 @@ def opened(indexed, folder):
 @exported("megatron")
 def test_its_dataset_reads_the_exports_of_a_run(indexed, folder, reference):
     datasets = opened(indexed, folder)
-    found = [dataset[number].tolist() for dataset in datasets for number in range(len(dataset))]
+    found = [
+        dataset[number].tolist()
+        for dataset in datasets
+        for number in range(len(dataset))
+    ]
     assert found == documents_in(reference)
 
 
@@ -95,7 +121,9 @@ def test_each_of_its_training_samples_is_one_document(indexed, folder, reference
     config = GPTDatasetConfig(
         random_seed=1,
         sequence_length=len(expected[0]),
-        tokenizer=SimpleNamespace(eod=eos, pad=eos, vocab_size=128_256, unique_identifiers={}),
+        tokenizer=SimpleNamespace(
+            eod=eos, pad=eos, vocab_size=128_256, unique_identifiers={}
+        ),
         split="1,0,0",
         reset_position_ids=False,
         reset_attention_mask=False,
@@ -107,19 +135,27 @@ def test_each_of_its_training_samples_is_one_document(indexed, folder, reference
     for dataset in datasets:
         documents = np.arange(len(dataset), dtype=np.int32)
         samples = (
-            list(GPTDataset(dataset, str(folder), documents, None, Split.train, config)) if len(documents) > 1 else []
+            list(GPTDataset(dataset, str(folder), documents, None, Split.train, config))
+            if len(documents) > 1
+            else []
         )
         found = [sample["tokens"].tolist() for sample in samples]
         own = [dataset[number].tolist() for number in documents]
         assert len(found) == len(own) - 1
         assert all(ids in own for ids in found)
         assert len(set(map(tuple, found))) == len(found)
-        assert [sample["loss_mask"].tolist().index(0) for sample in samples] == [len(own[0]) - 1] * len(samples)
+        assert [sample["loss_mask"].tolist().index(0) for sample in samples] == [
+            len(own[0]) - 1
+        ] * len(samples)
 
 
 @exported("megatron", splits=["train"])
-def test_it_reads_an_export_as_the_page_says(indexed, folder, reference, monkeypatch, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+def test_it_reads_an_export_as_the_page_says(
+    indexed, folder, reference, monkeypatch, tmp_path
+):
+    blocks = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
+    )
     (block,) = [block for block in blocks if "RUN/data/megatron" in block]
     (tmp_path / "RUN" / "data").mkdir(parents=True)
     (tmp_path / "RUN" / "data" / "megatron").symlink_to(folder)

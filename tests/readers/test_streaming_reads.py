@@ -14,14 +14,24 @@ from random_rows import documents_of, options, random_blocks, rows_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
-pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
+pytestmark = [
+    pytest.mark.readers,
+    pytest.mark.filterwarnings("ignore"),
+]  # not ours to mend
 
-COLUMNS = {"input_ids": "ndarray:uint32", "indices": "ndarray:uint32", "length": "int", "domain": "str"}
+COLUMNS = {
+    "input_ids": "ndarray:uint32",
+    "indices": "ndarray:uint32",
+    "length": "int",
+    "domain": "str",
+}
 
 
 @pytest.fixture(params=[1, 4], ids=["single", "packed"])
 def rows(request):
-    return rows_of(random_blocks(request.param, rows=60, longest=70_000, per_row=request.param))
+    return rows_of(
+        random_blocks(request.param, rows=60, longest=70_000, per_row=request.param)
+    )
 
 
 def samples_of(rows):
@@ -30,7 +40,12 @@ def samples_of(rows):
         ends = np.cumsum(row.document_lengths)
         indices = np.column_stack([ends - row.document_lengths, ends]).astype(np.uint32)
         ids = row.input_ids.astype(np.uint32)
-        yield {"input_ids": ids, "indices": indices, "length": len(ids), "domain": row.domains[0]}
+        yield {
+            "input_ids": ids,
+            "indices": indices,
+            "length": len(ids),
+            "domain": row.domains[0],
+        }
 
 
 def write(folder, rows, *, size_limit, compression):
@@ -38,9 +53,15 @@ def write(folder, rows, *, size_limit, compression):
     given = {"shard_bytes": size_limit, "compression": compression or "none"}
     lengths = np.array([row.token_offsets[-1] for row in rows])
     documents = np.array([row.document_offsets[-1] for row in rows])
-    sizes = mds._shard_sizes(RowSizes(lengths, documents, [row.domains[0] for row in rows]), options(**given))
+    sizes = mds._shard_sizes(
+        RowSizes(lengths, documents, [row.domains[0] for row in rows]), options(**given)
+    )
     counts = [
-        mds.FORMAT.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
+        mds.FORMAT.write(
+            folder / "part",
+            rows[first:last],
+            options(shard=shard, shards=len(sizes), **given),
+        )
         for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
     ]
     mds.FORMAT.close(folder, counts)
@@ -49,8 +70,12 @@ def write(folder, rows, *, size_limit, compression):
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("size_limit", [1 << 26, 5_000_000, 700_000, 100_000])
-def test_its_writer_writes_the_same_bytes(streaming, rows, tmp_path, compression, size_limit):
-    sizes = write(tmp_path / "ours", rows, size_limit=size_limit, compression=compression)
+def test_its_writer_writes_the_same_bytes(
+    streaming, rows, tmp_path, compression, size_limit
+):
+    sizes = write(
+        tmp_path / "ours", rows, size_limit=size_limit, compression=compression
+    )
     theirs = tmp_path / "theirs"
     with streaming.MDSWriter(
         columns=COLUMNS, out=str(theirs), compression=compression, size_limit=size_limit
@@ -58,7 +83,8 @@ def test_its_writer_writes_the_same_bytes(streaming, rows, tmp_path, compression
         for sample in samples_of(rows):
             writer.write(sample)
     found, expected = (
-        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path / "ours", theirs)
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (tmp_path / "ours", theirs)
     )
     assert found.keys() == expected.keys()
     assert len(found) == len(sizes) + 1
@@ -67,35 +93,68 @@ def test_its_writer_writes_the_same_bytes(streaming, rows, tmp_path, compression
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_its_dataset_reads_the_same_rows(streaming, rows, tmp_path, compression):
-    assert len(write(tmp_path / "ours", rows, size_limit=1_000_000, compression=compression)) > 3
+    assert (
+        len(
+            write(
+                tmp_path / "ours", rows, size_limit=1_000_000, compression=compression
+            )
+        )
+        > 3
+    )
     dataset = streaming.StreamingDataset(
-        remote=str(tmp_path / "ours"), local=str(tmp_path / "cache"), batch_size=1, shuffle=False
+        remote=str(tmp_path / "ours"),
+        local=str(tmp_path / "cache"),
+        batch_size=1,
+        shuffle=False,
     )
     found = [dataset[number] for number in range(len(dataset))]
     assert [sample["domain"] for sample in found] == [row.domains[0] for row in rows]
-    assert [sample["length"] for sample in found] == [len(row.input_ids) for row in rows]
-    documents = [sample["input_ids"][start:end].tolist() for sample in found for start, end in sample["indices"]]
+    assert [sample["length"] for sample in found] == [
+        len(row.input_ids) for row in rows
+    ]
+    documents = [
+        sample["input_ids"][start:end].tolist()
+        for sample in found
+        for start, end in sample["indices"]
+    ]
     assert documents == documents_of(rows)
-    assert {(sample["input_ids"].dtype.name, sample["indices"].dtype.name) for sample in found} == {
-        ("uint32", "uint32")
-    }
+    assert {
+        (sample["input_ids"].dtype.name, sample["indices"].dtype.name)
+        for sample in found
+    } == {("uint32", "uint32")}
 
 
 @exported("mds", "prolong")
 def test_its_dataset_reads_the_exports_of_a_run(streaming, folder, reference, tmp_path):
-    dataset = streaming.StreamingDataset(remote=str(folder), local=str(tmp_path), batch_size=1, shuffle=False)
+    dataset = streaming.StreamingDataset(
+        remote=str(folder), local=str(tmp_path), batch_size=1, shuffle=False
+    )
     found = [dataset[number] for number in range(len(dataset))]
     rows = rows_in(reference)
-    assert [sample["input_ids"].tolist() for sample in found] == [row["input_ids"] for row in rows]
-    assert [np.diff(sample["indices"]).ravel().tolist() for sample in found] == [row["seq_lengths"] for row in rows]
-    assert [sample["length"] for sample in found] == [len(row["input_ids"]) for row in rows]
-    documents = [sample["input_ids"][start:end].tolist() for sample in found for start, end in sample["indices"]]
+    assert [sample["input_ids"].tolist() for sample in found] == [
+        row["input_ids"] for row in rows
+    ]
+    assert [np.diff(sample["indices"]).ravel().tolist() for sample in found] == [
+        row["seq_lengths"] for row in rows
+    ]
+    assert [sample["length"] for sample in found] == [
+        len(row["input_ids"]) for row in rows
+    ]
+    documents = [
+        sample["input_ids"][start:end].tolist()
+        for sample in found
+        for start, end in sample["indices"]
+    ]
     assert documents == documents_in(reference)
 
 
 @exported("mds", splits=["train"])
-def test_it_reads_an_export_as_the_page_says(streaming, folder, reference, monkeypatch, tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+def test_it_reads_an_export_as_the_page_says(
+    streaming, folder, reference, monkeypatch, tmp_path
+):
+    blocks = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
+    )
     (block,) = [block for block in blocks if "RUN/data/mds" in block]
     (tmp_path / "RUN" / "data").mkdir(parents=True)
     (tmp_path / "RUN" / "data" / "mds").symlink_to(folder)

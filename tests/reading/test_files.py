@@ -72,12 +72,21 @@ def test_a_file_system_that_fails_one_request_in_ten_gives_the_same_data(
     flaky, recipe_for, shared_run, hashes_of, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Flaky, "share", 0.1)
-    recipe = recipe_for(tmp_path / "run", "ingest.sources.0.path=flaky:///corpus", "executor=serial", "workers=1")
+    recipe = recipe_for(
+        tmp_path / "run",
+        "ingest.sources.0.path=flaky:///corpus",
+        "executor=serial",
+        "workers=1",
+    )
     pipeline.run(recipe)
     assert Flaky.failed > 5
 
     def written(run_dir):
-        return {name: value for name, value in hashes_of(run_dir).items() if "parquet-" in name or "jsonl-" in name}
+        return {
+            name: value
+            for name, value in hashes_of(run_dir).items()
+            if "parquet-" in name or "jsonl-" in name
+        }
 
     def unnamed(found):
         return sorted(found.values())
@@ -97,10 +106,17 @@ def test_a_read_goes_on_at_its_place(flaky, monkeypatch):
     assert Flaky.failed > 50
 
 
-def test_a_file_system_that_always_fails_is_told_with_the_place(flaky, recipe_for, tmp_path, monkeypatch):
+def test_a_file_system_that_always_fails_is_told_with_the_place(
+    flaky, recipe_for, tmp_path, monkeypatch
+):
     monkeypatch.setattr(Flaky, "share", 1.0)
-    recipe = recipe_for(tmp_path / "run", "ingest.sources.0.path=flaky:///corpus", "executor=serial")
-    with pytest.raises(CorpusError, match=r"'flaky:///corpus' cannot be listed: connection reset by peer"):
+    recipe = recipe_for(
+        tmp_path / "run", "ingest.sources.0.path=flaky:///corpus", "executor=serial"
+    )
+    with pytest.raises(
+        CorpusError,
+        match=r"'flaky:///corpus' cannot be listed: connection reset by peer",
+    ):
         pipeline.run(recipe)
 
 
@@ -111,7 +127,11 @@ def test_what_will_not_pass_is_not_asked_again():
         calls.append(error)
         raise error
 
-    for error, times in ((FileNotFoundError("gone"), 1), (PermissionError("no"), 1), (ValueError("bug"), 1)):
+    for error, times in (
+        (FileNotFoundError("gone"), 1),
+        (PermissionError("no"), 1),
+        (ValueError("bug"), 1),
+    ):
         calls.clear()
         with pytest.raises(type(error)):
             retried(lambda error=error: refuse(error), fs=fsspec.filesystem("memory"))
@@ -122,7 +142,10 @@ def test_a_disk_of_this_machine_is_asked_once(tmp_path, monkeypatch):
     paused = []
     monkeypatch.setattr(files.time, "sleep", paused.append)
     with pytest.raises(CorpusError, match="cannot be listed"):
-        list_files(Source(path=str(tmp_path / ("x" * 300 + ".jsonl"))), where="ingest.sources[0].path")
+        list_files(
+            Source(path=str(tmp_path / ("x" * 300 + ".jsonl"))),
+            where="ingest.sources[0].path",
+        )
     assert not paused
 
 

@@ -21,9 +21,27 @@ from nextlong.reading.records import FilteredOut, Record, Reject
 from nextlong.recipe import Source
 
 ROWS = [
-    {"text": "one", "id": "1", "lang": "en", "score": 0.9, "meta": {"licence": "cc0", "tags": ["a", "b"]}},
-    {"text": "two", "id": "2", "lang": "de", "score": 0.95, "meta": {"licence": "mit", "tags": []}},
-    {"text": "three", "id": "3", "lang": None, "score": 1.0, "meta": {"licence": None, "tags": ["b"]}},
+    {
+        "text": "one",
+        "id": "1",
+        "lang": "en",
+        "score": 0.9,
+        "meta": {"licence": "cc0", "tags": ["a", "b"]},
+    },
+    {
+        "text": "two",
+        "id": "2",
+        "lang": "de",
+        "score": 0.95,
+        "meta": {"licence": "mit", "tags": []},
+    },
+    {
+        "text": "three",
+        "id": "3",
+        "lang": None,
+        "score": 1.0,
+        "meta": {"licence": None, "tags": ["b"]},
+    },
     {"text": "four", "id": "4", "lang": "en", "score": 0.1, "meta": None},
 ]
 
@@ -36,7 +54,10 @@ def written(folder, kind, rows=ROWS):
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         table = pa.Table.from_pylist(rows)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
     return path
 
@@ -61,7 +82,9 @@ def read(path, **options):
         ("text LIKE 't%'", "23"),
     ],
 )
-def test_documents_are_left_out_for_which_it_is_false_or_null(tmp_path, kind, where, ids):
+def test_documents_are_left_out_for_which_it_is_false_or_null(
+    tmp_path, kind, where, ids
+):
     items = read(written(tmp_path, kind), filter=where)
     assert "".join(item.source_id for item in items if isinstance(item, Record)) == ids
     left = [item for item in items if isinstance(item, FilteredOut)]
@@ -73,18 +96,28 @@ def test_documents_are_left_out_for_which_it_is_false_or_null(tmp_path, kind, wh
 def test_columns_of_csv_are_text(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("id,text,score\n1,one,0.9\n2,two,\n3,three,0.75\n4,four,n/a\n")
-    kept = [item.source_id for item in read(path, filter="TRY_CAST(score AS DOUBLE) > 0.8") if isinstance(item, Record)]
+    kept = [
+        item.source_id
+        for item in read(path, filter="TRY_CAST(score AS DOUBLE) > 0.8")
+        if isinstance(item, Record)
+    ]
     assert kept == ["1"]
     with pytest.raises(CorpusError) as caught:
         read(path, filter="score > 0.8")
     told = str(caught.value)
-    assert told.startswith("ingest.sources (a): filter='score > 0.8' cannot be evaluated on")
+    assert told.startswith(
+        "ingest.sources (a): filter='score > 0.8' cannot be evaluated on"
+    )
     assert f"{path}:2 to 5: " in told
     assert told.endswith("TRY_CAST where some values are of another type")
 
 
 def test_what_is_kept_stands_beside_the_text_and_is_not_asked_for_by_where(tmp_path):
-    items = read(written(tmp_path, "jsonl"), filter="score > 0.5", metadata=["lang", "meta.licence", "absent"])
+    items = read(
+        written(tmp_path, "jsonl"),
+        filter="score > 0.5",
+        metadata=["lang", "meta.licence", "absent"],
+    )
     assert [item.values for item in items if isinstance(item, Record)] == [
         ("en", "cc0", None),
         ("de", "mit", None),
@@ -100,8 +133,16 @@ def test_rejects_stand_where_they_stood(tmp_path):
 
 
 def test_values_of_several_kinds_are_each_decided_by_what_they_are(tmp_path):
-    path = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "many"}, {"text": "c", "n": [2]}])
-    assert [type(item) for item in read(path, filter="TRY_CAST(n AS INT) = 1")] == [Record, FilteredOut, FilteredOut]
+    path = written(
+        tmp_path,
+        "jsonl",
+        [{"text": "a", "n": 1}, {"text": "b", "n": "many"}, {"text": "c", "n": [2]}],
+    )
+    assert [type(item) for item in read(path, filter="TRY_CAST(n AS INT) = 1")] == [
+        Record,
+        FilteredOut,
+        FilteredOut,
+    ]
 
 
 @pytest.mark.parametrize("beside", [[], ["b"], ["b", ["b"]]])
@@ -113,25 +154,46 @@ def test_a_row_is_decided_alike_whatever_is_read_with_it(tmp_path, beside):
 
 
 def test_dates_of_parquet_are_dates(tmp_path):
-    rows = [{"text": "a", "d": datetime.date(2019, 5, 1)}, {"text": "b", "d": datetime.date(2021, 1, 1)}]
-    assert [type(item) for item in read(written(tmp_path, "parquet", rows), filter="d >= DATE '2020-01-01'")] == [
+    rows = [
+        {"text": "a", "d": datetime.date(2019, 5, 1)},
+        {"text": "b", "d": datetime.date(2021, 1, 1)},
+    ]
+    assert [
+        type(item)
+        for item in read(
+            written(tmp_path, "parquet", rows), filter="d >= DATE '2020-01-01'"
+        )
+    ] == [
         FilteredOut,
         Record,
     ]
 
 
-@pytest.mark.parametrize("name", ["aggregate_date", "UNNEST_date", "WHERE clause cannot contain aggregates"])
+@pytest.mark.parametrize(
+    "name", ["aggregate_date", "UNNEST_date", "WHERE clause cannot contain aggregates"]
+)
 @pytest.mark.parametrize("where", ["year({}) = 2021", "date_part('year', {}) > 2020"])
-def test_names_of_columns_may_be_words_of_the_evaluators_refusals(tmp_path, name, where):
-    rows = [{"text": "a", name: datetime.date(2019, 5, 1)}, {"text": "b", name: datetime.date(2021, 1, 1)}]
+def test_names_of_columns_may_be_words_of_the_evaluators_refusals(
+    tmp_path, name, where
+):
+    rows = [
+        {"text": "a", name: datetime.date(2019, 5, 1)},
+        {"text": "b", name: datetime.date(2021, 1, 1)},
+    ]
     items = read(written(tmp_path, "parquet", rows), filter=where.format(f'"{name}"'))
     assert [type(item) for item in items] == [FilteredOut, Record]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_struct_may_be_named_with_a_field_of_its_own(tmp_path, kind):
-    rows = [{"text": "a", "meta": {"b": {"c": 1}}}, {"text": "b", "meta": {"b": None}}, {"text": "c", "meta": None}]
-    items = read(written(tmp_path, kind, rows), filter="meta.b IS NOT NULL AND meta.b.c = 1")
+    rows = [
+        {"text": "a", "meta": {"b": {"c": 1}}},
+        {"text": "b", "meta": {"b": None}},
+        {"text": "c", "meta": None},
+    ]
+    items = read(
+        written(tmp_path, kind, rows), filter="meta.b IS NOT NULL AND meta.b.c = 1"
+    )
     assert [type(item) for item in items] == [Record, FilteredOut, FilteredOut]
 
 
@@ -140,14 +202,18 @@ def test_a_struct_may_be_named_with_a_field_of_its_own(tmp_path, kind):
 def test_a_column_that_a_table_does_not_have_is_refused(tmp_path, kind, options):
     with pytest.raises(CorpusError) as caught:
         read(written(tmp_path, kind), **options)
-    assert "has no column 'lnag' that metadata or filter names; it has text, id, lang" in str(caught.value)
+    assert (
+        "has no column 'lnag' that metadata or filter names; it has text, id, lang"
+        in str(caught.value)
+    )
     assert "did you mean 'lang'?" in str(caught.value)
 
 
 def test_plain_text_has_no_columns(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(
-        CorpusError, match="is plain text and has no columns, but the source's metadata or filter names 'lang'"
+        CorpusError,
+        match="is plain text and has no columns, but the source's metadata or filter names 'lang'",
     ):
         read(tmp_path / "a.txt", metadata=["lang"])
 
@@ -156,13 +222,14 @@ def test_plain_text_has_no_columns(tmp_path):
 def test_no_function_of_this_duckdb_that_changes_by_itself_is_accepted():
     """Every function without arguments is called twice: whatever differs must be refused, declared CONSISTENT or not."""
     connection = duckdb.connect()
-    query = (
-        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE len(parameters) = 0 AND function_type = 'scalar'"
-    )
+    query = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE len(parameters) = 0 AND function_type = 'scalar'"
     differ = []
     for (name,) in connection.execute(query).fetchall():
         try:
-            values = {str(connection.execute(f'SELECT "{name}"()').fetchone()) for _ in range(2)}
+            values = {
+                str(connection.execute(f'SELECT "{name}"()').fetchone())
+                for _ in range(2)
+            }
         except duckdb.Error:
             continue
         if len(values) > 1:
@@ -177,7 +244,9 @@ def test_no_function_of_this_duckdb_that_changes_by_itself_is_accepted():
 
 
 def test_the_time_between_two_dates_is_a_condition():
-    assert filter_of(Source(path="a", filter="age(b, a) < INTERVAL 1 YEAR")).columns == ("b", "a")
+    assert filter_of(
+        Source(path="a", filter="age(b, a) < INTERVAL 1 YEAR")
+    ).columns == ("b", "a")
 
 
 @pytest.mark.parametrize(
@@ -192,9 +261,18 @@ def test_the_time_between_two_dates_is_a_condition():
         ("age(date) < INTERVAL 1 YEAR", "age() changes with every call"),
         ("date > ago(INTERVAL 1 DAY)", "ago() changes with every call"),
         ("date > current_date", "current_date changes with every call"),
-        ("date > CURRENT_TIMESTAMP - INTERVAL 1 DAY", "current_timestamp changes with every call"),
-        ("date_diff('day', date, get_current_timestamp()) < 3", "get_current_timestamp() changes with every call"),
-        ("date > current_localtimestamp()", "current_localtimestamp() changes with every call"),
+        (
+            "date > CURRENT_TIMESTAMP - INTERVAL 1 DAY",
+            "current_timestamp changes with every call",
+        ),
+        (
+            "date_diff('day', date, get_current_timestamp()) < 3",
+            "get_current_timestamp() changes with every call",
+        ),
+        (
+            "date > current_localtimestamp()",
+            "current_localtimestamp() changes with every call",
+        ),
         ("lang = current_database()", "current_database() changes with every call"),
         ("id IN (SELECT id FROM 'other.csv')", "contains a subquery"),
         ("COLUMNS(*) > 1", "contains *"),
@@ -203,7 +281,10 @@ def test_the_time_between_two_dates_is_a_condition():
         ("true) UNION SELECT (1", "is more than one condition"),
         ("true); DROP TABLE x; SELECT (1", "SELECT statements"),
         ("1 = 1", "uses no column"),
-        ("Lang = 'a' OR lang = 'b'", "uses 'Lang' and 'lang', which are the same column in SQL"),
+        (
+            "Lang = 'a' OR lang = 'b'",
+            "uses 'Lang' and 'lang', which are the same column in SQL",
+        ),
         ("row_number() OVER () > x", "contains a window"),
     ],
 )
@@ -221,9 +302,20 @@ def test_what_the_values_do_not_allow_is_refused_with_its_place(tmp_path, where)
         read(path, filter=where)
 
 
-@given(st.lists(st.none() | st.integers(-5, 5) | st.floats(-5, 5, allow_nan=False), max_size=30), st.integers(-5, 5))
-def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_factory, numbers, bound):
-    path = written(tmp_path_factory.mktemp("n"), "jsonl", [{"text": "t", "n": number} for number in numbers])
+@given(
+    st.lists(
+        st.none() | st.integers(-5, 5) | st.floats(-5, 5, allow_nan=False), max_size=30
+    ),
+    st.integers(-5, 5),
+)
+def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(
+    tmp_path_factory, numbers, bound
+):
+    path = written(
+        tmp_path_factory.mktemp("n"),
+        "jsonl",
+        [{"text": "t", "n": number} for number in numbers],
+    )
     holds = [isinstance(item, Record) for item in read(path, filter=f"n >= {bound}")]
     assert holds == [number is not None and number >= bound for number in numbers]
 
@@ -249,7 +341,9 @@ def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(tmp_path_fa
 def test_what_needs_several_rows_is_refused_before_any_is_read(expression):
     with pytest.raises(RecipeError, match="needs or produces several rows") as caught:
         filter_of(Source(path="a.jsonl", name="a", filter=expression))
-    assert str(caught.value).endswith("list_sum(x), list_contains(x, y), len(x) and similar")
+    assert str(caught.value).endswith(
+        "list_sum(x), list_contains(x, y), len(x) and similar"
+    )
 
 
 def test_a_function_that_is_none_is_refused_before_any_row_is_read():
@@ -257,11 +351,19 @@ def test_a_function_that_is_none_is_refused_before_any_row_is_read():
         filter_of(Source(path="a.jsonl", filter="nosuch(lang) = 1"))
 
 
-def test_documents_are_read_anew_where_another_version_decides(recipe_for, tmp_path, monkeypatch):
-    plain, asking = recipe_for(tmp_path), recipe_for(tmp_path, "ingest.sources[0].filter=id <> 'x'")
+def test_documents_are_read_anew_where_another_version_decides(
+    recipe_for, tmp_path, monkeypatch
+):
+    plain, asking = (
+        recipe_for(tmp_path),
+        recipe_for(tmp_path, "ingest.sources[0].filter=id <> 'x'"),
+    )
 
     def fingerprints():
-        return [pipeline.route(recipe, pipeline.prepare(recipe))[0].fingerprint for recipe in (plain, asking)]
+        return [
+            pipeline.route(recipe, pipeline.prepare(recipe))[0].fingerprint
+            for recipe in (plain, asking)
+        ]
 
     before = fingerprints()
     monkeypatch.setattr(records, "version", lambda package: f"{package}'s next")

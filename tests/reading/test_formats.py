@@ -35,7 +35,10 @@ SUFFIXES = {suffix: made for made in FORMATS.values() for suffix in made.suffixe
 
 def test_the_recipe_names_every_format_that_is_read():
     assert {Source(path="x", format=name).format for name in FORMATS} == set(FORMATS)
-    with pytest.raises(ValidationError, match=f"unknown input format; choose auto or one of {', '.join(FORMATS)}"):
+    with pytest.raises(
+        ValidationError,
+        match=f"unknown input format; choose auto or one of {', '.join(FORMATS)}",
+    ):
         Source(path="x", format="docx")
 
 
@@ -92,12 +95,19 @@ def test_what_compresses_itself_is_not_looked_for_in_a_compressed_file(made):
         assert found is (made if made.compression == "around" else None)
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstd)])
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstd)]
+)
 def test_cut_compressed_file_stops_and_says_how_far_it_came(tmp_path, suffix, compress):
     path = tmp_path / f"a.jsonl{suffix}"
-    rows = "".join(json.dumps({"text": str(i) + os.urandom(30).hex()}) + "\n" for i in range(20_000))
+    rows = "".join(
+        json.dumps({"text": str(i) + os.urandom(30).hex()}) + "\n"
+        for i in range(20_000)
+    )
     path.write_bytes(compress(rows.encode())[:-5])
-    with pytest.raises(CorpusError, match=r"is truncated or damaged .*; download it again") as caught:
+    with pytest.raises(
+        CorpusError, match=r"is truncated or damaged .*; download it again"
+    ) as caught:
         read(path)
     assert str(path) in str(caught.value)
 
@@ -149,7 +159,10 @@ def test_file_that_changed_while_it_was_read_stops(tmp_path):
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_text_comes_back_from_every_format(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("any")
-    escaped, plain = ("".join(json.dumps({"text": t}, ensure_ascii=a) + "\n" for t in texts) for a in (True, False))
+    escaped, plain = (
+        "".join(json.dumps({"text": t}, ensure_ascii=a) + "\n" for t in texts)
+        for a in (True, False)
+    )
     (folder / "a.jsonl").write_bytes(escaped.encode())
     (folder / "b.jsonl").write_bytes(plain.encode())
     table = pa.table({"text": pa.array(texts, pa.string())})
@@ -158,21 +171,29 @@ def test_any_text_comes_back_from_every_format(tmp_path_factory, texts):
     assert [item.text for item in read(folder)] == texts * 4
 
 
-ROWS = [{"id": number, "text": "tide" if number else None, "meta": {"lang": "en"}} for number in range(30)]
+ROWS = [
+    {"id": number, "text": "tide" if number else None, "meta": {"lang": "en"}}
+    for number in range(30)
+]
 
 
 def write(path):
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     elif path.suffix == ".arrow":
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, pa.Table.from_pylist(ROWS).schema) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, pa.Table.from_pylist(ROWS).schema) as writer,
+        ):
             writer.write_table(pa.Table.from_pylist(ROWS))
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow"])
-def test_the_first_twenty_records_are_shown_without_nulls_and_with_what_is_nested(tmp_path, suffix):
+def test_the_first_twenty_records_are_shown_without_nulls_and_with_what_is_nested(
+    tmp_path, suffix
+):
     path = tmp_path / f"a.{suffix}"
     write(path)
     source = Source(path=str(path))
@@ -191,7 +212,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.jsonl", b"{"), ("a.parquet", b"PAR1"), ("a.csv", b'a,b\n"x'), ("a.txt", b"x")]
+    ("name", "content"),
+    [("a.jsonl", b"{"), ("a.parquet", b"PAR1"), ("a.csv", b'a,b\n"x'), ("a.txt", b"x")],
 )
 def test_of_what_cannot_be_read_there_is_nothing(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
@@ -210,7 +232,9 @@ def estimate(path):
 
 def lines_of(count):
     return "".join(
-        json.dumps({"text": f"{i:04d} " + "abcdefgh " * (i % 7 + 20), "meta": "m" * 50}) + "\n" for i in range(count)
+        json.dumps({"text": f"{i:04d} " + "abcdefgh " * (i % 7 + 20), "meta": "m" * 50})
+        + "\n"
+        for i in range(count)
     )
 
 
@@ -221,7 +245,11 @@ def text_bytes_of(count):
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("count", [50, 4000])
 def test_estimate_of_lines_counts_only_the_text_column(tmp_path, suffix, count):
-    compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    compress = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+    }[suffix]
     (tmp_path / f"a.jsonl{suffix}").write_bytes(compress(lines_of(count).encode()))
     assert estimate(tmp_path) == pytest.approx(text_bytes_of(count), rel=0.01)
 
@@ -231,7 +259,10 @@ def test_estimate_of_parquet_arrow_and_text(tmp_path):
     table = pa.table({"text": texts, "noise": [os.urandom(900) for _ in texts]})
     total = sum(map(len, texts))
     pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("".join(texts).encode()))
     for name in ("a.parquet", "a.arrow", "a.txt.gz"):

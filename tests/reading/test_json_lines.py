@@ -19,16 +19,23 @@ from nextlong.reading.records import Record, Reject
 from nextlong.recipe import Source
 
 
-@pytest.mark.parametrize(("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".zst", zstd)])
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".zst", zstd)]
+)
 def test_json_lines_plain_and_compressed(tmp_path, suffix, compress):
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(compress(b'{"text":"one","id":7}\n\n{"text":"two \\u00e9"}'))
-    assert read(path) == [Record("one", "7", 1), Record("two é", f"a.jsonl{suffix}:3", 3)]
+    assert read(path) == [
+        Record("one", "7", 1),
+        Record("two é", f"a.jsonl{suffix}:3", 3),
+    ]
 
 
 def test_several_compressed_frames_are_one_file(tmp_path):
     for name, compress in (("a.jsonl.zst", zstd), ("b.jsonl.gz", gzip.compress)):
-        (tmp_path / name).write_bytes(compress(b'{"text":"one"}\n') + compress(b'{"text":"two"}\n'))
+        (tmp_path / name).write_bytes(
+            compress(b'{"text":"one"}\n') + compress(b'{"text":"two"}\n')
+        )
     assert [item.text for item in read(tmp_path)] == ["one", "two", "one", "two"]
 
 
@@ -39,7 +46,12 @@ def test_empty_files_give_nothing(tmp_path):
 
 
 def test_byte_order_mark_blank_lines_and_carriage_returns_are_harmless(tmp_path):
-    items = lines(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text":"one"}\r', b"  \r", b'{"text":"two"}\r')
+    items = lines(
+        tmp_path / "a.jsonl",
+        b'\xef\xbb\xbf{"text":"one"}\r',
+        b"  \r",
+        b'{"text":"two"}\r',
+    )
     assert [(item.text, item.line) for item in items] == [("one", 1), ("two", 3)]
 
 
@@ -58,7 +70,9 @@ def test_byte_order_mark_blank_lines_and_carriage_returns_are_harmless(tmp_path)
     ],
 )
 def test_bad_line_is_a_reject_with_its_line_and_reason(tmp_path, row, reason):
-    good, bad, after = lines(tmp_path / "a.jsonl", '{"text":"fine"}', row, '{"text":"after"}')
+    good, bad, after = lines(
+        tmp_path / "a.jsonl", '{"text":"fine"}', row, '{"text":"after"}'
+    )
     assert (bad.file, bad.line, bad.kind) == ("a.jsonl", 2, reason)
     assert (good.text, after.text, after.line) == ("fine", "after", 3)
 
@@ -71,7 +85,11 @@ def test_the_column_of_a_cut_line_is_its_last_one(tmp_path, end):
 
 
 def test_oddities_outside_the_text_do_not_cost_the_document(tmp_path):
-    items = lines(tmp_path / "a.jsonl", '{"text":"one","score":NaN}', '{"text":"two","title":"\\ud800"}')
+    items = lines(
+        tmp_path / "a.jsonl",
+        '{"text":"one","score":NaN}',
+        '{"text":"two","title":"\\ud800"}',
+    )
     assert [item.text for item in items] == ["one", "two"]
 
 
@@ -87,7 +105,11 @@ def test_head_of_a_file_ends_in_a_line_that_is_too_long(tmp_path):
 
 def test_line_that_no_document_can_need_is_a_reject(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text":"one"}\n{"text":"two","junk":"' + b"x" * 65_000_000 + b'"}\n{"text":"three"}\n')
+    path.write_bytes(
+        b'{"text":"one"}\n{"text":"two","junk":"'
+        + b"x" * 65_000_000
+        + b'"}\n{"text":"three"}\n'
+    )
     assert read(path) == [
         Record("one", "a.jsonl:1", 1),
         Reject("a.jsonl", 2, "line too long"),
@@ -97,7 +119,14 @@ def test_line_that_no_document_can_need_is_a_reject(tmp_path):
 
 @pytest.mark.parametrize(
     ("given_id", "read_id"),
-    [('"k"', "k"), ("12", "12"), ("1.5", "1.5"), ('""', "a.jsonl:1"), ("null", "a.jsonl:1"), ("[1]", "a.jsonl:1")],
+    [
+        ('"k"', "k"),
+        ("12", "12"),
+        ("1.5", "1.5"),
+        ('""', "a.jsonl:1"),
+        ("null", "a.jsonl:1"),
+        ("[1]", "a.jsonl:1"),
+    ],
 )
 def test_id_is_any_scalar_as_a_string(tmp_path, given_id, read_id):
     (item,) = lines(tmp_path / "a.jsonl", f'{{"text":"x","id":{given_id}}}')
@@ -105,14 +134,20 @@ def test_id_is_any_scalar_as_a_string(tmp_path, given_id, read_id):
 
 
 def test_dotted_name_reads_a_nested_field_unless_a_key_is_called_so(tmp_path):
-    rows = ['{"doc":{"body":"nested"},"meta":{"key":1}}', '{"doc.body":"literal","doc":{"body":"nested"}}']
+    rows = [
+        '{"doc":{"body":"nested"},"meta":{"key":1}}',
+        '{"doc.body":"literal","doc":{"body":"nested"}}',
+    ]
     items = lines(tmp_path / "a.jsonl", *rows, text="doc.body", id="meta.key")
     assert items == [Record("nested", "1", 1), Record("literal", "a.jsonl:2", 2)]
 
 
 @pytest.mark.parametrize("count", [1, 150])
 def test_file_without_the_text_column_stops_with_the_nearest_key(tmp_path, count):
-    with pytest.raises(CorpusError, match=r"no column 'text'.*it has txet, meta, meta\.lang; did you mean 'txet'"):
+    with pytest.raises(
+        CorpusError,
+        match=r"no column 'text'.*it has txet, meta, meta\.lang; did you mean 'txet'",
+    ):
         lines(tmp_path / "a.jsonl", *['{"txet":"x","meta":{"lang":"en"}}'] * count)
 
 
@@ -130,13 +165,28 @@ def test_binary_junk_called_json_lines_is_rejects(tmp_path):
 
 
 LINES = st.sampled_from(
-    [b'{"text":"one"}', b'{"text":"two","id":2}', b"", b"  \r", b"broken", b'{"text":"' + b"x" * 40 + b'"}']
+    [
+        b'{"text":"one"}',
+        b'{"text":"two","id":2}',
+        b"",
+        b"  \r",
+        b"broken",
+        b'{"text":"' + b"x" * 40 + b'"}',
+    ]
 )
 
 
-@given(st.lists(LINES, min_size=1), st.booleans(), st.lists(st.integers(1, 400), max_size=6))
-@example([b'{"text":"one"}', b'{"text":"two"}'], True, [5, 20, 40])  # each part begins within a line
-def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_factory, rows, is_ended, cuts):
+@given(
+    st.lists(LINES, min_size=1),
+    st.booleans(),
+    st.lists(st.integers(1, 400), max_size=6),
+)
+@example(
+    [b'{"text":"one"}', b'{"text":"two"}'], True, [5, 20, 40]
+)  # each part begins within a line
+def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(
+    tmp_path_factory, rows, is_ended, cuts
+):
     path = tmp_path_factory.mktemp("parts") / "a.jsonl"
     path.write_bytes(b'{"text":"head"}\n' + b"\n".join(rows) + b"\n" * is_ended)
     source = Source(path=str(path))
@@ -148,7 +198,11 @@ def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_
         items += read_records(part, source, max_document_chars=1000)
         above += _count_lines(None, part=part).lines
     assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
-    assert above == _count_lines(None, part=FilePart(file)).lines == path.read_bytes().count(b"\n")
+    assert (
+        above
+        == _count_lines(None, part=FilePart(file)).lines
+        == path.read_bytes().count(b"\n")
+    )
 
 
 def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
@@ -156,7 +210,9 @@ def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
     path.write_bytes(b'{"text":"one"}\n' + b'{"other":1}\n' * 200)
     source = Source(path=str(path))
     (file,) = list_files(source, where="ingest.sources[0].path")
-    rest = list(read_records(FilePart(file, 15, file.bytes, 1), source, max_document_chars=1000))
+    rest = list(
+        read_records(FilePart(file, 15, file.bytes, 1), source, max_document_chars=1000)
+    )
     assert rest == [Reject("a.jsonl", line, "no text column") for line in range(2, 202)]
 
 

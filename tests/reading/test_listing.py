@@ -44,7 +44,11 @@ def save_like_datasets(folder, texts, *, state=None):
         pa.ipc.new_stream(sink, table.schema) as writer,
     ):
         writer.write_table(table)
-    described = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "f", "_split": None}
+    described = {
+        "_data_files": [{"filename": "data-00000-of-00001.arrow"}],
+        "_fingerprint": "f",
+        "_split": None,
+    }
     (folder / "state.json").write_text(json.dumps({**described, **(state or {})}))
     (folder / "dataset_info.json").write_text("{}")
 
@@ -53,7 +57,11 @@ def test_single_file_has_absolute_path_size_and_base_name(tmp_path, monkeypatch)
     write(tmp_path / "a.jsonl", '{"text":"x"}\n')
     monkeypatch.chdir(tmp_path)
     (file,) = listed("a.jsonl")
-    assert (file.path, file.bytes, file.name) == (str(tmp_path / "a.jsonl"), 13, "a.jsonl")
+    assert (file.path, file.bytes, file.name) == (
+        str(tmp_path / "a.jsonl"),
+        13,
+        "a.jsonl",
+    )
 
 
 def test_folder_is_read_below_sorted_and_without_hidden_or_side_files(tmp_path):
@@ -95,7 +103,11 @@ def test_format_in_the_recipe_covers_files_of_any_name(tmp_path):
     for name in ("README.md", "LICENSE.txt"):
         write(tmp_path / name)
     assert names(tmp_path / "*", format="jsonl") == ["part-00000"]
-    assert names(tmp_path / "*", format="text") == ["LICENSE.txt", "README.md", "part-00000"]
+    assert names(tmp_path / "*", format="text") == [
+        "LICENSE.txt",
+        "README.md",
+        "part-00000",
+    ]
 
 
 def test_saved_dataset_gives_its_data_files_and_no_cache(tmp_path):
@@ -108,13 +120,18 @@ def test_saved_dataset_dict_gives_every_split(tmp_path):
     save_like_datasets(tmp_path / "dd" / "train", ["x"])
     save_like_datasets(tmp_path / "dd" / "test", ["y"])
     write(tmp_path / "dd" / "dataset_dict.json", '{"splits": ["train", "test"]}')
-    assert names(tmp_path / "dd") == ["test/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"]
+    assert names(tmp_path / "dd") == [
+        "test/data-00000-of-00001.arrow",
+        "train/data-00000-of-00001.arrow",
+    ]
 
 
 @pytest.mark.parametrize("sign", ["state", "file"])
 def test_saved_dataset_with_indices_is_refused_with_its_cure(tmp_path, sign):
     save_like_datasets(
-        tmp_path / "ds", ["x"], state={"_indices_files": [{"filename": "i.arrow"}]} if sign == "state" else {}
+        tmp_path / "ds",
+        ["x"],
+        state={"_indices_files": [{"filename": "i.arrow"}]} if sign == "state" else {},
     )
     if sign == "file":
         write(tmp_path / "ds" / "indices.arrow", b"x")
@@ -125,7 +142,9 @@ def test_saved_dataset_with_indices_is_refused_with_its_cure(tmp_path, sign):
 def test_saved_dataset_with_a_missing_file_is_refused(tmp_path):
     save_like_datasets(tmp_path / "ds", ["x"])
     (tmp_path / "ds" / "data-00000-of-00001.arrow").unlink()
-    with pytest.raises(CorpusError, match="data-00000-of-00001.arrow, which does not exist"):
+    with pytest.raises(
+        CorpusError, match="data-00000-of-00001.arrow, which does not exist"
+    ):
         listed(tmp_path / "ds")
 
 
@@ -168,7 +187,9 @@ def hub(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("asked", ["", "/data", "/data/*.jsonl", "/**/*.jsonl", "/data/1.jsonl"])
+@pytest.mark.parametrize(
+    "asked", ["", "/data", "/data/*.jsonl", "/**/*.jsonl", "/data/1.jsonl"]
+)
 def test_a_file_behind_a_link_is_what_it_was_when_it_is_read(hub, asked):
     files = list_files(Source(path=f"{hub}/snapshots/main{asked}"), where="here")
     assert len(files) == (1 if asked.endswith("1.jsonl") else 3)
@@ -197,7 +218,10 @@ def test_a_link_to_nothing_is_named_where_it_would_be_read(tmp_path):
     (tmp_path / "notes").symlink_to(tmp_path / "gone")
     assert names_of(tmp_path) == ["a.jsonl"]
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone")
-    with pytest.raises(CorpusError, match=r"b\.jsonl is not a regular file but a broken link; repair or remove it"):
+    with pytest.raises(
+        CorpusError,
+        match=r"b\.jsonl is not a regular file but a broken link; repair or remove it",
+    ):
         names_of(tmp_path)
 
 
@@ -206,11 +230,15 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, capsys, asked):
     os.mkfifo(tmp_path / "x.jsonl")
     recipe = tmp_path / "r.yaml"
     source = f"{{path: '{asked.format(tmp_path)}'}}"
-    recipe.write_text(f"run_dir: {tmp_path}-run\ningest: {{sources: [{source}]}}\ntokenizer: {{train: 300}}\n")
+    recipe.write_text(
+        f"run_dir: {tmp_path}-run\ningest: {{sources: [{source}]}}\ntokenizer: {{train: 300}}\n"
+    )
     for command in ("plan", "run"):
         assert main([command, str(recipe)]) == 2
         err = capsys.readouterr().err
-        assert err.endswith("x.jsonl is not a regular file but a pipe; write its output to a file first\n")
+        assert err.endswith(
+            "x.jsonl is not a regular file but a pipe; write its output to a file first\n"
+        )
 
 
 def test_sockets_and_devices_are_refused(tmp_path):
@@ -242,7 +270,9 @@ def test_a_run_dir_inside_a_source_is_seen_before_it_is_made(tmp_path, path, ins
     assert not reaches(Source(path=str(tmp_path)), tmp_path.parent / "run")
 
 
-def test_a_run_inside_its_source_is_refused_at_once_and_leaves_nothing(tmp_path, capsys):
+def test_a_run_inside_its_source_is_refused_at_once_and_leaves_nothing(
+    tmp_path, capsys
+):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
@@ -250,7 +280,10 @@ def test_a_run_inside_its_source_is_refused_at_once_and_leaves_nothing(tmp_path,
     )
     for command in ("plan", "run"):
         assert main([command, str(recipe)]) == 2
-        assert f"run_dir={tmp_path}/run is inside ingest.sources[0].path='{tmp_path}'" in capsys.readouterr().err
+        assert (
+            f"run_dir={tmp_path}/run is inside ingest.sources[0].path='{tmp_path}'"
+            in capsys.readouterr().err
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -322,8 +355,20 @@ def remember(source, run_dir, files=None):
     """Remember the files as an ingest does, in two tasks."""
     files, run_dir = files or own_files(source), run_dir / "run"
     run_dir.mkdir(exist_ok=True)
-    told = {"documents": 1, "text_bytes": 1, "chars": 1, "rejects": 0, "reject_reasons": {}, "example": "", "shards": 1}
-    parts = [{"counts": told | {"input_hashes": [listing.hash_of(file)]}} for own in files for file in own]
+    told = {
+        "documents": 1,
+        "text_bytes": 1,
+        "chars": 1,
+        "rejects": 0,
+        "reject_reasons": {},
+        "example": "",
+        "shards": 1,
+    }
+    parts = [
+        {"counts": told | {"input_hashes": [listing.hash_of(file)]}}
+        for own in files
+        for file in own
+    ]
     done = Artifact("ingest", run_dir, {"parts": parts})
     listing.remember(done, sources=[source], files=files, run_dir=run_dir)
 
@@ -331,11 +376,15 @@ def remember(source, run_dir, files=None):
 def recognise(source, run_dir, files=None):
     """Return the files under the identities that the run directory knows, and the first change that it is told, if any."""
     files, run_dir = own_files(source) if files is None else files, run_dir / "run"
-    (known,) = listing.recognise_inputs([source], files, run_dir, changed_inputs="accept")
+    (known,) = listing.recognise_inputs(
+        [source], files, run_dir, changed_inputs="accept"
+    )
     try:
         listing.recognise_inputs([source], files, run_dir)
     except RunError as error:
-        return known, str(error).partition(" read them: ")[2].rpartition("; restore the files")[0]
+        return known, str(error).partition(" read them: ")[2].rpartition(
+            "; restore the files"
+        )[0]
     return known, ""
 
 
@@ -381,12 +430,19 @@ def test_each_change_is_told_in_words(corpus, tmp_path):
     remember(source, tmp_path)
     overwrite(corpus / "a.txt", "text of b")
     (corpus / "b.txt").unlink()
-    change = f"{corpus}/a.txt has other content of the same size (9 bytes), and 1 other file"
+    change = (
+        f"{corpus}/a.txt has other content of the same size (9 bytes), and 1 other file"
+    )
     assert recognise(source, tmp_path)[1] == change
     overwrite(corpus / "a.txt", "text of a and more")
-    assert recognise(source, tmp_path)[1].startswith(f"{corpus}/a.txt has 18 bytes and had 9, and")
+    assert recognise(source, tmp_path)[1].startswith(
+        f"{corpus}/a.txt has 18 bytes and had 9, and"
+    )
     (corpus / "a.txt").write_text("text of a")
-    assert recognise(source, tmp_path)[1] == f"b.txt of {corpus} is missing or no longer part of the source"
+    assert (
+        recognise(source, tmp_path)[1]
+        == f"b.txt of {corpus} is missing or no longer part of the source"
+    )
 
 
 def test_changed_content_under_the_first_time_is_a_change_too(corpus, tmp_path):
@@ -397,14 +453,20 @@ def test_changed_content_under_the_first_time_is_a_change_too(corpus, tmp_path):
     remember(source, tmp_path, files=[recognise(source, tmp_path)[0]])
     (corpus / "a.txt").write_text("text of z")
     os.utime(corpus / "a.txt", (5, 5))
-    assert recognise(source, tmp_path)[1] == f"{corpus}/a.txt has other content of the same size (9 bytes)"
+    assert (
+        recognise(source, tmp_path)[1]
+        == f"{corpus}/a.txt has other content of the same size (9 bytes)"
+    )
 
 
 def test_a_source_of_one_file_is_named_once(corpus, tmp_path):
     source = Source(path=str(corpus / "a.txt"))
     remember(source, tmp_path)
     (corpus / "a.txt").rename(corpus / "c.txt")
-    assert recognise(source, tmp_path, [[]]) == ([], f"{corpus}/a.txt is missing or no longer part of the source")
+    assert recognise(source, tmp_path, [[]]) == (
+        [],
+        f"{corpus}/a.txt is missing or no longer part of the source",
+    )
 
 
 def test_files_elsewhere_go_by_their_version(tmp_path):
@@ -412,15 +474,25 @@ def test_files_elsewhere_go_by_their_version(tmp_path):
     memory.pipe("/inputs/a.txt", b"text")
     source = Source(path="memory://inputs/a.txt")
     remember(source, tmp_path)
-    assert json.loads(Path(tmp_path, "run", "inputs.json").read_text())[source.path]["a.txt"]["xxh3"] is None
+    assert (
+        json.loads(Path(tmp_path, "run", "inputs.json").read_text())[source.path][
+            "a.txt"
+        ]["xxh3"]
+        is None
+    )
     assert recognise(source, tmp_path)[1] == ""
     memory.rm("/inputs/a.txt")
     memory.pipe("/inputs/a.txt", b"text")
-    assert recognise(source, tmp_path)[1].startswith("memory:///inputs/a.txt has another version (time or ETag ")
+    assert recognise(source, tmp_path)[1].startswith(
+        "memory:///inputs/a.txt has another version (time or ETag "
+    )
 
 
 def test_other_sources_stay_remembered(corpus, tmp_path):
-    first, second = Source(path=str(corpus / "a.txt")), Source(path=str(corpus / "b.txt"))
+    first, second = (
+        Source(path=str(corpus / "a.txt")),
+        Source(path=str(corpus / "b.txt")),
+    )
     remember(first, tmp_path)
     remember(second, tmp_path)
     os.utime(corpus / "a.txt", (1, 1))

@@ -38,8 +38,12 @@ ARCHIVE = [
     response("http://a/2", b"gone", status="404 Not Found"),
     response("http://a/3", b"\x89PNG", kind="image/png"),
     response("http://a/4", b"<html><body><script>1</script></body></html>"),
-    response("http://a/5", PAGE.encode("latin-1"), kind="text/html; charset=iso-8859-1"),
-    record("conversion", "http://a/6", f"{PROSE}A text as it is.".encode(), "text/plain"),
+    response(
+        "http://a/5", PAGE.encode("latin-1"), kind="text/html; charset=iso-8859-1"
+    ),
+    record(
+        "conversion", "http://a/6", f"{PROSE}A text as it is.".encode(), "text/plain"
+    ),
 ]
 
 
@@ -51,16 +55,27 @@ def read(path, **options):
 
 @pytest.mark.parametrize(
     ("name", "compress"),
-    [("a.warc", b"".join), ("a.warc.gz", lambda parts: b"".join(map(gzip.compress, parts)))],
+    [
+        ("a.warc", b"".join),
+        ("a.warc.gz", lambda parts: b"".join(map(gzip.compress, parts))),
+    ],
 )
 def test_pages_of_an_archive(tmp_path, name, compress):
     (tmp_path / name).write_bytes(compress(ARCHIVE))
-    first, second, third = read(tmp_path / name, metadata=["title", "language", "date", "url", "content_type"])
+    first, second, third = read(
+        tmp_path / name, metadata=["title", "language", "date", "url", "content_type"]
+    )
     assert (first.source_id, first.line) == ("http://a/1", 1)
     assert first.text.count(PROSE.strip()) == 4
     assert "Größe." in first.text
     assert not any(word in first.text for word in ("About", "Copyright", "hidden"))
-    assert first.values == ("The tide", "en", "2024-05-01T00:00:00Z", "http://a/1", "text/html")
+    assert first.values == (
+        "The tide",
+        "en",
+        "2024-05-01T00:00:00Z",
+        "http://a/1",
+        "text/html",
+    )
     assert second.text == first.text
     assert (third.text, third.source_id) == (f"{PROSE}A text as it is.", "http://a/6")
 
@@ -74,12 +89,16 @@ def test_a_text_archive_of_a_crawl_is_known_by_its_name(tmp_path):
 def test_where_chooses_by_what_is_known_of_a_page(tmp_path):
     (tmp_path / "a.warc").write_bytes(b"".join(ARCHIVE))
     items = read(tmp_path / "a.warc", filter="language = 'en' AND url LIKE '%/5'")
-    assert [item.source_id for item in items if isinstance(item, Record)] == ["http://a/5"]
+    assert [item.source_id for item in items if isinstance(item, Record)] == [
+        "http://a/5"
+    ]
 
 
 @pytest.mark.parametrize("name", ["page.html", "page.htm", "page.html.gz"])
 def test_a_file_of_html_is_a_page(tmp_path, name):
-    (tmp_path / name).write_bytes(gzip.compress(PAGE.encode()) if name.endswith("gz") else PAGE.encode())
+    (tmp_path / name).write_bytes(
+        gzip.compress(PAGE.encode()) if name.endswith("gz") else PAGE.encode()
+    )
     (page,) = read(tmp_path / name, metadata=["title"])
     assert (page.source_id, page.values) == (name, ("The tide",))
     assert page.text.count(PROSE.strip()) == 4
@@ -88,9 +107,24 @@ def test_a_file_of_html_is_a_page(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("a.warc", b"no archive\n" * 9, {}, "is truncated or damaged (Invalid WARC header)"),
-        ("a.warc.gz", gzip.compress(b"".join(ARCHIVE))[:300], {}, "is truncated or damaged"),
-        ("a.warc", b"".join(ARCHIVE)[:-20], {}, "is truncated or damaged (its last record is incomplete)"),
+        (
+            "a.warc",
+            b"no archive\n" * 9,
+            {},
+            "is truncated or damaged (Invalid WARC header)",
+        ),
+        (
+            "a.warc.gz",
+            gzip.compress(b"".join(ARCHIVE))[:300],
+            {},
+            "is truncated or damaged",
+        ),
+        (
+            "a.warc",
+            b"".join(ARCHIVE)[:-20],
+            {},
+            "is truncated or damaged (its last record is incomplete)",
+        ),
         (
             "a.warc",
             ARCHIVE[0],
@@ -116,7 +150,9 @@ def test_the_size_of_the_text_is_estimated_without_the_markup(tmp_path):
     (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, ARCHIVE[:1] * 50)))
     source = Source(path=str(tmp_path / "a.warc.gz"))
     text_bytes = sum(len(item.text.encode()) for item in read(tmp_path / "a.warc.gz"))
-    assert estimate_text_bytes(list_files(source, where="path"), source) == pytest.approx(text_bytes, rel=0.05)
+    assert estimate_text_bytes(
+        list_files(source, where="path"), source
+    ) == pytest.approx(text_bytes, rel=0.05)
 
 
 def test_plain_text_is_one_document_a_file(tmp_path):

@@ -48,7 +48,10 @@ def test_a_text_is_too_long_or_empty_or_a_document(text, found):
 
 def test_a_reject_says_its_kind_and_what_there_is_to_say_of_it():
     assert Reject("a", 1, RejectKind.NULL).reason == "text is null"
-    assert Reject("a", 1, RejectKind.TOO_LONG, "11 characters").reason == "too long: 11 characters"
+    assert (
+        Reject("a", 1, RejectKind.TOO_LONG, "11 characters").reason
+        == "too long: 11 characters"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,8 +72,18 @@ def test_an_id_is_a_scalar_as_text_or_the_place(file, value, told):
 @pytest.mark.parametrize(
     ("column", "known", "key", "message"),
     [
-        ("text", ["txet", "id"], "text", "has no column 'text' for the text; it has txet, id; did you mean 'txet'?"),
-        ("text", ["a", "b"], "text", "it has a, b; set the source's text to the one that holds the text"),
+        (
+            "text",
+            ["txet", "id"],
+            "text",
+            "has no column 'text' for the text; it has txet, id; did you mean 'txet'?",
+        ),
+        (
+            "text",
+            ["a", "b"],
+            "text",
+            "it has a, b; set the source's text to the one that holds the text",
+        ),
         (
             "lang",
             ["a"],
@@ -86,7 +99,9 @@ def test_an_id_is_a_scalar_as_text_or_the_place(file, value, told):
         ),
     ],
 )
-def test_a_column_that_is_not_there_is_refused_with_the_cure(file, column, known, key, message):
+def test_a_column_that_is_not_there_is_refused_with_the_cure(
+    file, column, known, key, message
+):
     with pytest.raises(CorpusError) as caught:
         request(file).refuse_column(column, known, key=key)
     assert str(caught.value).startswith(f"{file.path} has ")
@@ -100,9 +115,18 @@ def test_a_column_that_is_not_there_is_refused_with_the_cure(file, column, known
             FileNotFoundError(2, "No such file"),
             "was deleted after it was listed; restore it, or run again without it",
         ),
-        (PermissionError(13, "Permission denied"), "cannot be read (Permission denied); change its permissions"),
-        (OSError("bad\n block"), "is truncated or damaged (bad block); download it again"),
-        (pa.ArrowInvalid("no magic"), "is truncated or damaged (no magic); download it again"),
+        (
+            PermissionError(13, "Permission denied"),
+            "cannot be read (Permission denied); change its permissions",
+        ),
+        (
+            OSError("bad\n block"),
+            "is truncated or damaged (bad block); download it again",
+        ),
+        (
+            pa.ArrowInvalid("no magic"),
+            "is truncated or damaged (no magic); download it again",
+        ),
     ],
 )
 def test_errors_of_files_and_decoders_name_the_file_and_the_cure(file, error, message):
@@ -129,17 +153,31 @@ TEXT = "system: Be brief.\n\nuser: Why?\n\nassistant: So."
 def test_turns_stand_one_below_the_other_under_their_roles():
     assert conversation_text(ROLES) == TEXT
     assert conversation_text(SHARED) == "user: Why?\n\nassistant: So."
-    parts = [{"type": "text", "text": "See"}, {"type": "image_url"}, {"type": "text", "text": "this."}]
+    parts = [
+        {"type": "text", "text": "See"},
+        {"type": "image_url"},
+        {"type": "text", "text": "this."},
+    ]
     assert conversation_text([{"role": "user", "content": parts}]) == "user: See\nthis."
     assert (
-        conversation_text([*ROLES[:2], {"role": "assistant", "content": None, "tool_calls": [1]}])
+        conversation_text(
+            [*ROLES[:2], {"role": "assistant", "content": None, "tool_calls": [1]}]
+        )
         == TEXT.rpartition("\n\n")[0]
     )
 
 
 @pytest.mark.parametrize(
     "value",
-    [[], "text", ["text"], [{"role": "user"}], [{"role": 1, "content": "x"}], [{"role": "user", "content": 3}], None],
+    [
+        [],
+        "text",
+        ["text"],
+        [{"role": "user"}],
+        [{"role": 1, "content": "x"}],
+        [{"role": "user", "content": 3}],
+        None,
+    ],
 )
 def test_what_is_no_conversation_has_no_text(value):
     assert conversation_text(value) is None
@@ -153,21 +191,37 @@ def records(path, text):
 
 
 def test_of_a_head_that_is_cut_within_a_line_only_whole_lines_are_counted(tmp_path):
-    rows = [orjson.dumps({"text": "tide " * 20, "other": "x" * 100}) + b"\n" for _ in range(40)]
+    rows = [
+        orjson.dumps({"text": "tide " * 20, "other": "x" * 100}) + b"\n"
+        for _ in range(40)
+    ]
     (tmp_path / "a.jsonl").write_bytes(b"".join(rows))
     source = Source(path=str(tmp_path))
     (file,) = list_files(source, where="path")
     # Cut in the middle of the third line: its bytes hold as much text as those of the lines before it.
     head_bytes = 2 * len(rows[0]) + len(rows[0]) // 2
-    text_bytes, raw_bytes = format_of(file.name, source).text_bytes(file, source, head_bytes)
-    assert (text_bytes, raw_bytes) == (200 * head_bytes // (2 * len(rows[0])), head_bytes)
+    text_bytes, raw_bytes = format_of(file.name, source).text_bytes(
+        file, source, head_bytes
+    )
+    assert (text_bytes, raw_bytes) == (
+        200 * head_bytes // (2 * len(rows[0])),
+        head_bytes,
+    )
     whole_file = format_of(file.name, source).text_bytes(file, source, file.bytes)
     assert whole_file == (4000, file.bytes)
 
 
-def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(tmp_path):
-    rows = [{"id": "a", "messages": ROLES}, {"id": "b", "messages": [1, 2]}, {"id": "c", "messages": SHARED}]
-    (tmp_path / "chat.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(
+    tmp_path,
+):
+    rows = [
+        {"id": "a", "messages": ROLES},
+        {"id": "b", "messages": [1, 2]},
+        {"id": "c", "messages": SHARED},
+    ]
+    (tmp_path / "chat.jsonl").write_bytes(
+        b"".join(orjson.dumps(row) + b"\n" for row in rows)
+    )
     first, second, third = records(tmp_path / "chat.jsonl", "messages")
     assert first == Record(TEXT, "a", 1)
     assert second == Reject("chat.jsonl", 2, RejectKind.NOT_A_STRING)
@@ -181,7 +235,10 @@ def test_tables_of_conversations_are_documents(tmp_path, suffix):
     if suffix == "parquet":
         pq.write_table(table, path)
     else:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema) as writer,
+        ):
             writer.write_table(table)
     first, second = records(path, "conversations")
     assert first == Record("user: Why?\n\nassistant: So.", "a", 1)

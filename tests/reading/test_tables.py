@@ -28,8 +28,12 @@ from nextlong.recipe import Recipe, Source
 
 
 def test_table_without_the_text_column_names_the_nearest(tmp_path):
-    pq.write_table(pa.table({"texts": ["x"], "meta": [{"lang": "en"}]}), tmp_path / "a.parquet")
-    with pytest.raises(CorpusError, match=r"it has texts, meta, meta\.lang; did you mean 'texts'"):
+    pq.write_table(
+        pa.table({"texts": ["x"], "meta": [{"lang": "en"}]}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(
+        CorpusError, match=r"it has texts, meta, meta\.lang; did you mean 'texts'"
+    ):
         read(tmp_path / "a.parquet")
 
 
@@ -39,7 +43,10 @@ def test_text_column_of_another_type_is_refused(tmp_path):
         read(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+)
 def test_every_arrow_string_type_is_text(tmp_path, kind):
     column = (
         pa.array(["one", None, "one"]).cast(kind)
@@ -52,7 +59,9 @@ def test_every_arrow_string_type_is_text(tmp_path, kind):
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_dotted_name_reads_a_struct_field(tmp_path, name):
-    table = pa.table({"doc": [{"body": "one", "lang": "en"}, None], "meta": [{"key": 3}, {"key": 4}]})
+    table = pa.table(
+        {"doc": [{"body": "one", "lang": "en"}, None], "meta": [{"key": 3}, {"key": 4}]}
+    )
     if name == "a.arrow":
         arrow_file(tmp_path / name, table)
     else:
@@ -65,26 +74,53 @@ def test_dotted_name_reads_a_struct_field(tmp_path, name):
 
 def test_string_column_that_is_not_utf8_costs_one_row(tmp_path):
     raw = pa.array([b"one", b"\xff", None, b"four"], pa.binary())
-    text = pa.StringArray.from_buffers(4, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0], null_count=1)
+    text = pa.StringArray.from_buffers(
+        4, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0], null_count=1
+    )
     items = read(arrow_file(tmp_path / "a.arrow", pa.table({"text": text})))
-    assert summary(items) == [("one", ":1"), "invalid UTF-8", "text is null", ("four", ":4")]
+    assert summary(items) == [
+        ("one", ":1"),
+        "invalid UTF-8",
+        "text is null",
+        ("four", ":4"),
+    ]
 
 
 def written(path, rows, row_group_size):
-    texts = [f"row {n} of a file that holds {rows} of them" if n % 7 else None for n in range(rows)]
+    texts = [
+        f"row {n} of a file that holds {rows} of them" if n % 7 else None
+        for n in range(rows)
+    ]
     pq.write_table(
-        pa.table({"text": pa.array(texts, pa.string()), "n": range(rows)}), path, row_group_size=row_group_size
+        pa.table({"text": pa.array(texts, pa.string()), "n": range(rows)}),
+        path,
+        row_group_size=row_group_size,
     )
     source = Source(path=str(path), metadata=["n"])
     return source, list_files(source, where="path")
 
 
-@given(rows=st.integers(0, 200), row_group_size=st.integers(1, 60), part_bytes=st.integers(1, 4000))
-def test_parts_hold_every_row_once_under_its_own_number(tmp_path_factory, rows, row_group_size, part_bytes):
-    source, files = written(tmp_path_factory.mktemp("parts") / "a.parquet", rows, row_group_size)
+@given(
+    rows=st.integers(0, 200),
+    row_group_size=st.integers(1, 60),
+    part_bytes=st.integers(1, 4000),
+)
+def test_parts_hold_every_row_once_under_its_own_number(
+    tmp_path_factory, rows, row_group_size, part_bytes
+):
+    source, files = written(
+        tmp_path_factory.mktemp("parts") / "a.parquet", rows, row_group_size
+    )
     tasks = _split_inputs(files, source, shard_bytes=part_bytes, part_bytes=part_bytes)
-    items = [item for task in tasks for part in task for item in read_records(part, source, max_document_chars=1000)]
-    assert items == list(read_records(FilePart(files[0]), source, max_document_chars=1000))
+    items = [
+        item
+        for task in tasks
+        for part in task
+        for item in read_records(part, source, max_document_chars=1000)
+    ]
+    assert items == list(
+        read_records(FilePart(files[0]), source, max_document_chars=1000)
+    )
     assert sum(part.begins_file for task in tasks for part in task) == 1
 
 
@@ -92,25 +128,42 @@ def test_a_large_file_is_parted_and_one_of_a_single_row_group_is_not(tmp_path):
     source, files = written(tmp_path / "a.parquet", 400, 50)
     tasks = _split_inputs(files, source, shard_bytes=1000, part_bytes=1000)
     assert len(tasks) > 2
-    assert [part.lines_before for (part,) in tasks] == [50 * part.row_groups[0] for (part,) in tasks]
+    assert [part.lines_before for (part,) in tasks] == [
+        50 * part.row_groups[0] for (part,) in tasks
+    ]
     source, files = written(tmp_path / "b.parquet", 400, 400)
-    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
+    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [
+        (FilePart(files[0]),)
+    ]
 
 
 def test_a_footer_that_cannot_be_read_leaves_the_file_whole(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"x" * 9000)
     source = Source(path=str(tmp_path / "a.parquet"))
     files = list_files(source, where="path")
-    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
+    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [
+        (FilePart(files[0]),)
+    ]
 
 
 def test_a_run_names_documents_by_their_rows(tmp_path):
-    texts = ["\n".join(f"Line {n}.{k} about tides and gulls and ropes." for k in range(20)) for n in range(120)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=10, compression="none")
+    texts = [
+        "\n".join(f"Line {n}.{k} about tides and gulls and ropes." for k in range(20))
+        for n in range(120)
+    ]
+    pq.write_table(
+        pa.table({"text": texts}),
+        tmp_path / "a.parquet",
+        row_group_size=10,
+        compression="none",
+    )
     plain = {
         "run_dir": str(tmp_path / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(tmp_path / "a.parquet")}], "shard_mb": 0.01},
+        "ingest": {
+            "sources": [{"path": str(tmp_path / "a.parquet")}],
+            "shard_mb": 0.01,
+        },
         "chunk": {"max_chars": 256},
         "encoder": {"lsa": {"dimensions": 8}},
         "mine": {"near_duplicates": None},
@@ -134,14 +187,23 @@ def test_parquet(tmp_path):
     assert [item.line for item in items] == [1, 2, 3, 4]
 
 
-def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(tmp_path):
+def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(
+    tmp_path,
+):
     columns = [pa.array(column) for column in (["one"], ["two"], ["x"], ["y"])]
-    pq.write_table(pa.Table.from_arrays(columns, names=["text", "body", "body", "id"]), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.Table.from_arrays(columns, names=["text", "body", "body", "id"]),
+        tmp_path / "a.parquet",
+    )
     assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
     assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
-    for key, wanted in (("text", {"text": "body"}), ("metadata", {"metadata": ["body"]})):
+    for key, wanted in (
+        ("text", {"text": "body"}),
+        ("metadata", {"metadata": ["body"]}),
+    ):
         with pytest.raises(
-            CorpusError, match=rf"a.parquet has 2 columns 'body', so .*{key}.* is ambiguous; rename one"
+            CorpusError,
+            match=rf"a.parquet has 2 columns 'body', so .*{key}.* is ambiguous; rename one",
         ):
             read(tmp_path / "a.parquet", **wanted)
 
@@ -149,7 +211,9 @@ def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(
 @pytest.mark.parametrize("fraction", [0.3, 0.9])
 def test_cut_parquet_file_stops(tmp_path, fraction):
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path)
+    pq.write_table(
+        pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path
+    )
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
     with pytest.raises(CorpusError, match="is truncated or damaged"):
         read(path)
@@ -158,7 +222,10 @@ def test_cut_parquet_file_stops(tmp_path, fraction):
 def test_parquet_damaged_in_its_middle_stops(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(
-        pa.table({"text": [os.urandom(50).hex() for _ in range(5000)]}), path, compression="zstd", use_dictionary=False
+        pa.table({"text": [os.urandom(50).hex() for _ in range(5000)]}),
+        path,
+        compression="zstd",
+        use_dictionary=False,
     )
     content = bytearray(path.read_bytes())
     content[200:400] = bytes(200)
@@ -189,15 +256,26 @@ except CorpusError as error:
 
 @pytest.mark.parametrize("layout", ["file", *thorough("stream")])
 def test_an_arrow_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, layout):
-    path = arrow_file(tmp_path / "a.arrow", pa.table({"text": ["line"] * 4_000, "n": range(4_000)}), layout=layout)
-    ended = subprocess.run([sys.executable, "-c", CUT_WHILE_READ, path], check=False, capture_output=True, text=True)
+    path = arrow_file(
+        tmp_path / "a.arrow",
+        pa.table({"text": ["line"] * 4_000, "n": range(4_000)}),
+        layout=layout,
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", CUT_WHILE_READ, path],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "a.arrow changed while it was read" in ended.stdout
 
 
 @pytest.mark.parametrize("layout", ["file", "stream"])
 def test_arrow_file_and_stream(tmp_path, layout):
-    assert summary(read(arrow_file(tmp_path / "a.arrow", TABLE, layout=layout))) == ITEMS
+    assert (
+        summary(read(arrow_file(tmp_path / "a.arrow", TABLE, layout=layout))) == ITEMS
+    )
 
 
 def test_saved_dataset_folder(tmp_path):
@@ -209,11 +287,17 @@ def test_saved_dataset_folder(tmp_path):
     )
     (folder / "dataset_info.json").write_text("{}")
     items = read(folder)
-    assert [item.text for item in items if isinstance(item, Record)] == ["one", "two", "four"]
+    assert [item.text for item in items if isinstance(item, Record)] == [
+        "one",
+        "two",
+        "four",
+    ]
     assert items[1].source_id == "data-00000-of-00001.arrow:2"
 
 
-@pytest.mark.parametrize("name", ["zero.parquet", "no-group.parquet", "file.arrow", "stream.arrow"])
+@pytest.mark.parametrize(
+    "name", ["zero.parquet", "no-group.parquet", "file.arrow", "stream.arrow"]
+)
 def test_a_table_without_rows_is_read_and_estimated(tmp_path, name):
     path, empty = tmp_path / name, TABLE.slice(0, 0)
     if name == "no-group.parquet":
@@ -245,7 +329,12 @@ def refusal(path, content, **options):
 
 
 @pytest.mark.parametrize(
-    ("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".zst", zstandard.ZstdCompressor().compress)]
+    ("suffix", "compress"),
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".zst", zstandard.ZstdCompressor().compress),
+    ],
 )
 def test_quoted_fields_hold_commas_quotes_and_lines(tmp_path, suffix, compress):
     content = b'\xef\xbb\xbfid,text\r\n7,"one, ""two""\nthree"\r\n\r\n8,four\r\n,five'
@@ -259,10 +348,16 @@ def test_quoted_fields_hold_commas_quotes_and_lines(tmp_path, suffix, compress):
 
 def test_tsv_and_other_names_of_columns(tmp_path):
     items = read_content(
-        tmp_path / "a.tsv", "body\turl\tlang\nx, y\thttp://a\ten\n", text="body", id="url", metadata=["lang"]
+        tmp_path / "a.tsv",
+        "body\turl\tlang\nx, y\thttp://a\ten\n",
+        text="body",
+        id="url",
+        metadata=["lang"],
     )
     assert items == [Record("x, y", "http://a", 2, ("en",))]
-    assert read_content(tmp_path / "b.dat", "text\nx\n", format="csv") == [Record("x", "b.dat:2", 2)]
+    assert read_content(tmp_path / "b.dat", "text\nx\n", format="csv") == [
+        Record("x", "b.dat:2", 2)
+    ]
 
 
 def test_a_row_that_does_not_fit_costs_that_row(tmp_path):
@@ -285,9 +380,17 @@ def test_without_rows_there_is_nothing(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("id,body\n1,x\n", {}, "a.csv has no column 'text' for the text; it has id, body; set the source's text to"),
+        (
+            "id,body\n1,x\n",
+            {},
+            "a.csv has no column 'text' for the text; it has id, body; set the source's text to",
+        ),
         ("id,texts\n1,x\n", {}, "did you mean 'texts'?"),
-        ("text,text\na,b\n", {}, "a.csv has 2 columns 'text', so text is ambiguous; rename one"),
+        (
+            "text,text\na,b\n",
+            {},
+            "a.csv has 2 columns 'text', so text is ambiguous; rename one",
+        ),
         (
             "text,lang\na,b\n",
             {"metadata": ["lan"]},
@@ -316,10 +419,20 @@ def test_a_field_may_be_longer_than_the_csv_module_allows(tmp_path):
     assert len(record.text) == 200_000
 
 
-FIELD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"), min_size=1, max_size=20)
+FIELD = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00\r"),
+    min_size=1,
+    max_size=20,
+)
 
 
-@given(rows=st.lists(st.tuples(FIELD, FIELD.filter(lambda field: field.strip("\ufeff"))), min_size=1, max_size=20))
+@given(
+    rows=st.lists(
+        st.tuples(FIELD, FIELD.filter(lambda field: field.strip("\ufeff"))),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, rows):
     written = io.StringIO()
     csv.writer(written).writerows([("text", "id"), *rows])
@@ -329,7 +442,9 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, rows):
 
 def test_the_size_of_the_text_is_estimated_from_its_column(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text("id,text,more\n" + "".join(f"{n},{'x' * 90},{'y' * 100}\n" for n in range(2000)))
+    path.write_text(
+        "id,text,more\n" + "".join(f"{n},{'x' * 90},{'y' * 100}\n" for n in range(2000))
+    )
     source = Source(path=str(path))
     estimate = estimate_text_bytes(list_files(source, where="path"), source)
     assert estimate == pytest.approx(2000 * 90, rel=0.05)
@@ -337,22 +452,38 @@ def test_the_size_of_the_text_is_estimated_from_its_column(tmp_path):
 
 @pytest.mark.parametrize(
     ("encoding", "named"),
-    [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")],
+    [
+        ("utf-16", "UTF-16"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+        ("utf-32", "UTF-32"),
+    ],
 )
-def test_what_spreadsheets_call_unicode_text_is_named_with_its_cure(tmp_path, encoding, named):
+def test_what_spreadsheets_call_unicode_text_is_named_with_its_cure(
+    tmp_path, encoding, named
+):
     told = refusal(tmp_path / "a b.csv", "id,text\n1,größer\n".encode(encoding))
     assert told.startswith(f"a b.csv is {named}, but CSV and TSV files must be UTF-8; ")
     command = told.partition("convert it: ")[2].partition(", or")[0]
     subprocess.run(command, shell=True, check=True, cwd=tmp_path)
-    assert [item.text for item in read_content(tmp_path / "c.csv", (tmp_path / "utf8.csv").read_bytes())] == ["größer"]
+    assert [
+        item.text
+        for item in read_content(
+            tmp_path / "c.csv", (tmp_path / "utf8.csv").read_bytes()
+        )
+    ] == ["größer"]
 
 
 def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
     items = read_content(tmp_path / "a.csv", b"id,text\n1,one\n2,t\0wo\n3,three\n")
-    assert items[1] == Reject("a.csv", 3, RejectKind.BROKEN_ROW, "a NUL byte in the column 'text'")
+    assert items[1] == Reject(
+        "a.csv", 3, RejectKind.BROKEN_ROW, "a NUL byte in the column 'text'"
+    )
     assert [item.text for item in items if isinstance(item, Record)] == ["one", "three"]
     (unnamed,) = read_content(tmp_path / "c.csv", b"text,\none,\0\n")
-    assert unnamed == Reject("c.csv", 2, RejectKind.BROKEN_ROW, "a NUL byte in the column ''")
+    assert unnamed == Reject(
+        "c.csv", 2, RejectKind.BROKEN_ROW, "a NUL byte in the column ''"
+    )
     assert refusal(tmp_path / "b.csv", b"id,te\0xt,more columns\n1,x,y\n").startswith(
         "b.csv:1: byte 6 is NUL, which is not allowed in CSV and TSV files"
     )

@@ -16,10 +16,19 @@ def test_every_format_of_the_package_may_stand_alone(name):
     ("keys", "told"),
     [
         ({"formats": []}, "must name at least one format, and none of them twice"),
-        ({"formats": ["jsonl", "jsonl"]}, "must name at least one format, and none of them twice"),
+        (
+            {"formats": ["jsonl", "jsonl"]},
+            "must name at least one format, and none of them twice",
+        ),
         ({"formats": "parket"}, "unknown format 'parket'; did you mean 'parquet'?"),
-        ({"formats": ["parquet", "torchtitan"]}, "these formats need sequences of different lengths"),
-        ({"formats": "axolotl", "pack": 8192}, "axolotl takes a packed row for one document; set it to null"),
+        (
+            {"formats": ["parquet", "torchtitan"]},
+            "these formats need sequences of different lengths",
+        ),
+        (
+            {"formats": "axolotl", "pack": 8192},
+            "axolotl takes a packed row for one document; set it to null",
+        ),
     ],
 )
 def test_what_formats_cannot_take_is_refused(keys, told):

@@ -43,11 +43,17 @@ OTHER_VALUES = {
     "search.device": ["search.device=cpu"],
     "tokenizer.engine": ["tokenizer.engine=reference"],
     "export.push": ["export.push=published"],
-    "encoder.sentence_transformers.batch_size": [MODEL, "encoder.sentence_transformers.batch_size=7"],
+    "encoder.sentence_transformers.batch_size": [
+        MODEL,
+        "encoder.sentence_transformers.batch_size=7",
+    ],
     "encoder.openai.api_key_env": [SERVER, "encoder.openai.api_key_env=OTHER"],
     "encoder.openai.batch_size": [SERVER, "encoder.openai.batch_size=7"],
     "encoder.openai.concurrency": [SERVER, "encoder.openai.concurrency=3"],
-    "encoder.openai.requests_per_minute": [SERVER, "encoder.openai.requests_per_minute=30"],
+    "encoder.openai.requests_per_minute": [
+        SERVER,
+        "encoder.openai.requests_per_minute=30",
+    ],
     "encoder.openai.max_attempts": [SERVER, "encoder.openai.max_attempts=2"],
     "encoder.openai.timeout_s": [SERVER, "encoder.openai.timeout_s=5"],
 }
@@ -60,7 +66,9 @@ def dotted(section, above=""):
     for name, field in section.model_fields.items():
         if any(isinstance(mark, Operational) for mark in field.metadata):
             yield above + name
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        elif isinstance(field.annotation, type) and issubclass(
+            field.annotation, Section
+        ):
             yield from dotted(field.annotation, f"{above}{name}.")
 
 
@@ -75,7 +83,10 @@ def fingerprints(tmp_path):
             "tokenizer": {"train": 300},
         }
         recipe = Recipe.from_dict(plain, overrides=overrides)
-        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe.ingest))}
+        return {
+            step.name: step.fingerprint
+            for step in pipeline.route(recipe, input_files(recipe.ingest))
+        }
 
     return fingerprints
 
@@ -88,19 +99,33 @@ def test_every_operational_key_is_tested_here():
 @pytest.mark.parametrize("method", ["nextlong", "knn"])
 @pytest.mark.parametrize("key", OTHER_VALUES)
 def test_an_operational_key_makes_nothing_anew(fingerprints, key, method):
-    chosen = [f"compose.method={method}", *(word for word in OTHER_VALUES[key] if word in (MODEL, SERVER))]
+    chosen = [
+        f"compose.method={method}",
+        *(word for word in OTHER_VALUES[key] if word in (MODEL, SERVER)),
+    ]
     before, after = fingerprints(*chosen), fingerprints(*chosen, *OTHER_VALUES[key])
     changed = {name for name in before if after[name] != before[name]}
     inputs_of_changed = {"referenced_chunks", "compose", "rows", "parquet"}
-    assert changed <= (ENCODE_AGAIN | inputs_of_changed if key == "tokenizer.engine" else set())
+    assert changed <= (
+        ENCODE_AGAIN | inputs_of_changed if key == "tokenizer.engine" else set()
+    )
 
 
 def test_identity_is_the_plain_recipe_without_operational_keys():
-    plain = {"run_dir": "run", "ingest": {"sources": [{"path": "x"}]}, "tokenizer": {"train": 300}}
-    recipe = Recipe.from_dict(plain | {"encoder": {"openai": {"timeout_s": 3, "dimensions": 64}}})
+    plain = {
+        "run_dir": "run",
+        "ingest": {"sources": [{"path": "x"}]},
+        "tokenizer": {"train": 300},
+    }
+    recipe = Recipe.from_dict(
+        plain | {"encoder": {"openai": {"timeout_s": 3, "dimensions": 64}}}
+    )
     identity = recipe.identity()
     assert {"run_dir", "name", "workers", "executor", "ray"}.isdisjoint(identity)
-    assert identity["encoder"]["openai"] == {"base_url": "https://api.openai.com/v1", "dimensions": 64}
+    assert identity["encoder"]["openai"] == {
+        "base_url": "https://api.openai.com/v1",
+        "dimensions": 64,
+    }
     assert identity["ingest"]["sources"][0]["path"] == "x"
     assert "engine" not in identity["tokenizer"]
     assert identity["chunk"] == recipe.chunk.model_dump(mode="json")
@@ -109,12 +134,19 @@ def test_identity_is_the_plain_recipe_without_operational_keys():
 PLAIN = {"run_dir": "r", "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2"}
 
 
-@given(st.integers(0, 10**9), st.sampled_from([("", 1), ("k", 1024), ("K", 1024), ("m", 1 << 20), ("M", 1 << 20)]))
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from(
+        [("", 1), ("k", 1024), ("K", 1024), ("m", 1 << 20), ("M", 1 << 20)]
+    ),
+)
 def test_a_length_is_its_number_times_its_unit(number, unit):
     assert read_length(f"{number}{unit[0]}") == number * unit[1]
 
 
-@pytest.mark.parametrize("text", ["", "k", "-8k", "8kk", "8 k", "8.5k", "0x8k", "８k", "9" * 5000 + "k"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "-8k", "8kk", "8 k", "8.5k", "0x8k", "８k", "9" * 5000 + "k"]
+)
 def test_other_texts_are_none(text):
     assert read_length(text) is None
 
@@ -124,7 +156,11 @@ def test_a_recipe_takes_them_where_lengths_are():
         PLAIN | {"chunk": {"max_chars": "2k"}, "compose": {"target_tokens": "64K"}},
         overrides=["export.pack=128k", "encoder.sentence_transformers.max_tokens=8k"],
     )
-    assert (recipe.chunk.max_chars, recipe.compose.target_tokens, recipe.export.pack) == (2048, 65_536, 131_072)
+    assert (
+        recipe.chunk.max_chars,
+        recipe.compose.target_tokens,
+        recipe.export.pack,
+    ) == (2048, 65_536, 131_072)
     assert recipe.encoder.sentence_transformers.max_tokens == 8192
     assert recipe == Recipe.from_dict(recipe.as_data())
 
@@ -132,12 +168,24 @@ def test_a_recipe_takes_them_where_lengths_are():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters may use k and M: write 500000"),
+        (
+            "ingest.sources[0].max_documents=500k",
+            "only lengths in tokens or characters may use k and M: write 500000",
+        ),
         ("compose.sequences=1M", "write 1000000"),
-        ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number, such as 131072, 128k"),
+        (
+            "compose.target_tokens=128kb",
+            "compose.target_tokens: a length is a whole number, such as 131072, 128k",
+        ),
         ("compose.target_tokens=1g", "or 1M (M is 1,048,576) (it is '1g')"),
-        ("export.pack=1.5M", "export.pack: a length is a whole number, such as 131072, 128k"),
-        ("compose.target_tokens=0k", "compose.target_tokens must be greater than or equal to 2 (it is '0k')"),
+        (
+            "export.pack=1.5M",
+            "export.pack: a length is a whole number, such as 131072, 128k",
+        ),
+        (
+            "compose.target_tokens=0k",
+            "compose.target_tokens must be greater than or equal to 2 (it is '0k')",
+        ),
         ("compose.target_tokens=2048M", "must be less than 2147483648"),
     ],
 )
@@ -166,10 +214,24 @@ def test_inverted_lists_of_plain_codes_are_taken(before, clusters, graph, codes)
 
 
 @pytest.mark.parametrize(
-    "index", ["Flat", "HNSW32", "IVF", "IVF64", "ivf,Flat", "IVF64,Flat,RFlat", "Exact", "IVF,PQ8x4", "PCA32,IVF,Flat"]
+    "index",
+    [
+        "Flat",
+        "HNSW32",
+        "IVF",
+        "IVF64",
+        "ivf,Flat",
+        "IVF64,Flat,RFlat",
+        "Exact",
+        "IVF,PQ8x4",
+        "PCA32,IVF,Flat",
+    ],
 )
 def test_other_indexes_are_refused_with_examples(index):
-    with pytest.raises(ValidationError, match=r"use auto, exact or a FAISS factory string .* IVF4096,SQ8"):
+    with pytest.raises(
+        ValidationError,
+        match=r"use auto, exact or a FAISS factory string .* IVF4096,SQ8",
+    ):
         Search(index=index)
 
 
@@ -180,15 +242,29 @@ def test_a_recall_is_between_none_and_all(recall):
 
 
 def recipe(**compose):
-    keys = {"ingest": {"sources": [{"path": "corpus"}]}, "tokenizer": {"source": "t.json"}, "run_dir": "run"}
+    keys = {
+        "ingest": {"sources": [{"path": "corpus"}]},
+        "tokenizer": {"source": "t.json"},
+        "run_dir": "run",
+    }
     return Recipe.from_dict({**keys, "compose": compose})
 
 
 @given(count=st.integers(1, 10**7), attempt=st.integers(0, 5))
-def test_each_attempt_draws_and_drafts_twice_as_many_and_more_than_asked(count, attempt):
+def test_each_attempt_draws_and_drafts_twice_as_many_and_more_than_asked(
+    count, attempt
+):
     asked = recipe(sequences=count)
-    assert draws(asked.compose, attempt) == 2**attempt * draws(asked.compose) > 2**attempt * count
-    assert sequence_limit(asked.compose, attempt) == 2**attempt * sequence_limit(asked.compose) > 2**attempt * count
+    assert (
+        draws(asked.compose, attempt)
+        == 2**attempt * draws(asked.compose)
+        > 2**attempt * count
+    )
+    assert (
+        sequence_limit(asked.compose, attempt)
+        == 2**attempt * sequence_limit(asked.compose)
+        > 2**attempt * count
+    )
     assert sequence_limit(asked.compose) <= draws(asked.compose)
 
 
@@ -200,7 +276,9 @@ def test_all_is_no_number():
 @given(tokens=st.integers(1024, 2**22))
 def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens):
     asked = recipe(target_tokens=tokens)
-    candidates = candidates_of(asked.compose, asked.mine, max_chars=asked.chunk.max_chars)
+    candidates = candidates_of(
+        asked.compose, asked.mine, max_chars=asked.chunk.max_chars
+    )
     assert candidates >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
     assert math.log2(candidates).is_integer()
 
@@ -220,12 +298,28 @@ def test_no_query_has_more_neighbours_than_there_are_vectors():
 @pytest.mark.parametrize(
     ("chunks", "meta_documents", "times"),
     [(1e9, 13, 2.0), (800, 1, 2.0), (600, 1, 1.5), (400, 1, 1.0), (10, 100, 1.0)],
-    ids=["large corpus", "just large enough", "between", "a draft needs as many", "tiny corpus"],
+    ids=[
+        "large corpus",
+        "just large enough",
+        "between",
+        "a draft needs as many",
+        "tiny corpus",
+    ],
 )
 def test_a_shortlist_has_one_to_two_times_the_chunks_of_a_draft_by_the_size_of_the_corpus(
     chunks, meta_documents, times
 ):
-    compose, mine = Compose(target_tokens=10_000, draft_factor=1.0), Mine(shortlist="bm25")
-    sizes = {"chunks": chunks, "chunk_chars": 450.0, "meta_documents": meta_documents}  # 100 chunks make a draft
+    compose, mine = (
+        Compose(target_tokens=10_000, draft_factor=1.0),
+        Mine(shortlist="bm25"),
+    )
+    sizes = {
+        "chunks": chunks,
+        "chunk_chars": 450.0,
+        "meta_documents": meta_documents,
+    }  # 100 chunks make a draft
     assert shortlist_chunks(compose, mine, **sizes) == times * 100
-    assert shortlist_chunks(compose, Mine(shortlist="bm25", shortlist_chunks=7), **sizes) == 7
+    assert (
+        shortlist_chunks(compose, Mine(shortlist="bm25", shortlist_chunks=7), **sizes)
+        == 7
+    )

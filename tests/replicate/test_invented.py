@@ -26,10 +26,16 @@ def documents():
 def statements(paragraph):
     """Return the facts that a paragraph states: two words before each full stop."""
     words = paragraph.split()
-    return [tuple(words[place - 2 : place]) for place, word in enumerate(words) if word == "."]
+    return [
+        tuple(words[place - 2 : place])
+        for place, word in enumerate(words)
+        if word == "."
+    ]
 
 
-def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(documents):
+def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(
+    documents,
+):
     for made in documents:
         facts = set(made.facts)
         first, *later = map(statements, made.paragraphs)
@@ -58,7 +64,10 @@ def test_values_cannot_be_known_from_a_name_or_its_place(documents):
 
 def test_no_word_has_two_meanings():
     assert len(set(_WORDS)) == len(_WORDS)
-    parts = [_WORDS[:NAMES], *(part for topic in range(TOPICS) for part in _words_of(topic))]
+    parts = [
+        _WORDS[:NAMES],
+        *(part for topic in range(TOPICS) for part in _words_of(topic)),
+    ]
     assert sorted(word for part in parts for word in part) == sorted(_WORDS)
 
 
@@ -72,21 +81,35 @@ def test_a_word_is_a_token_and_nothing_is_lost(documents):
         assert tokenizer.decode(ids) == text
 
 
-def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(tmp_path):
+def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(
+    tmp_path,
+):
     sizes = Invented(documents=30, held_out=10, echoes=10, long=20)
     for name in ("a", "b"):
         sizes.write(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == [f"{name}.jsonl" for name in ("echoes", "held-out", "long-gzip", "long")] + [
+    assert files == [
+        f"{name}.jsonl" for name in ("echoes", "held-out", "long-gzip", "long")
+    ] + [
         "tokenizer.json",
         "train.jsonl",
     ]
-    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+    assert all(
+        (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        for name in files
+    )
     texts = {
-        name: {json.loads(row)["text"] for row in (tmp_path / "a" / f"{name}.jsonl").read_text().splitlines()}
+        name: {
+            json.loads(row)["text"]
+            for row in (tmp_path / "a" / f"{name}.jsonl").read_text().splitlines()
+        }
         for name in ("train", "held-out", "echoes")
     }
-    assert {name: len(rows) for name, rows in texts.items()} == {"train": 30, "held-out": 10, "echoes": 10}
+    assert {name: len(rows) for name, rows in texts.items()} == {
+        "train": 30,
+        "held-out": 10,
+        "echoes": 10,
+    }
     assert not texts["train"] & texts["held-out"]
     for text in texts["echoes"]:
         lines = text.splitlines()

@@ -27,8 +27,15 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer)
     for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
         text = words(tokenizer, ids[:length])
         for place in places:
-            assert [text[at + 1] for at in range(int(place) - 1) if text[at] == text[place - 1]] == [text[place]]
-            assert any(text[place] in corpora._words_of(topic)[0] for topic in range(corpora.TOPICS))
+            assert [
+                text[at + 1]
+                for at in range(int(place) - 1)
+                if text[at] == text[place - 1]
+            ] == [text[place]]
+            assert any(
+                text[place] in corpora._words_of(topic)[0]
+                for topic in range(corpora.TOPICS)
+            )
             assert text[place - 1] in corpora._WORDS[: corpora.NAMES]
         assert len(set(places)) == corpora.FACTS
         assert places[-1] < length
@@ -40,7 +47,11 @@ def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
         asked = small_llama.probes(MAKE, kind, negatives=8, count=4, seed=0)
         for ids, length in zip(asked.ids, asked.lengths, strict=True):
             text = words(tokenizer, ids[:length])
-            answers = {text[place] for place in asked.places[0]} if ids is asked.ids[0] else set()
+            answers = (
+                {text[place] for place in asked.places[0]}
+                if ids is asked.ids[0]
+                else set()
+            )
             first = text.index(".") + 1
             fillers = set(text[: first - 3])
             middle = set(text[120:-30])
@@ -85,11 +96,17 @@ STOPS = {corpora._word_tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
 
 
 def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
-    asked = {k: small_llama.probes(MAKE, k, negatives=6, count=6, seed=0) for k in small_llama.KINDS}
+    asked = {
+        k: small_llama.probes(MAKE, k, negatives=6, count=6, seed=0)
+        for k in small_llama.KINDS
+    }
     size = tokenizer.get_vocab_size()
     for probes in asked.values():
         assert small_llama.recalled(Reader(first_match, size), probes).all()
-        assert small_llama.recalled(Reader(first_match, size), probes).shape == (6, corpora.FACTS)
+        assert small_llama.recalled(Reader(first_match, size), probes).shape == (
+            6,
+            corpora.FACTS,
+        )
     assert small_llama.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
 
 
@@ -101,7 +118,10 @@ def test_thirds_of_attention_are_those_of_what_stands_before():
 
         def __call__(self, *, input_ids, output_attentions, use_cache):
             tokens = input_ids.shape[1]
-            even = torch.tril(torch.ones(tokens, tokens)) / torch.arange(1, tokens + 1)[:, None]
+            even = (
+                torch.tril(torch.ones(tokens, tokens))
+                / torch.arange(1, tokens + 1)[:, None]
+            )
             first = torch.zeros(tokens, tokens)
             first[:, 0] = 1.0
             return SimpleNamespace(attentions=(torch.stack([even, first])[None],))
@@ -129,7 +149,14 @@ def test_the_first_head_of_the_first_layer_looks_one_token_back(tmp_path):
 
     small_llama.save(
         tmp_path,
-        small_llama.config(vocabulary=100, row_tokens=512, hidden_size=64, intermediate_size=64, layers=2, heads=2),
+        small_llama.config(
+            vocabulary=100,
+            row_tokens=512,
+            hidden_size=64,
+            intermediate_size=64,
+            layers=2,
+            heads=2,
+        ),
         seed=3,
     )
     model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
@@ -142,8 +169,17 @@ def test_the_first_head_of_the_first_layer_looks_one_token_back(tmp_path):
 
 
 def test_another_seed_gives_other_weights(tmp_path):
-    sizes = small_llama.config(vocabulary=50, row_tokens=512, hidden_size=32, intermediate_size=32, layers=2, heads=2)
+    sizes = small_llama.config(
+        vocabulary=50,
+        row_tokens=512,
+        hidden_size=32,
+        intermediate_size=32,
+        layers=2,
+        heads=2,
+    )
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         small_llama.save(tmp_path / name, sizes, seed=seed)
-    one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    one, same, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"
+    )
     assert one == same != other

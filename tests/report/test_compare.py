@@ -19,7 +19,10 @@ from nextlong.runs import stats
 def runs(recipe_for, started, tmp_path_factory):
     """Two run directories that differ in position and length."""
     folder = tmp_path_factory.mktemp("compare")
-    for name, sets in (("near", ["compose.target_tokens=1024"]), ("far", ["compose.position=tail"])):
+    for name, sets in (
+        ("near", ["compose.target_tokens=1024"]),
+        ("far", ["compose.position=tail"]),
+    ):
         pipeline.run(recipe_for(started(folder / name), *sets))
     return [folder / "near", folder / "far"]
 
@@ -27,15 +30,21 @@ def runs(recipe_for, started, tmp_path_factory):
 def test_one_column_a_run(runs, capsys):
     assert cli_main.main(["compare", *map(str, runs)]) == 0
     same, _, heading, *lines = capsys.readouterr().out.splitlines()
-    assert same.startswith("the same in all: method nextlong; negatives top; max chars ")
+    assert same.startswith(
+        "the same in all: method nextlong; negatives top; max chars "
+    )
     assert heading.split() == ["near", "far"]
     told = {" ".join(cells[:-2]): cells[-2:] for cells in map(str.split, lines)}
     near, far = (stats.measure(nextlong.open(run)) for run in runs)
     assert told["position"] == ["head", "tail"]
     assert told["target tokens"] == ["1,024", "2,048"]
     assert told["tokens"] == ["12,288", "24,576"]
-    assert told["cosine rank 1"] == [f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)]
-    assert told["distance max"] == [f"{one.distance_tokens.max:,.0f}" for one in (near, far)]
+    assert told["cosine rank 1"] == [
+        f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)
+    ]
+    assert told["distance max"] == [
+        f"{one.distance_tokens.max:,.0f}" for one in (near, far)
+    ]
 
 
 def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
@@ -65,7 +74,11 @@ def test_headings_of_variants_are_their_values_and_are_told_once():
     names = ["a@method=knn,sequences=5", "a@method=iclm,sequences=9"]
     headings = compare._headings(names)
     assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
-    assert compare._headings(["r@position=tail", "r@method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
+    assert compare._headings(["r@position=tail", "r@method=knn"]) == [
+        "position\nmethod",
+        "tail\n–",
+        "–\nknn",
+    ]
     assert compare._headings([*names, "a"]) == [
         "",
         "a@method=knn,\nsequences=5",
@@ -97,9 +110,16 @@ def test_equal_runs_are_told_to_be_the_same(runs, capsys):
     assert out.endswith("\n\nall compared values are the same\n")
 
 
-def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_for, started, tmp_path):
-    pipeline.run(recipe_for(started(tmp_path / "knn"), "compose.method=knn", "workers=1"))
-    chunks, documents = (compare.row(stats.measure(nextlong.open(run))) for run in (shared_run, tmp_path / "knn"))
+def test_cosines_of_chunks_and_of_documents_share_no_column(
+    shared_run, recipe_for, started, tmp_path
+):
+    pipeline.run(
+        recipe_for(started(tmp_path / "knn"), "compose.method=knn", "workers=1")
+    )
+    chunks, documents = (
+        compare.row(stats.measure(nextlong.open(run)))
+        for run in (shared_run, tmp_path / "knn")
+    )
     assert chunks["cosine_mean"] is not None
     assert documents["document_cosine_mean"] is not None
     for key, value in chunks.items():
@@ -107,19 +127,33 @@ def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_f
             assert value is None or documents[key] is None
 
 
-def test_the_picture_shows_one_document_in_every_run(runs, recipe_for, tmp_path, capsys):
+def test_the_picture_shows_one_document_in_every_run(
+    runs, recipe_for, tmp_path, capsys
+):
     far = runs[1]
     for method in ("nextlong", "standard"):
         pipeline.run(recipe_for(far, f"compose.method={method}", f"name={method}"))
     picture = tmp_path / "one.svg"
-    assert cli_main.main(["compare", f"{far}@nextlong", f"{far}@standard", "--svg", str(picture)]) == 0
+    assert (
+        cli_main.main(
+            ["compare", f"{far}@nextlong", f"{far}@standard", "--svg", str(picture)]
+        )
+        == 0
+    )
     svg = picture.read_text()
     assert re.search(r">nextlong</text>.*>standard</text>", svg, flags=re.DOTALL)
     name = re.search(r"<title>(.+), by nextlong, standard</title>", svg)[1]
-    strips = set(re.findall(rf'y="(\d+)"[^>]*><title>(?:meta|document): {re.escape(name)},', svg))
+    strips = set(
+        re.findall(rf'y="(\d+)"[^>]*><title>(?:meta|document): {re.escape(name)},', svg)
+    )
     assert len(strips) == 3, "the document itself, and its place in both sequences"
 
 
 def test_a_picture_of_different_lengths_is_refused(runs, tmp_path, capsys):
-    assert cli_main.main(["compare", *map(str, runs), "--svg", str(tmp_path / "x.svg")]) == 2
-    assert "sequences of different lengths (1024, 2048 tokens)" in capsys.readouterr().err
+    assert (
+        cli_main.main(["compare", *map(str, runs), "--svg", str(tmp_path / "x.svg")])
+        == 2
+    )
+    assert (
+        "sequences of different lengths (1024, 2048 tokens)" in capsys.readouterr().err
+    )

@@ -39,13 +39,20 @@ def test_a_control_is_called_one_in_words_and_in_json(measured):
     assert "only as a control" not in printed(measured, terminal=False)
     assert measured.as_json()["control"] == ""
     spreads = [replace(measured.similarity, mean=mean) for mean in (0.5, 0.125)]
-    changed = replace(measured, negatives="random-corpus", similarity=spreads[0], random_similarity=spreads[1])
-    why = (
-        "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
+    changed = replace(
+        measured,
+        negatives="random-corpus",
+        similarity=spreads[0],
+        random_similarity=spreads[1],
     )
+    why = "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
     assert changed.as_json()["control"] == why
-    assert f"only as a control {why}" in " ".join(printed(changed, terminal=False).split())
-    tail = replace(measured, negatives="tail", random_similarity=None).as_json()["control"]
+    assert f"only as a control {why}" in " ".join(
+        printed(changed, terminal=False).split()
+    )
+    tail = replace(measured, negatives="tail", random_similarity=None).as_json()[
+        "control"
+    ]
     assert "a control of" in tail
     assert "random pairs" not in tail
 

@@ -17,7 +17,10 @@ from nextlong.report.tables import PipeConsole
 
 ESCAPE = "\x1b"
 TEXTS = [
-    "\n".join(f"[bold]Line[/] {n} of {k}: x[0] = '\t{n * k}' \x1b[31mred\x1b[0m\x00\x07" for k in range(n % 5 + 2))
+    "\n".join(
+        f"[bold]Line[/] {n} of {k}: x[0] = '\t{n * k}' \x1b[31mred\x1b[0m\x00\x07"
+        for k in range(n % 5 + 2)
+    )
     + "\r\n"
     for n in range(30)
 ]
@@ -26,7 +29,10 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("peek[x]")
-    rows = [json.dumps({"id": f"[red]id\n{n}\x1b[2J", "text": text}) + "\n" for n, text in enumerate(TEXTS)]
+    rows = [
+        json.dumps({"id": f"[red]id\n{n}\x1b[2J", "text": text}) + "\n"
+        for n, text in enumerate(TEXTS)
+    ]
     (folder / "corpus.jsonl").write_text("".join(rows))
     recipe = {
         "run_dir": str(folder / "run"),
@@ -44,7 +50,12 @@ def run(tmp_path_factory):
 def printed(show, what, *, terminal=False, width=100):
     """Return what `show` prints; colours are as a terminal would get them."""
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=width, color_system="truecolor" if terminal else None)
+    console = Console(
+        file=file,
+        force_terminal=terminal,
+        width=width,
+        color_system="truecolor" if terminal else None,
+    )
     show(what, console)
     return file.getvalue()
 
@@ -54,7 +65,11 @@ def test_the_list_has_one_line_a_sequence(run):
     assert title.strip() == f"3 sequences by nextlong in {run.path}"
     told = "# tokens chunks negatives meta share cosine documents meta-document"
     assert " ".join(heading.split()) == told
-    assert [row.split()[:2] for row in rows] == [["0", "400"], ["1", "400"], ["2", "400"]]
+    assert [row.split()[:2] for row in rows] == [
+        ["0", "400"],
+        ["1", "400"],
+        ["2", "400"],
+    ]
     for row, sequence in zip(rows, run.sequences(), strict=True):
         metas = [span for span in sequence.spans if span.role == "meta"]
         negatives = [span for span in sequence.spans if span.role == "negative"]
@@ -68,10 +83,14 @@ def test_the_list_has_one_line_a_sequence(run):
 
 
 def test_the_list_ends_with_how_many_more_there_are(run):
-    lines = printed(lambda what, console: peek.show_run(what, console, first=2), run).splitlines()
+    lines = printed(
+        lambda what, console: peek.show_run(what, console, first=2), run
+    ).splitlines()
     assert [line.split()[0] for line in lines[2:-1]] == ["0", "1"]
     assert lines[-1] == "1 more; --first 0 shows all"
-    everything = printed(lambda what, console: peek.show_run(what, console, first=0), run)
+    everything = printed(
+        lambda what, console: peek.show_run(what, console, first=0), run
+    )
     assert everything == printed(peek.show_run, run)
 
 
@@ -94,7 +113,15 @@ def test_a_sequence_has_one_line_a_span(run):
     sequence = run.sequence(0)
     heading, columns, *rows = printed(peek.show_sequence, sequence).splitlines()
     assert heading == f"{sequence.id}  400 tokens"
-    assert columns.split() == ["tokens", "length", "role", "cosine", "source", "characters", "text"]
+    assert columns.split() == [
+        "tokens",
+        "length",
+        "role",
+        "cosine",
+        "source",
+        "characters",
+        "text",
+    ]
     assert len(rows) == len(sequence.spans)
     for row, span in zip(rows, sequence.spans, strict=True):
         assert row.split()[:3] == [
@@ -130,33 +157,61 @@ def test_terminals_get_colours_and_no_control_characters_of_the_text(run, show):
 
 
 def test_a_terminal_shows_the_sequence_as_a_strip(run):
-    lines = printed(peek.show_sequence, run.sequence(0), terminal=True, width=160).splitlines()
+    lines = printed(
+        peek.show_sequence, run.sequence(0), terminal=True, width=160
+    ).splitlines()
     cells = re.findall(r"\x1b\[([0-9;]+)m([█░]+)\x1b\[0m", lines[1])
     assert sum(len(marks) for _, marks in cells) == 96
-    assert len({style for style, _ in cells}) == len({marks[0] for _, marks in cells}) == 2
-    assert re.sub(r"\x1b\[[0-9;]*m", "", lines[2]).split() == ["█", "meta-chunk", "░", "negative"]
+    assert (
+        len({style for style, _ in cells}) == len({marks[0] for _, marks in cells}) == 2
+    )
+    assert re.sub(r"\x1b\[[0-9;]*m", "", lines[2]).split() == [
+        "█",
+        "meta-chunk",
+        "░",
+        "negative",
+    ]
 
 
 def test_a_terminal_without_colours_says_in_words_what_each_part_of_the_text_is(run):
     sequence = run.sequence(0)
     file = io.StringIO()
-    peek.show_text(sequence, Console(file=file, width=200, force_terminal=True, no_color=True))
+    peek.show_text(
+        sequence, Console(file=file, width=200, force_terminal=True, no_color=True)
+    )
     assert "\x1b[3" not in file.getvalue()
     plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
-    said = [line for line in plain.splitlines() if line.startswith(("█ meta-chunk of ", "░ negative of "))]
+    said = [
+        line
+        for line in plain.splitlines()
+        if line.startswith(("█ meta-chunk of ", "░ negative of "))
+    ]
     spans = [span for span in sequence.spans if span.role in ("meta", "negative")]
     assert len(said) == len(spans)
     for line, span in zip(said, spans, strict=True):
         assert f"tokens {span.token_start:,}–{span.token_end:,}" in line
-        assert ("negative of" in line) == line.endswith(f", cosine {span.score:.3f}") == (span.role == "negative")
+        assert (
+            ("negative of" in line)
+            == line.endswith(f", cosine {span.score:.3f}")
+            == (span.role == "negative")
+        )
 
 
-def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, tmp_path):
+def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(
+    run, tmp_path
+):
     # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at 140.
-    paper = {"fit": "paper", "position": "tail", "target_tokens": 140, "draft_factor": 20.0}
+    paper = {
+        "fit": "paper",
+        "position": "tail",
+        "target_tokens": 140,
+        "draft_factor": 20.0,
+    }
     compose = run.recipe.compose.model_copy(update=paper)
     copy = shutil.copytree(run.path, tmp_path / "run")
-    negatives_first = run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose})
+    negatives_first = run.recipe.model_copy(
+        update={"run_dir": str(copy), "compose": compose}
+    )
     pipeline.run(negatives_first)
     opened = nextlong.open(tmp_path / "run")
     assert [span for span in opened.sequence(0).spans if span.role == "meta"] == []
@@ -166,8 +221,14 @@ def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(run, 
 def test_on_a_narrow_terminal_names_of_documents_keep_their_room(run):
     file = io.StringIO()
     sequence = next(run.sequences())
-    peek.show_sequence(sequence, Console(file=file, width=80, force_terminal=True, color_system=None))
-    *_, last = [line for line in file.getvalue().splitlines() if "–" in line and "negative" in line]
+    peek.show_sequence(
+        sequence, Console(file=file, width=80, force_terminal=True, color_system=None)
+    )
+    *_, last = [
+        line
+        for line in file.getvalue().splitlines()
+        if "–" in line and "negative" in line
+    ]
     negative = [span for span in sequence.spans if span.role == "negative"][-1]
     assert f"{negative.token_start:,}–{negative.token_end:,}" in last
     assert f"{negative.score:.3f}" in last
@@ -188,7 +249,9 @@ def test_on_a_narrow_terminal_every_line_fits_and_the_end_of_the_id_stays(run, s
 def test_a_sequence_of_whole_documents_has_no_numbers_of_meta_chunks(run, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "run")
     compose = run.recipe.compose.model_copy(update={"method": "standard"})
-    pipeline.run(run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose}))
+    pipeline.run(
+        run.recipe.model_copy(update={"run_dir": str(copy), "compose": compose})
+    )
     opened = nextlong.open(copy)
     _, heading, row, *_ = printed(peek.show_run, opened).splitlines()
     assert heading.endswith("  first document")
@@ -198,7 +261,9 @@ def test_a_sequence_of_whole_documents_has_no_numbers_of_meta_chunks(run, tmp_pa
         *("–" * 4),
         str(len({span.doc_id for span in opened.sequence(0).spans} - {-1})),
     ]
-    legend = printed(peek.show_sequence, opened.sequence(0), terminal=True).splitlines()[2]
+    legend = printed(
+        peek.show_sequence, opened.sequence(0), terminal=True
+    ).splitlines()[2]
     assert re.sub(r"\x1b\[[0-9;]*m", "", legend).split() == ["▒", "document"]
 
 

@@ -16,7 +16,12 @@ from nextlong.recipe import Recipe
 from nextlong.report import sweep
 from nextlong.runs import stats
 
-OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=512,1024"]
+OVER = [
+    "--over",
+    "compose.position=head,tail",
+    "--over",
+    "compose.target_tokens=512,1024",
+]
 NAMES = [
     "target_tokens=512",
     "base",
@@ -61,12 +66,19 @@ def call(capsys, *arguments):
 
 
 def test_values_are_yaml_in_the_order_given(recipe):
-    found = sweep.variants(recipe, ["compose.separator=' ','1,2',x", "encoder.model=lsa,openai:m"])
+    found = sweep.variants(
+        recipe, ["compose.separator=' ','1,2',x", "encoder.model=lsa,openai:m"]
+    )
     assert [tuple(variant.settings.values()) for variant in found] == [
-        (separator, model) for separator in (" ", "1,2", "x") for model in ("lsa", "openai:m")
+        (separator, model)
+        for separator in (" ", "1,2", "x")
+        for model in ("lsa", "openai:m")
     ]
     numbers = sweep.variants(recipe, ["ingest.sources.0.max_chars=900,null"])
-    assert [variant.settings["ingest.sources.0.max_chars"] for variant in numbers] == [900, None]
+    assert [variant.settings["ingest.sources.0.max_chars"] for variant in numbers] == [
+        900,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +109,16 @@ def test_every_combination_the_last_key_fastest(recipe):
 
 
 def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(recipe):
-    over = ["ingest.sources.0.max_chars=900", "chunk.max_chars=300", 'compose.separator="/ \\n"']
+    over = [
+        "ingest.sources.0.max_chars=900",
+        "chunk.max_chars=300",
+        'compose.separator="/ \\n"',
+    ]
     (variant,) = sweep.variants(recipe, over)
-    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.separator=-"
+    assert (
+        variant.name
+        == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.separator=-"
+    )
     assert variant.recipe.compose.separator == "/ \n"
 
 
@@ -108,24 +127,32 @@ def ahead(variants):
     file = io.StringIO()
     sweep.show_ahead(variants, Console(file=file))
     _, *lines = file.getvalue().splitlines()
-    return [line.split()[-4:] for line in lines[: len(variants)]], lines[len(variants) :]
+    return [line.split()[-4:] for line in lines[: len(variants)]], lines[
+        len(variants) :
+    ]
 
 
 def test_what_will_run_is_counted_before_it_does(recipe, own_few_run, tmp_path):
-    cells, (error,) = ahead(sweep.variants(recipe, [f"ingest.sources.0.path={tmp_path / 'none'}"]))
+    cells, (error,) = ahead(
+        sweep.variants(recipe, [f"ingest.sources.0.path={tmp_path / 'none'}"])
+    )
     assert cells == [["–"] * 4]
     assert "will fail: " in error
     assert "does not exist" in error
     seeds = sweep.variants(recipe, ["compose.seed=1", "compose.position=head,tail"])
     cells, said = ahead([*seeds, seeds[0]])
     assert not said
-    first, second, again = ([int(cell) for cell in row] for row in cells)  # steps, done, shared, to do
+    first, second, again = (
+        [int(cell) for cell in row] for row in cells
+    )  # steps, done, shared, to do
     assert first[1] > 0 < first[3]
     assert (first[2], second[1]) == (0, first[1])
     assert 0 < second[3] < first[3]
     assert second[2] == first[3] - second[3]
     assert again[2:] == [first[3], 0]
-    assert len(list(own_few_run.glob("*/manifest.json"))) == len(list(own_few_run.glob("[0-9]*")))  # nothing ran
+    assert len(list(own_few_run.glob("*/manifest.json"))) == len(
+        list(own_few_run.glob("[0-9]*"))
+    )  # nothing ran
 
 
 def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
@@ -152,9 +179,13 @@ def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
         (["compose.separator='/ ','* '"], "would have the same name, separator=-;"),
     ],
 )
-def test_a_grid_that_is_none_runs_nothing(recipe, own_few_run, hashes_of, capsys, over, message):
+def test_a_grid_that_is_none_runs_nothing(
+    recipe, own_few_run, hashes_of, capsys, over, message
+):
     before = hashes_of(own_few_run)
-    code, out, err = call(capsys, "sweep", recipe, *(part for one in over for part in ("--over", one)))
+    code, out, err = call(
+        capsys, "sweep", recipe, *(part for one in over for part in ("--over", one))
+    )
     assert (code, out) == (2, "")
     assert message in err
     assert hashes_of(own_few_run) == before
@@ -172,7 +203,10 @@ def test_a_mistake_of_the_file_itself_is_told_once(recipe, capsys):
 
 def test_common_steps_are_shared(swept):
     folders = [path.name for path in (swept / "run").glob("[0-9]*")]
-    made = {name: sum(f"-{name}-" in folder for folder in folders) for name in ("embed", "mine", "draft", "compose")}
+    made = {
+        name: sum(f"-{name}-" in folder for folder in folders)
+        for name in ("embed", "mine", "draft", "compose")
+    }
     assert made == {"embed": 1, "mine": 1, "draft": 2, "compose": 4}
 
 
@@ -181,39 +215,63 @@ def test_every_variant_is_a_variant_that_opens(swept):
     for name, settings in zip(NAMES, GRID, strict=True):
         run = nextlong.open(f"{swept}/run@{name}")
         assert run.path == swept / "run"
-        assert (run.recipe.compose.position, run.recipe.compose.target_tokens) == settings
-        assert {len(sequence.input_ids) for sequence in run.sequences()} == {run.recipe.compose.target_tokens}
+        assert (
+            run.recipe.compose.position,
+            run.recipe.compose.target_tokens,
+        ) == settings
+        assert {len(sequence.input_ids) for sequence in run.sequences()} == {
+            run.recipe.compose.target_tokens
+        }
         card = (run.data / "README.md").read_text("utf-8")
-        assert f"{len(run)} sequences of {run.recipe.compose.target_tokens:,} tokens" in card
+        assert (
+            f"{len(run)} sequences of {run.recipe.compose.target_tokens:,} tokens"
+            in card
+        )
         assert f"position: {run.recipe.compose.position}" in card
 
 
 def test_the_run_directory_stays_the_run_that_it_was(swept, few_run):
     before, run = nextlong.open(few_run), nextlong.open(swept / "run")
-    assert (run.variant.name, run.variant.made) == (before.variant.name, before.variant.made)
+    assert (run.variant.name, run.variant.made) == (
+        before.variant.name,
+        before.variant.made,
+    )
     assert run.variant.steps.items() >= before.variant.steps.items()
-    assert [sequence.id for sequence in run.sequences()] == [sequence.id for sequence in before.sequences()]
+    assert [sequence.id for sequence in run.sequences()] == [
+        sequence.id for sequence in before.sequences()
+    ]
 
 
 def test_csv_and_json_say_what_stats_says(swept):
     rows = list(csv.DictReader((swept / "s.csv").read_text("utf-8").splitlines()))
     plain = json.loads((swept / "s.json").read_text("utf-8"))
-    assert [row["variant"] for row in rows] == [one["variant"] for one in plain] == NAMES
+    assert (
+        [row["variant"] for row in rows] == [one["variant"] for one in plain] == NAMES
+    )
     for row, one in zip(rows, plain, strict=True):
         measured = stats.measure(nextlong.open(f"{swept}/run@{one['variant']}"))
         assert one["stats"] == json.loads(json.dumps(measured.as_json()))
         assert float(row["cosine_mean"]) == measured.similarity.mean
-        assert row["compose.position"] == one["settings"]["compose.position"] == measured.position
+        assert (
+            row["compose.position"]
+            == one["settings"]["compose.position"]
+            == measured.position
+        )
         assert (row["error"], one["error"]) == ("", None)
 
 
 def test_variants_can_be_compared(swept, capsys):
-    code, out, _ = call(capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[::2]))
+    code, out, _ = call(
+        capsys, "compare", *(f"{swept}/run@{name}" for name in NAMES[::2])
+    )
     assert code == 0
     assert call(capsys, "compare", f"{swept}/run@*target_tokens=512") == (0, out, "")
     same, _, *lines = out.splitlines()
     assert "; target tokens 512; " in same
-    assert [line.split() for line in lines[:2]] == [["target_tokens", "512", "512"], ["position", "–", "tail"]]
+    assert [line.split() for line in lines[:2]] == [
+        ["target_tokens", "512", "512"],
+        ["position", "–", "tail"],
+    ]
 
 
 def test_again_tells_the_variants_first_and_does_no_new_work(swept, hashes_of, capsys):
@@ -240,16 +298,23 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_few_run, tmp_path, c
     assert "1 of 3 variants failed" in err
     cells = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:4]}
     assert cells == {"2": "4", "9999": "failed", "1": "4"}
-    assert "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks" in out
+    assert (
+        "min_meta_chunks=9999: none of the 260 documents has compose.min_meta_chunks=9999 chunks"
+        in out
+    )
     assert variants_of(own_few_run) == {"base", "min_meta_chunks=1"}
     rows = list(csv.DictReader((tmp_path / "s.csv").read_text("utf-8").splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, False]
     assert rows[1]["tokens"] == ""
 
 
-def test_killed_and_asked_again_goes_on_to_the_same_bytes(few_recipe, few_run, started, swept, hashes_of, tmp_path):
+def test_killed_and_asked_again_goes_on_to_the_same_bytes(
+    few_recipe, few_run, started, swept, hashes_of, tmp_path
+):
     path = tmp_path / "my.yaml"
-    path.write_text(few_recipe(started(tmp_path / "run", few_run)).dump(), encoding="utf-8")
+    path.write_text(
+        few_recipe(started(tmp_path / "run", few_run)).dump(), encoding="utf-8"
+    )
     arguments, names = ["sweep", str(path), *OVER[:2]], ("base", "position=tail")
     kill_forked_at(arguments, f"*/variants/{names[1]}.json")
     assert names[1] not in variants_of(tmp_path / "run")
@@ -258,8 +323,12 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(few_recipe, few_run, s
     made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())
     for name in names:
-        ours, theirs = (nextlong.open(f"{run}@{name}") for run in (tmp_path / "run", swept / "run"))
-        assert ours.recipe.model_copy(update={"run_dir": ""}) == theirs.recipe.model_copy(update={"run_dir": ""})
+        ours, theirs = (
+            nextlong.open(f"{run}@{name}") for run in (tmp_path / "run", swept / "run")
+        )
+        assert ours.recipe.model_copy(
+            update={"run_dir": ""}
+        ) == theirs.recipe.model_copy(update={"run_dir": ""})
         assert [done.folder.name for done in ours.steps.values()] == [
             done.folder.name for done in theirs.steps.values()
         ]

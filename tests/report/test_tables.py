@@ -14,7 +14,12 @@ ROWS = [["[x] mean", "1.0", "22,222", "–"], ["most", "3", "4", "5"]]
 def shown(headings, rows, *, width=None):
     """Return the lines as a terminal `width` cells wide gets them, or a pipe."""
     file = io.StringIO()
-    console = Console(file=file, width=width or 80, force_terminal=width is not None, color_system=None)
+    console = Console(
+        file=file,
+        width=width or 80,
+        force_terminal=width is not None,
+        color_system=None,
+    )
     tables.show_in_blocks(headings, rows, console, names=1)
     return file.getvalue().splitlines()
 
@@ -30,7 +35,9 @@ def test_a_pipe_gets_one_line_a_row_without_blanks_at_its_end():
 
 @pytest.mark.parametrize("width", [26, 200])
 def test_a_terminal_wide_enough_gets_the_same(width):
-    assert [line.rstrip() for line in shown(HEADINGS, ROWS, width=width)] == shown(HEADINGS, ROWS)
+    assert [line.rstrip() for line in shown(HEADINGS, ROWS, width=width)] == shown(
+        HEADINGS, ROWS
+    )
 
 
 def test_on_a_narrow_terminal_the_names_stand_in_every_block():
@@ -57,17 +64,26 @@ def test_a_table_of_names_alone_is_shown():
     assert shown(["name"], [["x"]]) == ["name", "x"]
 
 
-@pytest.mark.parametrize(("cells", "text"), [(9, "a/long/id"), (8, "…long/id"), (2, "…d"), (1, "…")])
+@pytest.mark.parametrize(
+    ("cells", "text"), [(9, "a/long/id"), (8, "…long/id"), (2, "…d"), (1, "…")]
+)
 def test_the_end_of_an_id_stays(cells, text):
     assert tables.tail("a/long/id", cells) == text
 
 
 @pytest.mark.parametrize(
-    ("width", "lines"), [(12, ["error: a b c", "  d e f"]), (None, ["error: a b c d e f"])], ids=["terminal", "pipe"]
+    ("width", "lines"),
+    [(12, ["error: a b c", "  d e f"]), (None, ["error: a b c d e f"])],
+    ids=["terminal", "pipe"],
 )
 def test_a_message_goes_on_indented_on_a_terminal_and_whole_in_a_pipe(width, lines):
     file = io.StringIO()
-    console = Console(file=file, width=width or 12, force_terminal=width is not None, color_system=None)
+    console = Console(
+        file=file,
+        width=width or 12,
+        force_terminal=width is not None,
+        color_system=None,
+    )
     tables.say("a b c d e f", console, label="error: ")
     assert file.getvalue().splitlines() == lines
 

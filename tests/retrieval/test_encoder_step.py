@@ -9,7 +9,9 @@ from nextlong.retrieval.embed import encoder_step
 
 
 def fingerprint(model, **options):
-    return fingerprint_of({"model": f"sentence-transformers:{model}", "sentence_transformers": options})
+    return fingerprint_of(
+        {"model": f"sentence-transformers:{model}", "sentence_transformers": options}
+    )
 
 
 def fingerprint_of(given):
@@ -59,7 +61,20 @@ def test_how_to_compute_is_no_other_encoder():
 
 def test_a_device_is_another_encoder_only_where_it_chooses_the_precision():
     default = fingerprint("hub/name")
-    assert len({default, fingerprint("hub/name", device="cpu"), fingerprint("hub/name", device="cuda")}) == 3
-    assert fingerprint("hub/name", device="cuda:1") == fingerprint("hub/name", device="cuda")
+    assert (
+        len(
+            {
+                default,
+                fingerprint("hub/name", device="cpu"),
+                fingerprint("hub/name", device="cuda"),
+            }
+        )
+        == 3
+    )
+    assert fingerprint("hub/name", device="cuda:1") == fingerprint(
+        "hub/name", device="cuda"
+    )
     in_float32 = fingerprint("hub/name", dtype="float32")
-    assert in_float32 == fingerprint("hub/name", dtype="float32", device="cpu") != default
+    assert (
+        in_float32 == fingerprint("hub/name", dtype="float32", device="cpu") != default
+    )

@@ -37,7 +37,9 @@ def test_the_manifest_says_what_was_measured(approximate):
     (built,), (tuned,) = counts_of(done["index"]), counts_of(done["tune"])
     assert built["index"] == "IVF16,SQ8"
     assert built["vectors"] == total(done["chunk"], "chunks")
-    assert len(done["index_shards"].files(".bounds.npy")) == len(done["embed"].files(".vectors.npy"))
+    assert len(done["index_shards"].files(".bounds.npy")) == len(
+        done["embed"].files(".vectors.npy")
+    )
     assert tuned["recall"] == 0.8 <= tuned["recall_measured"]
     assert 1 <= tuned["probes"] < 16
 
@@ -48,7 +50,10 @@ def test_pages_say_which_index_and_what_it_finds(approximate):
     assert "IVF16,SQ8" in told
     assert "set by search.index" in told
     stats = measure(Run(recipe.run_dir))
-    assert f"{counts_of(done['tune'])[0]['recall_measured']:.1%} on average" in stats.search
+    assert (
+        f"{counts_of(done['tune'])[0]['recall_measured']:.1%} on average"
+        in stats.search
+    )
     assert card_numbers(stats)["search"] == stats.search
 
 
@@ -73,7 +78,9 @@ def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
 
 
 @pytest.mark.thorough
-def test_another_number_of_workers_gives_the_same_bytes(approximate, started, tmp_path, hashes_of):
+def test_another_number_of_workers_gives_the_same_bytes(
+    approximate, started, tmp_path, hashes_of
+):
     recipe, _ = approximate
     again = {"run_dir": str(started(tmp_path / "run")), "executor": "local"}
     pipeline.run(recipe.model_copy(update=again))
@@ -81,13 +88,19 @@ def test_another_number_of_workers_gives_the_same_bytes(approximate, started, tm
 
 
 def test_documents_are_searched_for_in_an_index_too(recipe_for, started, tmp_path):
-    done = pipeline.run(recipe_for(started(tmp_path / "run"), "compose.method=knn", "search.index=IVF4,Flat"))
+    done = pipeline.run(
+        recipe_for(
+            started(tmp_path / "run"), "compose.method=knn", "search.index=IVF4,Flat"
+        )
+    )
     assert counts_of(done["index"])[0]["index"] == "IVF4,Flat"
     queries = total(done["documents"], "drawn")
     assert total(done["neighbours"], "queries") == queries
     for path in done["neighbours"].files(".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for own, near in zip(*reader.read_all().select([0, 1]).to_pydict().values(), strict=True):
+            for own, near in zip(
+                *reader.read_all().select([0, 1]).to_pydict().values(), strict=True
+            ):
                 assert own not in near
 
 
@@ -96,20 +109,39 @@ def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
     def fingerprints(index, more):
         asked = [f"search.index={index}", f"compose.method={method}", *more]
         recipe = recipe_for(tmp_path / "run", *asked)
-        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe.ingest))}
+        return {
+            step.name: step.fingerprint
+            for step in pipeline.route(recipe, input_files(recipe.ingest))
+        }
 
-    more = ["mine.candidates=2048"] if method == "nextlong" else ["compose.target_tokens=16384"]
-    for index, of_neighbours in (("IVF16,SQ8", {"tune"}), ("auto", {"index", "index_shards", "tune"})):
+    more = (
+        ["mine.candidates=2048"]
+        if method == "nextlong"
+        else ["compose.target_tokens=16384"]
+    )
+    for index, of_neighbours in (
+        ("IVF16,SQ8", {"tune"}),
+        ("auto", {"index", "index_shards", "tune"}),
+    ):
         before, after = fingerprints(index, []), fingerprints(index, more)
-        changed = {name for name in ("embed", "index", "index_shards", "tune") if before[name] != after[name]}
+        changed = {
+            name
+            for name in ("embed", "index", "index_shards", "tune")
+            if before[name] != after[name]
+        }
         assert changed == of_neighbours
 
 
-def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, shared_run):
+def test_auto_is_exact_where_there_is_little_to_search_and_says_so(
+    recipe_for, shared_run
+):
     recipe = recipe_for(shared_run)
     run = Run(shared_run)
     assert counts_of(run.steps["index"])[0]["index"] == "exact"
-    assert "core-seconds" in dict(summary.lines(Exported(recipe, [run], run.steps)))["search"]
+    assert (
+        "core-seconds"
+        in dict(summary.lines(Exported(recipe, [run], run.steps)))["search"]
+    )
     assert measure(Run(shared_run)).search is None
 
 
@@ -117,16 +149,28 @@ def test_exact_by_name_needs_no_index(recipe_for, started, tmp_path, shared_run)
     done = pipeline.run(recipe_for(started(tmp_path / "run"), "search.index=exact"))
     assert {"index", "index_shards", "tune"}.isdisjoint(done)
     named = [path.read_bytes() for path in done["mine"].files(".candidates.arrow")]
-    chosen = [path.read_bytes() for path in Run(shared_run).steps["mine"].files(".candidates.arrow")]
+    chosen = [
+        path.read_bytes()
+        for path in Run(shared_run).steps["mine"].files(".candidates.arrow")
+    ]
     assert named == chosen
 
 
-def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, started, tmp_path):
-    with pytest.raises(RecipeError, match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions"):
-        pipeline.run(recipe_for(started(tmp_path / "run"), "search.index='OPQ5,IVF4,Flat'"))
+def test_an_index_that_vectors_cannot_have_is_a_users_error(
+    recipe_for, started, tmp_path
+):
+    with pytest.raises(
+        RecipeError,
+        match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions",
+    ):
+        pipeline.run(
+            recipe_for(started(tmp_path / "run"), "search.index='OPQ5,IVF4,Flat'")
+        )
 
 
 @pytest.mark.parametrize("index", ["HNSW32", "IVF64,PQ64x4fs", "ivf", "Flat"])
-def test_an_index_without_lists_is_refused_before_anything_runs(recipe_for, tmp_path, index):
+def test_an_index_without_lists_is_refused_before_anything_runs(
+    recipe_for, tmp_path, index
+):
     with pytest.raises(RecipeError, match=r"search: index is .*inverted lists"):
         recipe_for(tmp_path / "run", f"search.index='{index}'")

@@ -16,14 +16,21 @@ def much_memory(monkeypatch):
 
 
 def load(vectors, queries, *, dimensions=256, k=1088):
-    return Amounts(vectors=vectors, queries=queries, dimensions=dimensions, neighbours=k)
+    return Amounts(
+        vectors=vectors, queries=queries, dimensions=dimensions, neighbours=k
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "gib", "has_gpu", "expected"),
     [
         (load(5_000, 5_000), 64, False, "exact"),
-        (load(1_332_815, 2_500), 64, False, "exact"),  # an index would take longer to build
+        (
+            load(1_332_815, 2_500),
+            64,
+            False,
+            "exact",
+        ),  # an index would take longer to build
         (load(577_070, 577_070, k=17), 64, False, "IVF,Flat"),
         (load(10_000_000, 10_000_000), 64, False, "IVF,Flat"),
         (load(10_000_000, 10_000_000), 3, False, "OPQ64,IVF,PQ64"),
@@ -39,12 +46,17 @@ def test_the_cheaper_search_is_chosen(asked, gib, has_gpu, expected, monkeypatch
 
 
 def test_more_queries_never_bring_exact_search_back():
-    chosen = [choose(load(1_000_000, 10**digits))[0] != "exact" for digits in range(1, 9)]
+    chosen = [
+        choose(load(1_000_000, 10**digits))[0] != "exact" for digits in range(1, 9)
+    ]
     assert chosen == sorted(chosen)
 
 
 def test_a_gpu_makes_exact_search_cheaper_alone():
-    slow, fast = (seconds(load(1_000_000, 1_000_000), has_gpu=has_gpu) for has_gpu in (False, True))
+    slow, fast = (
+        seconds(load(1_000_000, 1_000_000), has_gpu=has_gpu)
+        for has_gpu in (False, True)
+    )
     assert fast[0] < slow[0]
     assert fast[1] == slow[1]
 
@@ -54,10 +66,14 @@ EXACT = Amounts(vectors=1e6, queries=1e4, dimensions=256, neighbours=1000, shard
 
 @pytest.mark.parametrize("estimate", [_TRAIN, _FILL, _TUNE])
 def test_exact_search_builds_nothing(estimate):
-    assert [EXACT.of(amount) for amount in (estimate.work, estimate.disk, estimate.memory)] == [0, 0, 0]
+    assert [
+        EXACT.of(amount) for amount in (estimate.work, estimate.disk, estimate.memory)
+    ] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("codes", "code_bytes"), [("Flat", 512), ("SQ8", 256), ("PQ64", 64)])
+@pytest.mark.parametrize(
+    ("codes", "code_bytes"), [("Flat", 512), ("SQ8", 256), ("PQ64", 64)]
+)
 def test_lists_hold_a_code_and_an_id_a_vector(codes, code_bytes):
     built = Amounts(**{**vars(EXACT), "index": f"IVF,{codes}"})
     assert _FILL.disk(built) * _FILL.bytes == 1e6 * (code_bytes + 8)

@@ -25,13 +25,24 @@ META = np.array([(5, 23, 1 << 32, 3, 30), (7, 21, 0, 2, 20)], META_DOCUMENTS)
 def test_candidates_of_chunks_are_of_other_documents_and_descend(tmp_path):
     # Chunks 0, 1 and 2 are of two documents of shard 0, three more of one of shard 1.
     np.save(tmp_path / "queries.npy", META)
-    index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))))
-    counts = mine._mine_block(tmp_path / "b", (tmp_path / "queries.npy", 1, 2), index, k=3)
-    with pa.ipc.open_file(pa.memory_map(str(tmp_path / "b.candidates.arrow"))) as reader:
+    index = IndexFiles(
+        "exact",
+        tuple(save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))),
+    )
+    counts = mine._mine_block(
+        tmp_path / "b", (tmp_path / "queries.npy", 1, 2), index, k=3
+    )
+    with pa.ipc.open_file(
+        pa.memory_map(str(tmp_path / "b.candidates.arrow"))
+    ) as reader:
         table = reader.read_all()
     assert table.schema == schemas.CANDIDATES
     assert table.column("chunk_id").to_pylist() == [0, 1]
-    for ids, scores in zip(table.column("neighbour_ids").to_pylist(), table.column("scores").to_pylist(), strict=True):
+    for ids, scores in zip(
+        table.column("neighbour_ids").to_pylist(),
+        table.column("scores").to_pylist(),
+        strict=True,
+    ):
         assert len(ids) == 3
         assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
         assert scores == sorted(scores, reverse=True)
@@ -41,17 +52,29 @@ def test_candidates_of_chunks_are_of_other_documents_and_descend(tmp_path):
 def test_a_document_excludes_itself_alone(tmp_path):
     np.save(tmp_path / "queries.npy", np.array([5, (1 << 32) + 9]))
     ids, exclude, before = read_queries(tmp_path / "queries.npy", 1)
-    assert (ids.tolist(), exclude.tolist(), before) == ([(1 << 32) + 9], [[(1 << 32) + 9, (1 << 32) + 10]], 1)
+    assert (ids.tolist(), exclude.tolist(), before) == (
+        [(1 << 32) + 9],
+        [[(1 << 32) + 9, (1 << 32) + 10]],
+        1,
+    )
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1))))
     np.save(tmp_path / "queries.npy", np.array([1, 2]))
     for first, expected in ((0, (2, 4)), (2, (0, 0))):
-        made = mine._mine_block(tmp_path / "o", (tmp_path / "queries.npy", first, 2), index, k=9)
+        made = mine._mine_block(
+            tmp_path / "o", (tmp_path / "queries.npy", first, 2), index, k=9
+        )
         assert (made.queries, made.candidates) == expected
 
 
 def test_queries_of_a_range_know_how_many_come_before(tmp_path):
     np.save(tmp_path / "queries.npy", META)
-    assert read_queries(tmp_path / "queries.npy").ids.tolist() == [1 << 32, (1 << 32) + 1, (1 << 32) + 2, 0, 1]
+    assert read_queries(tmp_path / "queries.npy").ids.tolist() == [
+        1 << 32,
+        (1 << 32) + 1,
+        (1 << 32) + 2,
+        0,
+        1,
+    ]
     assert read_queries(tmp_path / "queries.npy", 1, 2).before == 3
 
 
@@ -68,7 +91,9 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
 ):
     # `shift` makes bounds that hide neighbours: such queries are searched for again.
     folder = tmp_path_factory.mktemp("blocks")
-    vectors = save_shards(folder, *(clustered_rows(size, seed=seed + size) for size in (20, *sizes)))
+    vectors = save_shards(
+        folder, *(clustered_rows(size, seed=seed + size) for size in (20, *sizes))
+    )
     queries = folder / "queries.npy"
     np.save(queries, np.arange(20))
     index = IndexFiles("exact", tuple(vectors))
@@ -79,18 +104,27 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
         patch.setattr(mine, "_BATCH", 7)
         patch.setattr(exact, "_WORTH_SAMPLING", 1)
         blocks = mine._corpus_blocks(vectors)
-        assert [shard for block in blocks for shard in block] == ([*range(len(vectors))] if blocks else [])
+        assert [shard for block in blocks for shard in block] == (
+            [*range(len(vectors))] if blocks else []
+        )
         mine._find_least_scores(folder / "l", (queries, 0, 20), vectors=vectors, k=k)
         least = folder / "l.least.npy"
         np.save(least, np.load(least) + np.float32(shift))
         stems = tuple(folder / f"s{number}" for number in range(len(blocks)))
         for stem, block in zip(stems, blocks, strict=True):
-            mine._scan_block(stem, queries=queries, least=[least], vectors=vectors, block=block, k=k)
+            mine._scan_block(
+                stem, queries=queries, least=[least], vectors=vectors, block=block, k=k
+            )
         scans = ((least,), stems) if blocks else None
         for first in (0, 11):
-            mine._mine_block(folder / "merged", (queries, first, 20), index, k=k, scans=scans)
+            mine._mine_block(
+                folder / "merged", (queries, first, 20), index, k=k, scans=scans
+            )
             mine._mine_block(folder / "whole", (queries, first, 20), index, k=k)
-            merged, whole = ((folder / f"{name}.candidates.arrow").read_bytes() for name in ("merged", "whole"))
+            merged, whole = (
+                (folder / f"{name}.candidates.arrow").read_bytes()
+                for name in ("merged", "whole")
+            )
             assert merged == whole
 
 
@@ -100,9 +134,18 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
     np.save(queries, np.empty(0, np.int64))
     mine._find_least_scores(tmp_path / "l", (queries, 0, 0), vectors=vectors, k=2)
     assert np.load(least).shape == (0,)
-    made = mine._scan_block(tmp_path / "s", queries=queries, least=[least], vectors=vectors, block=range(2), k=2)
+    made = mine._scan_block(
+        tmp_path / "s",
+        queries=queries,
+        least=[least],
+        vectors=vectors,
+        block=range(2),
+        k=2,
+    )
     assert made == MineResult(queries=0, candidates=0)
-    assert [len(np.load(tmp_path / f"s.{name}.npy")) for name in ("ids", "scores", "ends")] == [0, 0, 1]
+    assert [
+        len(np.load(tmp_path / f"s.{name}.npy")) for name in ("ids", "scores", "ends")
+    ] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +156,12 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
         (3 * 10**6, 1.43),  # no more than k in each of few blocks
     ],
 )
-def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(vectors, factor):
-    amounts = Amounts(shards=10_000, dimensions=512, vectors=vectors, queries=100, neighbours=1000)
+def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(
+    vectors, factor
+):
+    amounts = Amounts(
+        shards=10_000, dimensions=512, vectors=vectors, queries=100, neighbours=1000
+    )
     assert mine._SCAN.disk(amounts) == pytest.approx(factor * 100 * 1000, rel=0.02)
 
 
@@ -124,10 +171,17 @@ def test_a_run_by_blocks_of_the_corpus_has_the_candidates_of_one_without(
 ):
     step = {"nextlong": "mine", "knn": "neighbours"}[method]
     keys = [f"compose.method={method}", "search.index=exact"]
-    whole = Run(shared_run).steps if method == "nextlong" else pipeline.run(recipe_for(tmp_path / "whole", *keys))
+    whole = (
+        Run(shared_run).steps
+        if method == "nextlong"
+        else pipeline.run(recipe_for(tmp_path / "whole", *keys))
+    )
     assert counts_of(whole["scan"]) == counts_of(whole["least_scores"]) == []
     monkeypatch.setattr(mine, "_BLOCK_BYTES", 1)
     blocks = pipeline.run(recipe_for(started(tmp_path / "blocks"), *keys))
     assert len(counts_of(blocks["scan"])) > 1
-    files = [[path.read_bytes() for path in done[step].files(".candidates.arrow")] for done in (whole, blocks)]
+    files = [
+        [path.read_bytes() for path in done[step].files(".candidates.arrow")]
+        for done in (whole, blocks)
+    ]
     assert files[0] == files[1]

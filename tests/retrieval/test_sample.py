@@ -22,11 +22,20 @@ from nextlong.schemas import META_DOCUMENTS
 
 def write_shard(folder, number, chunks_per_document, hashes, chars=10):
     """Write CHUNKS of documents with so many chunks each (0: not kept), and their hashes."""
-    rows = [(row, at * chars, (at + 1) * chars, False) for row, n in enumerate(chunks_per_document) for at in range(n)]
+    rows = [
+        (row, at * chars, (at + 1) * chars, False)
+        for row, n in enumerate(chunks_per_document)
+        for at in range(n)
+    ]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
-    batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
+    batch = pa.RecordBatch.from_pydict(
+        dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS
+    )
     path = Path(folder) / f"{number}.chunks.arrow"
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
+    ):
         writer.write_batch(batch)
     np.save(Path(folder) / f"{number}.hashes.npy", np.array(hashes, np.uint64))
     return path, Path(folder) / f"{number}.hashes.npy"
@@ -38,9 +47,17 @@ def draw(folder, shards, **options):
     for number, (counts, *_) in enumerate(shards):
         chars.append(Path(folder) / f"{number}.chars.npy")
         np.save(chars[-1], np.array(counts) * 10)
-    settings = {"draws": None, "min_meta_chunks": 2, "seed": 0, "chars": chars} | options
+    settings = {
+        "draws": None,
+        "min_meta_chunks": 2,
+        "seed": 0,
+        "chars": chars,
+    } | options
     counts = sample_meta_documents(
-        Path(folder) / "out", chunks=[chunks for chunks, _ in paths], hashes=[hashes for _, hashes in paths], **settings
+        Path(folder) / "out",
+        chunks=[chunks for chunks, _ in paths],
+        hashes=[hashes for _, hashes in paths],
+        **settings,
     )
     return counts, np.load(Path(folder) / "out.meta_documents.npy")
 
@@ -57,38 +74,63 @@ def test_the_draw_knows_each_documents_chunks(tmp_path):
     assert (int(meta["first_chunk"]), int(meta["chunks"])) == (4, 2)
 
 
-@pytest.mark.parametrize(("min_meta_chunks", "eligible"), [(1, 4), (2, 3), (3, 1), (4, 0)])
-def test_documents_with_fewer_chunks_are_no_meta_documents(tmp_path, min_meta_chunks, eligible):
-    counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])], min_meta_chunks=min_meta_chunks)
+@pytest.mark.parametrize(
+    ("min_meta_chunks", "eligible"), [(1, 4), (2, 3), (3, 1), (4, 0)]
+)
+def test_documents_with_fewer_chunks_are_no_meta_documents(
+    tmp_path, min_meta_chunks, eligible
+):
+    counts, metas = draw(
+        tmp_path,
+        [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])],
+        min_meta_chunks=min_meta_chunks,
+    )
     assert counts.eligible == len(metas) == eligible
 
 
 DOCUMENTS = [(2 + number % 3, 1000 + number) for number in range(40)]
 
 
-@given(order=st.permutations(range(40)), cuts=st.lists(st.integers(0, 40), max_size=4), draws=st.integers(1, 50))
-def test_the_draw_does_not_depend_on_shards_or_order(tmp_path_factory, order, cuts, draws):
+@given(
+    order=st.permutations(range(40)),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    draws=st.integers(1, 50),
+)
+def test_the_draw_does_not_depend_on_shards_or_order(
+    tmp_path_factory, order, cuts, draws
+):
     documents = [DOCUMENTS[place] for place in order]
     bounds = [0, *sorted(cuts), 40]
     shards = [
-        tuple(map(list, zip(*documents[first:last], strict=True))) if first < last else ([], [])
+        tuple(map(list, zip(*documents[first:last], strict=True)))
+        if first < last
+        else ([], [])
         for first, last in pairwise(bounds)
     ]
     _, metas = draw(tmp_path_factory.mktemp("draw"), shards, draws=draws, seed=5)
-    _, whole = draw(tmp_path_factory.mktemp("whole"), [tuple(map(list, zip(*DOCUMENTS, strict=True)))], seed=5)
+    _, whole = draw(
+        tmp_path_factory.mktemp("whole"),
+        [tuple(map(list, zip(*DOCUMENTS, strict=True)))],
+        seed=5,
+    )
     for name in ("key", "content_hash", "chunks", "chars"):
         assert metas[name].tolist() == whole[name][:draws].tolist()
 
 
 def test_another_seed_draws_others(tmp_path):
     shards = [tuple(map(list, zip(*DOCUMENTS, strict=True)))]
-    drawn = [draw(tmp_path, shards, draws=10, seed=seed)[1]["content_hash"].tolist() for seed in (0, 1)]
+    drawn = [
+        draw(tmp_path, shards, draws=10, seed=seed)[1]["content_hash"].tolist()
+        for seed in (0, 1)
+    ]
     assert set(drawn[0]) != set(drawn[1])
 
 
 def test_a_document_that_lost_a_chunk_is_not_drawn(tmp_path):
     np.save(tmp_path / "longer.npy", np.array([30, 41, 20]))
-    counts, metas = draw(tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"])
+    counts, metas = draw(
+        tmp_path, [([3, 4, 2], [11, 12, 13])], chars=[tmp_path / "longer.npy"]
+    )
     assert counts.documents == 3
     assert sorted(metas["content_hash"].tolist()) == [11, 13]
 
@@ -106,9 +148,9 @@ def test_another_seed_starts_sequences_with_other_documents(tmp_path):
 
 
 def tiles(ranges, count):
-    return [first for first, _ in ranges] == [0, *(last for _, last in ranges)][: len(ranges)] and (
-        not count or ranges[-1][1] == count
-    )
+    return [first for first, _ in ranges] == [0, *(last for _, last in ranges)][
+        : len(ranges)
+    ] and (not count or ranges[-1][1] == count)
 
 
 @given(count=st.integers(0, 10**6))
@@ -122,7 +164,9 @@ def test_ranges_of_documents_tile_them(tmp_path_factory, count):
 
 
 @given(chunks=st.lists(st.integers(1, 3 * MOST_QUERIES), max_size=400))
-def test_a_meta_document_is_never_divided_and_no_block_holds_many_chunks(tmp_path_factory, chunks):
+def test_a_meta_document_is_never_divided_and_no_block_holds_many_chunks(
+    tmp_path_factory, chunks
+):
     drawn = np.zeros(len(chunks), META_DOCUMENTS)
     drawn["chunks"] = chunks
     path = tmp_path_factory.mktemp("blocks") / "drawn.npy"

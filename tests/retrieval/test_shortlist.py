@@ -12,24 +12,47 @@ from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import hash_words
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, describe_shortlist, judge_shortlist
+from nextlong.retrieval.shortlist import (
+    _CONTROL,
+    _SHORTLISTED,
+    describe_shortlist,
+    judge_shortlist,
+)
 
-SHORT = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
+SHORT = (
+    "mine.shortlist=bm25",
+    "mine.shortlist_chunks=12",
+    "compose.sequences=2",
+    "compose.target_tokens=512",
+)
 
 
 @pytest.fixture(scope="module")
 def made(recipe_for, started, tmp_path_factory):
     """The finished steps of a run with a shortlist, by name; read-only."""
-    return pipeline.run(recipe_for(started(tmp_path_factory.mktemp("short") / "run"), *SHORT))
+    return pipeline.run(
+        recipe_for(started(tmp_path_factory.mktemp("short") / "run"), *SHORT)
+    )
 
 
 def marks_of(done):
-    return np.concatenate([np.load(path) for path in done["shortlist"].files(".shortlist.npy")])
+    return np.concatenate(
+        [np.load(path) for path in done["shortlist"].files(".shortlist.npy")]
+    )
 
 
 def texts_of(done):
-    shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
-    return [text for shard in shards for batch in iter_chunk_texts(*shard) for text in batch.texts]
+    shards = zip(
+        done["ingest"].files(".documents.arrow"),
+        done["chunk"].files(".chunks.arrow"),
+        strict=True,
+    )
+    return [
+        text
+        for shard in shards
+        for batch in iter_chunk_texts(*shard)
+        for text in batch.texts
+    ]
 
 
 def bm25(texts, queries):
@@ -42,20 +65,28 @@ def bm25(texts, queries):
         for row, counts in enumerate(words):
             norm = 1.2 * (0.25 + 0.75 * counts.total() / mean)
             for word in words[query].keys() & counts.keys():
-                idf = math.log(1 + (len(texts) - frequency[word] + 0.5) / (frequency[word] + 0.5))
-                scores[place, row] += words[query][word] * idf * counts[word] / (counts[word] + norm)
+                idf = math.log(
+                    1 + (len(texts) - frequency[word] + 0.5) / (frequency[word] + 0.5)
+                )
+                scores[place, row] += (
+                    words[query][word] * idf * counts[word] / (counts[word] + norm)
+                )
     return scores
 
 
 def test_marked_are_the_best_chunks_by_bm25_and_the_meta_documents(made):
     texts, marks = texts_of(made), marks_of(made)
-    starts = np.cumsum([0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))])
+    starts = np.cumsum(
+        [0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))]
+    )
     ids, exclude, _ = read_queries(made["meta_documents"].file(".meta_documents.npy"))
     rows = starts[ids >> 32] + (ids & 0xFFFFFFFF)
     own = exclude[:, 1] - exclude[:, 0]
     scores = bm25(texts, rows.tolist())
     ranks = np.ceil(12 / own + own).astype(int)
-    least = np.array([np.sort(row)[-rank] for row, rank in zip(scores, ranks, strict=True)])[:, None]
+    least = np.array(
+        [np.sort(row)[-rank] for row, rank in zip(scores, ranks, strict=True)]
+    )[:, None]
     assert len(np.unique(own)) > 1
     assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] & _SHORTLISTED).all()
     assert (marks[rows] & _SHORTLISTED).all()
@@ -65,24 +96,36 @@ def test_marked_are_the_best_chunks_by_bm25_and_the_meta_documents(made):
 
 def test_only_marked_chunks_have_vectors_and_are_candidates(made):
     marks = marks_of(made)
-    vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")])
+    vectors = np.concatenate(
+        [np.load(path) for path in made["embed"].files(".vectors.npy")]
+    )
     np.testing.assert_array_equal(np.abs(vectors).max(axis=1) > 0, marks > 0)
     assert total(made["embed"], "chunks") == np.count_nonzero(marks) < len(marks) / 2
     assert {_SHORTLISTED, _CONTROL} <= set(marks.tolist())
 
 
-def test_a_run_counts_whether_the_nearest_control_chunk_of_each_meta_chunk_is_shortlisted(made):
+def test_a_run_counts_whether_the_nearest_control_chunk_of_each_meta_chunk_is_shortlisted(
+    made,
+):
     marks = marks_of(made)
-    vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")]).astype(np.float64)
-    starts = np.cumsum([0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))])
+    vectors = np.concatenate(
+        [np.load(path) for path in made["embed"].files(".vectors.npy")]
+    ).astype(np.float64)
+    starts = np.cumsum(
+        [0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))]
+    )
     ids, exclude, _ = read_queries(made["meta_documents"].file(".meta_documents.npy"))
     nearest = []
-    for query, (first, last) in zip(starts[ids >> 32] + (ids & 0xFFFFFFFF), exclude, strict=True):
+    for query, (first, last) in zip(
+        starts[ids >> 32] + (ids & 0xFFFFFFFF), exclude, strict=True
+    ):
         cosines = np.where(marks & _CONTROL, vectors @ vectors[query], -1)
         cosines[starts[first >> 32] + (first & 0xFFFFFFFF) :][: last - first] = -1
         nearest += [int(cosines.argmax())] if cosines.max() > 0 else []
     assert total(made["mine"], "judged") == len(nearest) > 0
-    assert total(made["mine"], "shortlisted") == np.count_nonzero(marks[nearest] & _SHORTLISTED)
+    assert total(made["mine"], "shortlisted") == np.count_nonzero(
+        marks[nearest] & _SHORTLISTED
+    )
 
 
 def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
@@ -97,13 +140,22 @@ def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
     estimates = []
     for draw in range(150):
         control = rng.random(3000) < 0.01
-        np.save(path := tmp_path / f"{draw}.npy", _SHORTLISTED * on_list.astype(np.uint8) | _CONTROL * control)
+        np.save(
+            path := tmp_path / f"{draw}.npy",
+            _SHORTLISTED * on_list.astype(np.uint8) | _CONTROL * control,
+        )
         is_embedded = on_list | control
-        judged, shortlisted = judge_shortlist([row[is_embedded[row]][:1024] for row in ranked], [path])
+        judged, shortlisted = judge_shortlist(
+            [row[is_embedded[row]][:1024] for row in ranked], [path]
+        )
         assert judged == 40
         estimates.append(shortlisted / judged)
     assert 0.2 < truth < 0.8
-    assert abs(np.mean(estimates) - truth) < 3 * np.std(estimates) / math.sqrt(len(estimates)) < 0.03
+    assert (
+        abs(np.mean(estimates) - truth)
+        < 3 * np.std(estimates) / math.sqrt(len(estimates))
+        < 0.03
+    )
 
 
 def test_the_search_of_vectors_that_are_mostly_empty_is_exact(made):
@@ -115,7 +167,9 @@ def test_a_run_says_how_much_was_embedded(made):
     share = f"bm25: {np.count_nonzero(marks)} of {len(marks):,} chunks embedded ({np.mean(marks > 0):.1%})"
     judged = total(made["mine"], "judged")
     told = f"has about {total(made['mine'], 'shortlisted') / judged:.0%} of the chunks around rank 100 of a meta-chunk"
-    assert describe_shortlist(made).startswith(f"{share}; the shortlist {told} (estimated from {judged} meta-chunks")
+    assert describe_shortlist(made).startswith(
+        f"{share}; the shortlist {told} (estimated from {judged} meta-chunks"
+    )
     assert describe_shortlist({}) == ""
 
 
@@ -136,16 +190,28 @@ def test_workers_write_the_same_bytes(made, recipe_for, started, hashes_of, tmp_
             "compose.negatives=random-corpus",
             "compose.negatives=random-corpus; use other negatives, or remove mine.shortlist",
         ),
-        ("search.index=IVF,Flat", "search.index=IVF,Flat would cluster badly; set search.index=exact"),
+        (
+            "search.index=IVF,Flat",
+            "search.index=IVF,Flat would cluster badly; set search.index=exact",
+        ),
     ],
 )
-def test_what_a_shortlist_cannot_serve_is_refused(recipe_for, tmp_path, setting, message):
+def test_what_a_shortlist_cannot_serve_is_refused(
+    recipe_for, tmp_path, setting, message
+):
     with pytest.raises(RecipeError, match=message):
         pipeline.run(recipe_for(tmp_path / "run", *SHORT, setting))
 
 
-def test_methods_without_a_search_of_chunks_ignore_a_shortlist(recipe_for, started, tmp_path):
+def test_methods_without_a_search_of_chunks_ignore_a_shortlist(
+    recipe_for, started, tmp_path
+):
     done = pipeline.run(
-        recipe_for(started(tmp_path / "run"), *SHORT, "compose.method=standard", "compose.sequences=all")
+        recipe_for(
+            started(tmp_path / "run"),
+            *SHORT,
+            "compose.method=standard",
+            "compose.sequences=all",
+        )
     )
     assert "shortlist" not in done

@@ -42,8 +42,13 @@ def test_slices_tile_the_shards_at_whole_calls(counts, sizes):
     calls, most = sizes
     cut = slices_of(counts, execution(calls, most))
     rows = [(shard, row) for shard, some in cut for row in range(some.start, some.stop)]
-    assert rows == [(shard, row) for shard, count in enumerate(counts) for row in range(count)]
-    assert all(some.start % calls == 0 and 0 < some.stop - some.start <= most for _, some in cut)
+    assert rows == [
+        (shard, row) for shard, count in enumerate(counts) for row in range(count)
+    ]
+    assert all(
+        some.start % calls == 0 and 0 < some.stop - some.start <= most
+        for _, some in cut
+    )
 
 
 def test_small_corpora_are_cut_finer_so_that_there_is_work_for_all_workers():
@@ -60,7 +65,10 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     fit(tmp_path / "fit", [shards[0]])
     monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
     how = execution(7, 14)
-    rows = [len(np.load(whole(tmp_path / f"whole-{shard}", own, shard))) for shard, own in enumerate(shards)]
+    rows = [
+        len(np.load(whole(tmp_path / f"whole-{shard}", own, shard)))
+        for shard, own in enumerate(shards)
+    ]
     cut = slices_of(rows, how)
     for number, own in enumerate(cut):
         part(tmp_path / f"part-{number:05d}", shards, own, how)
@@ -71,21 +79,30 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
         counts = join_slices(out, (*shards[shard], None), tasks=tasks, dimensions=8)
         assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
         joined = Path(f"{out}.vectors.npy")
-        assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
+        assert (
+            joined.read_bytes()
+            == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
+        )
 
 
 @pytest.mark.parametrize("marks_up_to", [3, 1], ids=["some", "none"])
-def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_path, monkeypatch, marks_up_to):
+def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(
+    tmp_path, monkeypatch, marks_up_to
+):
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
     every = np.load(whole(tmp_path / "every", (documents, chunks), 0))
     monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
-    marks = np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
+    marks = (
+        np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
+    )
     np.save(tmp_path / "marks.npy", marks)
     shard = (documents, chunks, tmp_path / "marks.npy")
     counts = embed_rows(tmp_path / "whole", shard, LSA, tmp_path / "fit")
     assert counts == EmbedResult(chunks=np.count_nonzero(marks), dimensions=8)
-    np.testing.assert_array_equal(np.load(tmp_path / "whole.vectors.npy"), np.where(marks[:, None] > 0, every, 0))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "whole.vectors.npy"), np.where(marks[:, None] > 0, every, 0)
+    )
     how = execution(7, 14)
     cut = slices_of([np.count_nonzero(marks)], how)
     for number, (_, rows) in enumerate(cut):
@@ -93,7 +110,10 @@ def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_
     (tmp_path / ".work").mkdir()
     out, tasks = tmp_path / ".work" / "part-90", range(len(cut))
     join_slices(out, shard, tasks=tasks, dimensions=8)
-    assert Path(f"{out}.vectors.npy").read_bytes() == (tmp_path / "whole.vectors.npy").read_bytes()
+    assert (
+        Path(f"{out}.vectors.npy").read_bytes()
+        == (tmp_path / "whole.vectors.npy").read_bytes()
+    )
 
 
 def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
@@ -101,7 +121,12 @@ def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
     return Path(f"{out}.vectors.npy")
 
 
-def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, slice], how: ExecutionResult) -> EmbedResult:
+def part(
+    out: Path,
+    shards: list[tuple[Path, Path]],
+    own: tuple[int, slice],
+    how: ExecutionResult,
+) -> EmbedResult:
     return embed_rows(out, (*shards[own[0]], None), LSA, how, own[1])
 
 
@@ -115,7 +140,9 @@ def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkey
 @pytest.mark.heavy
 def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
-    with pytest.raises(EncoderError, match="was tried on cuda, but this task would run on cpu"):
+    with pytest.raises(
+        EncoderError, match="was tried on cuda, but this task would run on cpu"
+    ):
         embed._loaded(encoder, execution(4, 4).model_copy(update={"device": "cuda"}))
 
 
@@ -126,8 +153,14 @@ def model_path() -> str:
 
 
 def run_of(recipe_for: Any, run_dir: Path, model: str, *overrides: str) -> Path:
-    options = ["encoder.sentence_transformers.device=cpu", "compose.sequences=2", *overrides]
-    given: Recipe = recipe_for(run_dir, f"encoder.model=sentence-transformers:{model}", *options)
+    options = [
+        "encoder.sentence_transformers.device=cpu",
+        "compose.sequences=2",
+        *overrides,
+    ]
+    given: Recipe = recipe_for(
+        run_dir, f"encoder.model=sentence-transformers:{model}", *options
+    )
     pipeline.run(given)
     return run_dir
 
@@ -141,7 +174,9 @@ def step_of(run_dir: Path, name: str) -> Any:
 def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_bytes(
     recipe_for, tmp_path, model_path, monkeypatch
 ):
-    run_dir = run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=2")
+    run_dir = run_of(
+        recipe_for, tmp_path / "run", model_path, "executor=local", "workers=2"
+    )
     embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
     (chosen,) = counts_of(encoder)
     assert chosen["dtype"] in ("float32", "bfloat16")

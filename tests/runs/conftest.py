@@ -13,7 +13,9 @@ CHUNKY = ("meta", "negative", "document")
 def standard_run(recipe_for, started, tmp_path_factory):
     """A run of whole documents, two sequences a row; read-only."""
     run_dir = tmp_path_factory.mktemp("standard") / "run"
-    pipeline.run(recipe_for(started(run_dir), "compose.method=standard", "export.pack=4096"))
+    pipeline.run(
+        recipe_for(started(run_dir), "compose.method=standard", "export.pack=4096")
+    )
     return nextlong.open(run_dir)
 
 
@@ -30,4 +32,7 @@ def measured(run):
 @pytest.fixture(scope="session")
 def sequences(run):
     """The chunk spans of every sequence, as objects."""
-    return [[span for span in sequence.spans if span.role in CHUNKY] for sequence in run.sequences()]
+    return [
+        [span for span in sequence.spans if span.role in CHUNKY]
+        for sequence in run.sequences()
+    ]

@@ -82,7 +82,10 @@ def test_a_recipe_is_told_without_the_paths_in_it():
 
 
 def test_names_on_the_hub_stay():
-    plain = PLAIN | {"tokenizer": {"source": "meta-llama/Meta-Llama-3-8B"}, "encoder": {"model": "openai:bge-m3"}}
+    plain = PLAIN | {
+        "tokenizer": {"source": "meta-llama/Meta-Llama-3-8B"},
+        "encoder": {"model": "openai:bge-m3"},
+    }
     told = yaml.safe_load(public_recipe(Recipe.from_dict(plain)))
     assert told["tokenizer"]["source"] == "meta-llama/Meta-Llama-3-8B"
     assert told["encoder"]["model"] == "openai:bge-m3"
@@ -92,11 +95,18 @@ def test_names_on_the_hub_stay():
 def test_a_model_that_lies_here_is_told_by_its_last_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "private" / "bge").mkdir(parents=True)
-    recipe = Recipe.from_dict(PLAIN | {"encoder": {"model": "sentence-transformers:private/bge"}})
-    assert yaml.safe_load(public_recipe(recipe))["encoder"]["model"] == "sentence-transformers:bge"
+    recipe = Recipe.from_dict(
+        PLAIN | {"encoder": {"model": "sentence-transformers:private/bge"}}
+    )
+    assert (
+        yaml.safe_load(public_recipe(recipe))["encoder"]["model"]
+        == "sentence-transformers:bge"
+    )
 
 
-def test_a_run_of_a_copied_source_tree_finishes_and_says_so(recipe_for, tmp_path, monkeypatch):
+def test_a_run_of_a_copied_source_tree_finishes_and_says_so(
+    recipe_for, tmp_path, monkeypatch
+):
     def found(package):
         if package == "nextlong":  # run from its folder, never installed
             raise PackageNotFoundError(package)
@@ -111,10 +121,17 @@ def test_a_run_of_a_copied_source_tree_finishes_and_says_so(recipe_for, tmp_path
         "export.formats=jsonl",
     )
     written = runs_export.run(recipe_for(tmp_path / "run", *options))
-    assert all("nextlong" not in step.manifest["versions"] for step in written.done.values())
+    assert all(
+        "nextlong" not in step.manifest["versions"] for step in written.done.values()
+    )
     (record,) = (tmp_path / "published").rglob("manifest.json")
-    assert json.loads(record.read_text("utf-8"))["nextlong"] == "not installed as a package"
-    assert "not installed as a package" in (record.parent / "README.md").read_text("utf-8")
+    assert (
+        json.loads(record.read_text("utf-8"))["nextlong"]
+        == "not installed as a package"
+    )
+    assert "not installed as a package" in (record.parent / "README.md").read_text(
+        "utf-8"
+    )
 
 
 SPLITS = (
@@ -147,7 +164,10 @@ FACTS = {
 def laid(form="parquet", room=1024, keys=(), **changes):
     """Return the facts about one format; `changes` are those of the first split."""
     splits = (SPLITS[0]._replace(**changes), *(() if changes else SPLITS[1:]))
-    return FACTS | {"laid": [Laid(format_of(form, dict(keys)), splits, room)], "splits": splits}
+    return FACTS | {
+        "laid": [Laid(format_of(form, dict(keys)), splits, room)],
+        "splits": splits,
+    }
 
 
 def parsed(facts):
@@ -163,7 +183,13 @@ def test_front_matter_has_the_keys_of_the_hub():
         "license": "cc-by-sa-4.0",
         "task_categories": ["text-generation"],
         "size_categories": ["n<1K"],
-        "tags": ["long-context", "pretraining", "synthetic", "nextlong", "method:nextlong"],
+        "tags": [
+            "long-context",
+            "pretraining",
+            "synthetic",
+            "nextlong",
+            "method:nextlong",
+        ],
         "configs": [
             {
                 "config_name": "default",
@@ -183,23 +209,38 @@ def test_front_matter_has_the_keys_of_the_hub():
         (("ODC-By-1.0", "odc-by"), {"license": "other", "license_name": "several"}),
         (("ODC-By-1.0", "ODC-By-1.0"), {"license": "odc-by"}),
         (("GPL-3.0-only", "GPL-3.0-only"), {"license": "gpl-3.0"}),
-        (("Our own terms", "Our own terms"), {"license": "other", "license_name": "our-own-terms"}),
+        (
+            ("Our own terms", "Our own terms"),
+            {"license": "other", "license_name": "our-own-terms"},
+        ),
         (("MIT", "Apache-2.0"), {"license": "other", "license_name": "several"}),
         (("MIT", ""), {"license": "other", "license_name": "several"}),
         (("", ""), {}),
     ],
 )
 def test_a_licence_is_told_only_where_all_sources_agree(licences, told):
-    sources = [(name, path, licence) for (name, path, _), licence in zip(FACTS["sources"], licences, strict=True)]
+    sources = [
+        (name, path, licence)
+        for (name, path, _), licence in zip(FACTS["sources"], licences, strict=True)
+    ]
     matter, page = parsed(FACTS | {"sources": sources})
-    assert {key: value for key, value in matter.items() if key.startswith("license")} == told
+    assert {
+        key: value for key, value in matter.items() if key.startswith("license")
+    } == told
     for licence in licences:
         assert f"| {licence or 'not given'} |" in page
 
 
 @pytest.mark.parametrize(
     ("rows", "category"),
-    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**6, "1M<n<10M"), (10**12, "n>1T")],
+    [
+        (0, "n<1K"),
+        (999, "n<1K"),
+        (1000, "1K<n<10K"),
+        (99_999, "10K<n<100K"),
+        (10**6, "1M<n<10M"),
+        (10**12, "n>1T"),
+    ],
 )
 def test_size_categories(rows, category):
     assert parsed(laid(rows=rows))[0]["size_categories"] == [category]
@@ -264,7 +305,9 @@ def test_other_methods_are_not_told_as_hard_negatives():
 
 
 def test_a_mix_of_methods_names_each():
-    matter, page = parsed(FACTS | {"methods": {"nextlong": Layout.EXTENDED, "iclm": Layout.CONCATENATED}})
+    matter, page = parsed(
+        FACTS | {"methods": {"nextlong": Layout.EXTENDED, "iclm": Layout.CONCATENATED}}
+    )
     assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
     assert "Those of `nextlong` are one short document cut into chunks" in page
     assert "Those of `iclm` are made of whole short documents." in page
@@ -273,10 +316,17 @@ def test_a_mix_of_methods_names_each():
 def test_each_split_is_counted():
     page = parsed(FACTS)[1]
     assert (
-        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` (128,256" in page
+        "100 sequences of 1,024 tokens (102,400 in all), tokenized with `meta-llama/Meta-Llama-3-8B` (128,256"
+        in page
     )
-    assert "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |" in page
-    assert "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |" in page
+    assert (
+        "| train | `train/*.parquet` | 90 | 90 | 800 | 92,160 | 100.0 % | 0.2 MB |"
+        in page
+    )
+    assert (
+        "| validation | `validation/*.parquet` | 10 | 10 | 95 | 10,240 | 100.0 % | 0.0 MB |"
+        in page
+    )
 
 
 def test_a_card_says_how_far_rows_are_filled():
@@ -287,7 +337,10 @@ def test_a_card_says_how_far_rows_are_filled():
 
 def test_a_card_of_padded_documents_says_what_counts_padding():
     page = parsed(laid(keys={"pad_documents_to": 16}))[1]
-    assert "A row has room for 1,024 tokens, plus the padding of its documents, which is not counted" in page
+    assert (
+        "A row has room for 1,024 tokens, plus the padding of its documents, which is not counted"
+        in page
+    )
     meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
     assert meanings["seq_lengths"].endswith("without the padding")
     assert meanings["length"].endswith("with the padding")
@@ -302,7 +355,10 @@ def test_a_card_of_padded_documents_says_what_counts_padding():
 def test_sequences_left_out_of_both_splits_are_told():
     assert "are in neither split" not in parsed(FACTS)[1]
     page = parsed(FACTS | {"left_out": (25, 125)})[1]
-    assert "25 of 125 sequences are in neither split, because they share a chunk with validation." in page
+    assert (
+        "25 of 125 sequences are in neither split, because they share a chunk with validation."
+        in page
+    )
 
 
 @pytest.mark.heavy

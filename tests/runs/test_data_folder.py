@@ -52,7 +52,9 @@ FORMAT = Format(
 def exported(shared_run, tmp_path_factory):
     """A run with three formats in two splits; read-only."""
     run = Path(shutil.copytree(shared_run, tmp_path_factory.mktemp("exported") / "run"))
-    runs_export.export([run], formats=["parquet", "jsonl", "mds"], overrides=["export.validation=0.25"])
+    runs_export.export(
+        [run], formats=["parquet", "jsonl", "mds"], overrides=["export.validation=0.25"]
+    )
     return run
 
 
@@ -69,8 +71,14 @@ def snippets(folder):
 
 
 def run_python(code, tmp_path, path=()):
-    environment = {"HF_HOME": str(tmp_path / "hf"), "PATH": "", "PYTHONPATH": ":".join(map(str, path))}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    environment = {
+        "HF_HOME": str(tmp_path / "hf"),
+        "PATH": "",
+        "PYTHONPATH": ":".join(map(str, path)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, f"{code}\n{done.stderr}"
     return done.stdout
 
@@ -79,10 +87,15 @@ def run_python(code, tmp_path, path=()):
 def test_every_snippet_of_every_card_runs(own, tmp_path):
     runs_export.export([own], formats=["arrow"])
     ran = []
-    for folder in (own / "data", *sorted(path.parent for path in own.glob("data/*/README.md"))):
+    for folder in (
+        own / "data",
+        *sorted(path.parent for path in own.glob("data/*/README.md")),
+    ):
         for code in snippets(folder):
             package = re.search(r"^from (\w+)", code, re.MULTILINE)[1]
-            if find_spec(package) is not None:  # the readers of other formats are tested in tests/readers
+            if (
+                find_spec(package) is not None
+            ):  # the readers of other formats are tested in tests/readers
                 assert run_python(code, tmp_path).strip()
                 ran.append(code)
     assert len(snippets(own / "data")) == 4
@@ -107,13 +120,13 @@ def test_the_snippet_of_a_plugged_in_format_runs(shared_run, tmp_path):
     info = tmp_path / "plug" / "lines-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lines\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[nextlong.formats]\nlines = plugged_lines:FORMAT\n")
+    (info / "entry_points.txt").write_text(
+        "[nextlong.formats]\nlines = plugged_lines:FORMAT\n"
+    )
     (tmp_path / "plug" / "plugged_lines.py").write_text(PLUGIN)
     run = Path(shutil.copytree(shared_run, tmp_path / "run"))
     path = [tmp_path / "plug", Path(nextlong.__file__).parents[1]]
-    code = (
-        f"from nextlong.runs import export\nexport.export([{str(run)!r}], formats=['lines'], overrides=['workers=1'])"
-    )
+    code = f"from nextlong.runs import export\nexport.export([{str(run)!r}], formats=['lines'], overrides=['workers=1'])"
     run_python(code, tmp_path, path)
     (snippet,) = snippets(run / "data" / "lines")
     assert run_python(snippet, tmp_path).split() == ["12", "2048"]
@@ -121,9 +134,17 @@ def test_the_snippet_of_a_plugged_in_format_runs(shared_run, tmp_path):
 
 def test_the_rows_are_those_of_the_steps_and_cost_no_room(exported):
     run = nextlong.open(exported)
-    for name, split in (("parquet", "train"), ("parquet-validation", "validation"), ("jsonl", "train")):
-        for path in run.steps[name].files(".parquet" if "parquet" in name else ".jsonl"):
-            assert (exported / "data" / name.partition("-")[0] / split / path.name).samefile(path)
+    for name, split in (
+        ("parquet", "train"),
+        ("parquet-validation", "validation"),
+        ("jsonl", "train"),
+    ):
+        for path in run.steps[name].files(
+            ".parquet" if "parquet" in name else ".jsonl"
+        ):
+            assert (
+                exported / "data" / name.partition("-")[0] / split / path.name
+            ).samefile(path)
     card = (exported / "data" / "README.md").read_text("utf-8")
     configs = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [config["config_name"] for config in configs] == ["default"]
@@ -132,13 +153,17 @@ def test_the_rows_are_those_of_the_steps_and_cost_no_room(exported):
     outcomes = [
         one
         for name in ("jsonl", "mds", "parquet")
-        for one in delivered.verify_delivered(fsspec.filesystem("file"), str(exported / "data" / name))
+        for one in delivered.verify_delivered(
+            fsspec.filesystem("file"), str(exported / "data" / name)
+        )
     ]
     assert not [one.examples for one in outcomes if one.result == "breach"]
 
 
 def test_a_method_is_cited_by_its_own_paper(recipe_for, started, tmp_path):
-    nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=splice", "workers=1"))
+    nextlong.run(
+        recipe_for(started(tmp_path / "run"), "compose.method=splice", "workers=1")
+    )
     card = (tmp_path / "run" / "data" / "README.md").read_text("utf-8")
     assert "@article{staniszewski2023structured," in card
     assert "arXiv:2312.17296" in card
@@ -158,16 +183,27 @@ def test_verify_finds_a_file_of_data_that_is_not_the_runs(own):
     assert path.read_bytes() == text
 
 
-def test_where_run_opens_another_variant_the_rows_move_with_it(own, recipe_for, tmp_path):
+def test_where_run_opens_another_variant_the_rows_move_with_it(
+    own, recipe_for, tmp_path
+):
     changed = recipe_for(own, "compose.target_tokens=1024")
     nextlong.run(changed)
     data = own / "data"
     assert record.current(own) == "target_tokens=1024"
     assert "sequences of 1,024 tokens" in (data / "README.md").read_text("utf-8")
-    assert "sequences of 2,048 tokens" in (data / "base" / "README.md").read_text("utf-8")
-    assert sorted(path.name for path in (data / "base").iterdir()) == ["README.md", "jsonl", "mds", "parquet"]
+    assert "sequences of 2,048 tokens" in (data / "base" / "README.md").read_text(
+        "utf-8"
+    )
+    assert sorted(path.name for path in (data / "base").iterdir()) == [
+        "README.md",
+        "jsonl",
+        "mds",
+        "parquet",
+    ]
     assert nextlong.open(f"{own}@base").data == data / "base"
-    (data / "parquet").rename(data / "base" / "elsewhere")  # as a kill between two moves leaves it
+    (data / "parquet").rename(
+        data / "base" / "elsewhere"
+    )  # as a kill between two moves leaves it
     shutil.rmtree(data / "base" / "elsewhere")
     nextlong.run(recipe_for(own))
     assert "sequences of 2,048 tokens" in (data / "README.md").read_text("utf-8")
@@ -184,20 +220,32 @@ def test_where_run_opens_another_variant_the_rows_move_with_it(own, recipe_for, 
 def test_a_folder_is_swapped_whole_and_what_the_user_put_there_stays(tmp_path):
     def files(text):
         (tmp_path / text).write_text(text)
-        return [ExportFile(tmp_path / text, "train/rows", 1, store.hash_file(tmp_path / text))]
+        return [
+            ExportFile(
+                tmp_path / text, "train/rows", 1, store.hash_file(tmp_path / text)
+            )
+        ]
 
     folder = tmp_path / "data" / "jsonl"
     told = json.dumps({"files": {"train/rows": {}}})
     data_folder.place(folder, files("one"), card="card", delivered=told)
     (folder / "train" / "NOTES.txt").write_text("mine")
-    folder.rename(folder.with_name(".jsonl.old"))  # as a kill between the two renames leaves it
+    folder.rename(
+        folder.with_name(".jsonl.old")
+    )  # as a kill between the two renames leaves it
     data_folder.place(folder, files("two"), card="card", delivered=told)
     assert (folder / "train" / "rows").read_text() == "two"
     assert (folder / "train" / "NOTES.txt").read_text() == "mine"
     assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
-    for card, now in (("new card", told), ("new card", f"{told}\n")):  # of the same rows
+    for card, now in (
+        ("new card", told),
+        ("new card", f"{told}\n"),
+    ):  # of the same rows
         data_folder.place(folder, files("two"), card=card, delivered=now)
-        assert [(folder / name).read_text() for name in (data_folder.CARD, data_folder.DELIVERED)] == [card, now]
+        assert [
+            (folder / name).read_text()
+            for name in (data_folder.CARD, data_folder.DELIVERED)
+        ] == [card, now]
 
 
 class Killed(BaseException):
@@ -218,12 +266,20 @@ def dies(monkeypatch, call, at):
 
 def exports(tmp_path, text, names):
     (tmp_path / text).write_text(text)
-    files = [ExportFile(tmp_path / text, name, len(text), store.hash_file(tmp_path / text)) for name in names]
+    files = [
+        ExportFile(tmp_path / text, name, len(text), store.hash_file(tmp_path / text))
+        for name in names
+    ]
     return files, json.dumps({"files": {name: {} for name in names}})
 
 
-@pytest.mark.parametrize(("call", "at"), [("rename", n) for n in range(4)] + [("unlink", n) for n in range(7)])
-def test_a_kill_loses_nothing_that_the_user_put_beside_the_rows(tmp_path, monkeypatch, call, at):
+@pytest.mark.parametrize(
+    ("call", "at"),
+    [("rename", n) for n in range(4)] + [("unlink", n) for n in range(7)],
+)
+def test_a_kill_loses_nothing_that_the_user_put_beside_the_rows(
+    tmp_path, monkeypatch, call, at
+):
     folder = tmp_path / "data" / "jsonl"
     one, told = exports(tmp_path, "one", ["train/a", "train/b"])
     data_folder.place(folder, one, card="card", delivered=told)
@@ -235,17 +291,33 @@ def test_a_kill_loses_nothing_that_the_user_put_beside_the_rows(tmp_path, monkey
         dies(killed, call, at)
         data_folder.place(folder, two, card="new", delivered=told)
     data_folder.place(folder, two, card="new", delivered=told)
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    assert names == ["README.md", "gone", "manifest.json", "train/NOTES.txt", "train/a", "train/c", "train/c.kept"]
+    names = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if not path.is_dir()
+    )
+    assert names == [
+        "README.md",
+        "gone",
+        "manifest.json",
+        "train/NOTES.txt",
+        "train/a",
+        "train/c",
+        "train/c.kept",
+    ]
     assert [(folder / "train" / name).read_text() for name in ("NOTES.txt", "a", "c", "c.kept")] == [
         "mine", "two", "two", "mine as well",
     ]  # fmt: skip
     assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
 
 
-def test_the_names_in_data_are_brought_to_the_disk_after_the_renames(tmp_path, monkeypatch):
+def test_the_names_in_data_are_brought_to_the_disk_after_the_renames(
+    tmp_path, monkeypatch
+):
     folder, synced, real = tmp_path / "data" / "jsonl", [], store.sync
-    monkeypatch.setattr(store, "sync", lambda path: (synced.append((path, folder.exists())), real(path)))
+    monkeypatch.setattr(
+        store, "sync", lambda path: (synced.append((path, folder.exists())), real(path))
+    )
     files, told = exports(tmp_path, "one", ["train/a"])
     data_folder.place(folder, files, card="card", delivered=told)
     assert synced[0] == (folder.with_name(".jsonl.new") / "train", False)
@@ -263,7 +335,9 @@ def test_symbolic_links_lead_to_the_rows_wherever_the_folder_moves(own, monkeypa
 
     with monkeypatch.context() as without:
         without.setattr(data_folder.os, "link", refuse)
-        runs_export.export([own], formats=["jsonl"], overrides=["export.validation=0.25"])
+        runs_export.export(
+            [own], formats=["jsonl"], overrides=["export.validation=0.25"]
+        )
     part = Path("jsonl", "train", "part-00000.jsonl")
     assert (own / "data" / part).is_symlink()
     text = (own / "data" / part).read_text("utf-8")
@@ -288,7 +362,12 @@ def test_rows_that_move_onto_newer_ones_leave_what_the_user_put_beside_them(own)
 
 def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, capsys):
     data = own / "data"
-    texts = ('{"name": "my app"}', "[]", "no JSON", '{"files": {}, "format": "mine3", "runs": "all"}')
+    texts = (
+        '{"name": "my app"}',
+        "[]",
+        "no JSON",
+        '{"files": {}, "format": "mine3", "runs": "all"}',
+    )
     for number, text in enumerate(texts):
         (data / f"mine{number}").mkdir()
         (data / f"mine{number}" / "manifest.json").write_text(text)
@@ -303,7 +382,10 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
     nextlong.run(recipe_for(own, "compose.target_tokens=1024"))
     assert nextlong.open(own).data == data
     assert main(["gc", str(own), "--drop", "base", "--yes"]) == 0
-    assert sorted(path.name for path in (data / "base").rglob("*")) == ["NOTES.txt", "parquet"]
+    assert sorted(path.name for path in (data / "base").rglob("*")) == [
+        "NOTES.txt",
+        "parquet",
+    ]
     for name in ("mine0", "mine1", "mine2", "mine3", "mine", "copy", "backup/jsonl"):
         assert (data / name / "manifest.json").exists()
 
@@ -322,7 +404,11 @@ def test_a_later_export_leaves_what_datasets_loads(own):
 
 def test_the_bytes_of_a_format_are_those_of_its_rows_without_its_card(own):
     written = runs_export.export([own], formats=["parquet", "jsonl"])
-    sizes = {(laid.format.name, split.name): split.bytes for laid in _laid_in(written.folder) for split in laid.splits}
+    sizes = {
+        (laid.format.name, split.name): split.bytes
+        for laid in _laid_in(written.folder)
+        for split in laid.splits
+    }
     for name in ("parquet", "jsonl"):
         assert sizes[name, "train"] == written.step(name, "train").manifest["bytes"]
 
@@ -344,7 +430,9 @@ def test_without_hard_links_there_are_symbolic_ones(tmp_path, monkeypatch):
 
 def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
-    runs_export.run(Recipe.load(tmp_path / "r.yaml", overrides=["compose.sequences=3", "name=few"]))
+    runs_export.run(
+        Recipe.load(tmp_path / "r.yaml", overrides=["compose.sequences=3", "name=few"])
+    )
     data = own / "data"
     assert (data / "few" / "parquet" / "manifest.json").exists()
     written = runs_export.export([f"{own}@few", own], formats=["jsonl"])
@@ -352,16 +440,32 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
     assert written.folder.name.startswith(f"mix-{own.name}-few+{own.name}-")
     assert "A mix of these runs" in (written.folder / "README.md").read_text("utf-8")
     assert main(["gc", str(own), "--drop", "few", "--yes"]) == 0
-    assert sorted(path.name for path in data.iterdir()) == ["README.md", "jsonl", "mds", "parquet"]
+    assert sorted(path.name for path in data.iterdir()) == [
+        "README.md",
+        "jsonl",
+        "mds",
+        "parquet",
+    ]
     assert main(["run", str(tmp_path / "r.yaml"), "--name", "parquet"]) == 2
     assert "data/parquet is reserved" in capsys.readouterr().err
 
 
-def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, started, tmp_path):
+def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(
+    recipe_for, started, tmp_path
+):
     run_dir = started(tmp_path / "run")
-    (tmp_path / "r.yaml").write_text(recipe_for(run_dir, "compose.target_tokens=512", "export.formats=parquet").dump())
+    (tmp_path / "r.yaml").write_text(
+        recipe_for(
+            run_dir, "compose.target_tokens=512", "export.formats=parquet"
+        ).dump()
+    )
     for count in (3, 4):
-        runs_export.run(Recipe.load(tmp_path / "r.yaml", overrides=[f"compose.sequences={count}", f"name=n{count}"]))
+        runs_export.run(
+            Recipe.load(
+                tmp_path / "r.yaml",
+                overrides=[f"compose.sequences={count}", f"name=n{count}"],
+            )
+        )
     card = (run_dir / "data" / "README.md").read_text("utf-8")
     configs = yaml.safe_load(card.split("---")[1])["configs"]
     assert [config["config_name"] for config in configs] == ["n3", "n4"]

@@ -32,28 +32,51 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
     done = exported(
         [own_run],
         formats=["parquet"],
-        overrides=["export.validation=0.15", "export.shared_chunks=leave-out", "workers=1"],
+        overrides=[
+            "export.validation=0.15",
+            "export.shared_chunks=leave-out",
+            "workers=1",
+        ],
     )
     used = [
-        {span["chunk_id"] for row in parquet_rows(done[name].folder) for span in row["spans"]} - {-1}
+        {
+            span["chunk_id"]
+            for row in parquet_rows(done[name].folder)
+            for span in row["spans"]
+        }
+        - {-1}
         for name in ("parquet", "parquet-validation")
     ]
     assert used[0]
     assert used[1]
     assert not used[0] & used[1]
     counts = counts_of(done["rows"])[0]
-    assert counts["train"]["sequences"] + counts["validation"]["sequences"] + counts["left_out"] == 12
+    assert (
+        counts["train"]["sequences"]
+        + counts["validation"]["sequences"]
+        + counts["left_out"]
+        == 12
+    )
     assert counts["left_out"] > 0
     told = f"{counts['left_out']} of 12 sequences"
     for name in (".", "parquet"):
         page = (own_run / "data" / name / "README.md").read_text("utf-8")
-        assert f"{told} are in neither split, because they share a chunk with validation" in page
+        assert (
+            f"{told} are in neither split, because they share a chunk with validation"
+            in page
+        )
 
 
 def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_ids):
-    shorter = {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shorter_run).sequences()}
+    shorter = {
+        sequence.id: sequence.input_ids.tolist()
+        for sequence in nextlong.open(shorter_run).sequences()
+    }
     done = exported(
-        [own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"]
+        [own_run, shorter_run],
+        formats=["parquet"],
+        mix=[1, 2],
+        overrides=["export.pack=4096", "workers=1"],
     )
     rows = parquet_rows(done["parquet"].folder)
     pieces = [
@@ -72,7 +95,13 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
     assert all(shorter[name] == ids for name, ids in short)
     assert all(row["length"] <= 4096 for row in rows)
     assert "mixed" not in nextlong.open(own_run).steps
-    by_tokens = exported([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
+    by_tokens = exported(
+        [own_run, shorter_run],
+        formats=["jsonl"],
+        mix=[2, 1],
+        by="tokens",
+        overrides=["workers=1"],
+    )
     assert counts_of(by_tokens["rows"])[0]["train"]["sequences"] == 24
     texts = {
         (sequence.id, len(sequence.input_ids)): sequence.text
@@ -80,7 +109,9 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         for sequence in nextlong.open(run).sequences()
     }
     mixed = [
-        json.loads(line) for path in by_tokens["jsonl"].files(".jsonl") for line in path.read_text("utf-8").splitlines()
+        json.loads(line)
+        for path in by_tokens["jsonl"].files(".jsonl")
+        for line in path.read_text("utf-8").splitlines()
     ]
     assert len(mixed) == counts_of(by_tokens["rows"])[0]["train"]["rows"]
     assert all(row["text"] == texts[row["sequence_id"], row["length"]] for row in mixed)
@@ -93,7 +124,10 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             {"formats": ["parkett"]},
             r"^--to parkett: export\.formats: unknown format 'parkett'; did you mean 'parquet'\? available: arrow, ",
         ),
-        ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be an integer"),
+        (
+            {"overrides": ["export.pack=many"]},
+            r"^--set export\.pack=many: export\.pack must be an integer",
+        ),
         (
             {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
             r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'pack'\?$",
@@ -106,7 +140,10 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             {"overrides": ["export.pck=1", "export.shard_mb=0"]},
             r"^--set export\.pck=1 --set export\.shard_mb=0: export\.shard_mb must be greater than 0[^\n]*\nunknown key",
         ),
-        ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
+        (
+            {"overrides": ["export.pack"]},
+            r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack=",
+        ),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
             "export.megatron_eod='nope' is not in the tokenizer; use one of its tokens, such as EOS",
@@ -115,15 +152,27 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
             "compression is lz4 but mds does not support it; remove it, or add a format that supports it: axolotl, parquet",
         ),
-        ({"overrides": ["export.shared_chunks=leave-out"]}, "shared_chunks is leave-out but validation is 0"),
+        (
+            {"overrides": ["export.shared_chunks=leave-out"]},
+            "shared_chunks is leave-out but validation is 0",
+        ),
         ({"stale": "replace"}, "--replace needs --into"),
-        ({"by": "tokens"}, "by='tokens' is the unit of the proportions of a mix, which has none"),
+        (
+            {"by": "tokens"},
+            "by='tokens' is the unit of the proportions of a mix, which has none",
+        ),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
             r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",
         ),
-        ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; use `nextlong run RECIPE"),
-        ({"overrides": ["export.pack=1000"]}, "export.pack=1000 is less than the length of a sequence, 2048 tokens"),
+        (
+            {"overrides": ["compose.target_tokens=4"]},
+            "changes more than the export; use `nextlong run RECIPE",
+        ),
+        (
+            {"overrides": ["export.pack=1000"]},
+            "export.pack=1000 is less than the length of a sequence, 2048 tokens",
+        ),
         (
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",
@@ -140,20 +189,35 @@ def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
 
 def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, started, tmp_path):
     other = tmp_path / "other"
-    pipeline.run(recipe_for(started(other), "tokenizer.train=600", "compose.sequences=2", "workers=1"))
-    with pytest.raises(NextlongError, match="do not have the same tokenizer, so their token ids do not mix"):
+    pipeline.run(
+        recipe_for(
+            started(other), "tokenizer.train=600", "compose.sequences=2", "workers=1"
+        )
+    )
+    with pytest.raises(
+        NextlongError,
+        match="do not have the same tokenizer, so their token ids do not mix",
+    ):
         exported([own_run, other])
 
 
 def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
-    written = runs_export.export([own_run], overrides=["export.validation=0.4", "workers=1"])
+    written = runs_export.export(
+        [own_run], overrides=["export.validation=0.4", "workers=1"]
+    )
     (counts,) = counts_of(written.done["rows"])
     for name in (".", "parquet", "jsonl"):
         text = (written.folder / name / "README.md").read_text("utf-8")
         for own in (counts["train"], counts["validation"]):
-            assert f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |" in text
+            assert (
+                f"| {own['rows']} | {own['sequences']} | {own['documents']} | {own['tokens']:,} |"
+                in text
+            )
         matter = yaml.safe_load(text.split("---\n")[1])
-        assert [own["split"] for own in matter["configs"][0]["data_files"]] == ["train", "validation"]
+        assert [own["split"] for own in matter["configs"][0]["data_files"]] == [
+            "train",
+            "validation",
+        ]
         assert "2,048 tokens" in text
         assert "| small | `corpus` |" in text
         assert str(own_run.parent) not in text
@@ -162,7 +226,10 @@ def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
 
 def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_path):
     there = tmp_path / "there"
-    asked = {"formats": ["parquet"], "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"]}
+    asked = {
+        "formats": ["parquet"],
+        "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"],
+    }
     done = exported([own_run], **asked)
     assert sorted(path.name for path in there.iterdir()) == [
         ".nextlong-push.json",
@@ -174,8 +241,12 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     for name, split in (("parquet", "train"), ("parquet-validation", "validation")):
         files = done[name].files(".parquet")
         assert files
-        assert [(there / split / path.name).read_bytes() for path in files] == [path.read_bytes() for path in files]
-    data_files = yaml.safe_load((there / "README.md").read_text("utf-8").split("---\n")[1])["configs"][0]["data_files"]
+        assert [(there / split / path.name).read_bytes() for path in files] == [
+            path.read_bytes() for path in files
+        ]
+    data_files = yaml.safe_load(
+        (there / "README.md").read_text("utf-8").split("---\n")[1]
+    )["configs"][0]["data_files"]
     assert [(own["split"], own["path"]) for own in data_files] == [
         ("train", "train/*.parquet"),
         ("validation", "validation/*.parquet"),
@@ -186,9 +257,16 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_run, shorter_run, tmp_path, mixed):
+def test_a_destination_of_another_export_is_refused_before_anything_is_made(
+    own_run, shorter_run, tmp_path, mixed
+):
     runs = [own_run, shorter_run] if mixed else [own_run]
-    there = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "export.split_seed=7", "workers=1"]
+    there = [
+        f"export.push={tmp_path / 'there'}",
+        "export.validation=0.4",
+        "export.split_seed=7",
+        "workers=1",
+    ]
     exported(runs, formats=["parquet"], overrides=there)
     before = sorted(Path(own_run).iterdir())
     with pytest.raises(NextlongError, match=r"contains \d+ files of another export"):
@@ -196,13 +274,24 @@ def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_
     assert sorted(Path(own_run).iterdir()) == before
 
 
-def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_step(recipe_for, tmp_path):
+def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_step(
+    recipe_for, tmp_path
+):
     (tmp_path / "file").write_text("")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/mine.parquet").write_text("")
-    for there, told in (("file/below", "Not a directory"), ("there", "1 file that nextlong did not export")):
+    for there, told in (
+        ("file/below", "Not a directory"),
+        ("there", "1 file that nextlong did not export"),
+    ):
         with pytest.raises(NextlongError, match=told):
-            nextlong.run(recipe_for(tmp_path / "run", f"export.push={tmp_path / there}", "export.formats=jsonl"))
+            nextlong.run(
+                recipe_for(
+                    tmp_path / "run",
+                    f"export.push={tmp_path / there}",
+                    "export.formats=jsonl",
+                )
+            )
     assert not (tmp_path / "run").exists()
 
 
@@ -213,29 +302,52 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
     done = exported([own_run, shorter_run], reporter=reporter, **asked)
     (note,) = told
-    assert note.startswith(f"{own_run}, {shorter_run} were made from the same documents")
+    assert note.startswith(
+        f"{own_run}, {shorter_run} were made from the same documents"
+    )
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
-    assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]
-    assert [run["sequences"] for run in mix["runs"]] == [12, len(nextlong.open(shorter_run))]
+    assert [run["run"] for run in mix["runs"]] == [
+        f"{own_run}@base",
+        f"{shorter_run}@base",
+    ]
+    assert [run["sequences"] for run in mix["runs"]] == [
+        12,
+        len(nextlong.open(shorter_run)),
+    ]
     assert [run["taken"] for run in mix["runs"]] == [
         {"train": {"sequences": 12, "tokens": 12 * T}},
         {"train": {"sequences": 6, "tokens": 6 * 1024}},
     ]
-    composed = [nextlong.open(run).steps["compose"].manifest["fingerprint"] for run in (own_run, shorter_run)]
+    composed = [
+        nextlong.open(run).steps["compose"].manifest["fingerprint"]
+        for run in (own_run, shorter_run)
+    ]
     assert [run["steps"]["compose"] for run in mix["runs"]] == composed
-    keys = {span["doc_id"] for row in parquet_rows(done["parquet"].folder) for span in row["spans"]} - {-1}
+    keys = {
+        span["doc_id"]
+        for row in parquet_rows(done["parquet"].folder)
+        for span in row["spans"]
+    } - {-1}
     assert counts_of(done["rows"])[0]["train"]["documents"] == len(keys)
 
 
-def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
+def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(
+    own_run, capsys
+):
     assert main(["export", str(own_run), "--to", "jsonl"]) == 0
     told = capsys.readouterr().out
     assert "12 rows of 12 sequences; 100.0 % of 2,048 tokens per row are filled" in told
     assert "warning" not in told
-    assert main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"]) == 0
+    assert (
+        main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"])
+        == 0
+    )
     told = capsys.readouterr().out
-    assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens per row are filled" in told
+    assert (
+        "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens per row are filled"
+        in told
+    )
     assert "warning:" in told
     assert "11,424 tokens in the rows of train are padding (68.2 % are filled)" in told
     card = (nextlong.open(own_run).data / "jsonl" / "README.md").read_text("utf-8")
@@ -252,14 +364,25 @@ def flip(path):
 
 
 @pytest.mark.parametrize(
-    ("step", "suffix"), [("tokens", ".ids.npy"), ("ingest", ".documents.arrow"), ("compose", ".sequences.arrow")]
+    ("step", "suffix"),
+    [
+        ("tokens", ".ids.npy"),
+        ("ingest", ".documents.arrow"),
+        ("compose", ".sequences.arrow"),
+    ],
 )
-def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_run, tmp_path, step, suffix):
+def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(
+    own_run, tmp_path, step, suffix
+):
     path = nextlong.open(own_run).steps[step].files(suffix)[0]
     parquet = nextlong.open(own_run).exported("parquet")[0].parent
     flip(path)
     with pytest.raises(RunError) as caught:
-        exported([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
+        exported(
+            [own_run],
+            formats=["jsonl"],
+            overrides=[f"export.push={tmp_path / 'there'}", "workers=1"],
+        )
     assert f"{path} was altered" in str(caught.value)
     assert f"also delete the exports made from it: {parquet}" in str(caught.value)
     assert not (tmp_path / "there").exists()
@@ -268,7 +391,9 @@ def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_r
 def test_a_flipped_bit_is_not_published_by_a_run_either(own_run, recipe_for, tmp_path):
     flip(nextlong.open(own_run).steps["tokens"].files(".ids.npy")[0])
     with pytest.raises(RunError, match="was altered"):
-        nextlong.run(recipe_for(own_run, f"export.push={tmp_path / 'there'}", "workers=1"))
+        nextlong.run(
+            recipe_for(own_run, f"export.push={tmp_path / 'there'}", "workers=1")
+        )
     assert not (tmp_path / "there").exists()
 
 
@@ -284,28 +409,50 @@ def short_documents(tmp_path):
     return path
 
 
-def test_a_mix_takes_short_documents_in_the_proportion_asked_for(own_run, short_documents):
-    asked = ["export", str(own_run), str(short_documents), "--mix", "3,1", "--by", "tokens", "--short-tokens", "256"]
+def test_a_mix_takes_short_documents_in_the_proportion_asked_for(
+    own_run, short_documents
+):
+    asked = [
+        "export",
+        str(own_run),
+        str(short_documents),
+        "--mix",
+        "3,1",
+        "--by",
+        "tokens",
+        "--short-tokens",
+        "256",
+    ]
     assert main([*asked, "--set", "export.pack=2048", "--set", "workers=1"]) == 0
     short = nextlong.open(own_run.with_name("run-short-short-ones.jsonl"))
     long = nextlong.open(own_run)
     assert {len(sequence.input_ids) for sequence in short.sequences()} == {256}
     assert short.recipe.compose.method == "standard"
     (described,) = own_run.glob("*/mix.json")
-    taken = {run["run"].rpartition("/")[2]: run["taken"]["train"] for run in json.loads(described.read_text())["runs"]}
+    taken = {
+        run["run"].rpartition("/")[2]: run["taken"]["train"]
+        for run in json.loads(described.read_text())["runs"]
+    }
     long_taken, short_taken = (counts["tokens"] for counts in taken.values())
     assert short_taken / (long_taken + short_taken) == pytest.approx(0.25, abs=0.05)
-    tokenizer = Tokenizer.from_file(str(long.steps["tokenizer"].file(".tokenizer.json")))
-    assert "grams of flour" in tokenizer.decode(next(iter(short.sequences())).input_ids.tolist())
+    tokenizer = Tokenizer.from_file(
+        str(long.steps["tokenizer"].file(".tokenizer.json"))
+    )
+    assert "grams of flour" in tokenizer.decode(
+        next(iter(short.sequences())).input_ids.tolist()
+    )
 
 
 def test_rows_are_no_longer_than_the_runs_unless_asked(own_run, short_documents):
-    written = runs_export.export([own_run, short_documents], overrides=["export.pack=2048", "workers=1"])
+    written = runs_export.export(
+        [own_run, short_documents], overrides=["export.pack=2048", "workers=1"]
+    )
     assert written.runs[1].recipe.compose.target_tokens == 2048
 
 
 def test_tokens_of_short_rows_need_short_documents(own_run):
     with pytest.raises(
-        RecipeError, match="--short-tokens without a file of short documents; name one after the first run"
+        RecipeError,
+        match="--short-tokens without a file of short documents; name one after the first run",
     ):
         runs_export.export([own_run], short_tokens=256)

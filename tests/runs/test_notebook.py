@@ -28,15 +28,31 @@ def test_a_run_and_its_sequences_show_themselves(small_corpus, recipe_for, tmp_p
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *small))
     run = nextlong.open(tmp_path / "run")
     shown = Tags(run._repr_html_())
-    assert set(shown.tags) == {"p", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
+    assert set(shown.tags) == {
+        "p",
+        "b",
+        "br",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+    }
     assert "sequences: 6 of exactly 512 tokens" in shown.texts
     assert shown.tags.count("tr") == 6
     assert any("<script>" in text for text in shown.texts)
     sequence = run.sequence(2)
     drawn = Tags(sequence._repr_html_())
-    assert drawn.tags.count("title") == 1 + len(sequence.spans) + sum(span.role == "meta" for span in sequence.spans)
+    assert drawn.tags.count("title") == 1 + len(sequence.spans) + sum(
+        span.role == "meta" for span in sequence.spans
+    )
 
 
 def test_a_data_set_says_what_its_rows_hold():
-    shown = "".join(Tags(facts_html("x", rows="1,234", columns="input_ids, labels", filled="98.7%")).texts)
+    shown = "".join(
+        Tags(
+            facts_html("x", rows="1,234", columns="input_ids, labels", filled="98.7%")
+        ).texts
+    )
     assert shown == "xrows: 1,234columns: input_ids, labelsfilled: 98.7%"

@@ -29,7 +29,10 @@ def recipe_in(folder, **changed):
     plain = {
         "run_dir": str(folder / "run"),
         "executor": "serial",
-        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "harbour"}], "shard_mb": 0.01},
+        "ingest": {
+            "sources": [{"path": str(folder / "corpus.jsonl"), "name": "harbour"}],
+            "shard_mb": 0.01,
+        },
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
         "mine": {"near_duplicates": None},  # its lines are few and much alike
@@ -37,12 +40,20 @@ def recipe_in(folder, **changed):
         "compose": {"sequences": COUNT, "target_tokens": 512},
         "export": {"formats": ["parquet", "jsonl"]},
     }
-    return Recipe.from_dict(plain, overrides=[f"{key}={value}" for key, value in changed.items()])
+    return Recipe.from_dict(
+        plain, overrides=[f"{key}={value}" for key, value in changed.items()]
+    )
 
 
 def write_corpus(folder):
-    texts = ["\n".join(LINES[(n * k) % 4].format(n=n + k) for k in range(1 + n % 7)) for n in range(50)]
-    rows = [json.dumps({"id": f"log {n}", "text": text}) + "\n" for n, text in enumerate(texts)]
+    texts = [
+        "\n".join(LINES[(n * k) % 4].format(n=n + k) for k in range(1 + n % 7))
+        for n in range(50)
+    ]
+    rows = [
+        json.dumps({"id": f"log {n}", "text": text}) + "\n"
+        for n, text in enumerate(texts)
+    ]
     (folder / "corpus.jsonl").write_text("".join(rows), encoding="utf-8")
 
 
@@ -66,8 +77,16 @@ def own_run(folder, tmp_path):
 
 def rows_of(run, name):
     if name == "parquet":
-        return [row for path in run.exported("parquet") for row in pq.read_table(path).to_pylist()]
-    return [json.loads(line) for path in run.exported("jsonl") for line in path.read_text("utf-8").splitlines()]
+        return [
+            row
+            for path in run.exported("parquet")
+            for row in pq.read_table(path).to_pylist()
+        ]
+    return [
+        json.loads(line)
+        for path in run.exported("jsonl")
+        for line in path.read_text("utf-8").splitlines()
+    ]
 
 
 def test_sequences_come_in_draw_order_and_by_number(run):
@@ -79,7 +98,10 @@ def test_sequences_come_in_draw_order_and_by_number(run):
 
 @pytest.mark.parametrize("number", [-1, COUNT, 99])
 def test_a_number_that_is_none(run, number):
-    with pytest.raises(IndexError, match=f"sequence {number} does not exist: .* has {COUNT}, counted from 0"):
+    with pytest.raises(
+        IndexError,
+        match=f"sequence {number} does not exist: .* has {COUNT}, counted from 0",
+    ):
         run.sequence(number)
 
 
@@ -88,45 +110,72 @@ def test_a_sequence_has_exactly_its_tokens_and_spans_that_tile_them(run):
         assert sequence.method == "nextlong"
         assert sequence.input_ids.shape == (512,)
         assert sequence.input_ids.dtype == np.int32
-        assert [span.token_start for span in sequence.spans] == [0, *(span.token_end for span in sequence.spans[:-1])]
+        assert [span.token_start for span in sequence.spans] == [
+            0,
+            *(span.token_end for span in sequence.spans[:-1]),
+        ]
         assert sequence.spans[-1].token_end == 512
         assert sequence.spans[-1].role == "eos"
         assert sequence.input_ids[-1] == run.tokenizer.token_to_id("<|endoftext|>")
 
 
 def test_every_meta_chunk_of_the_document_is_there(run):
-    chunks = [(span.char_start, span.char_end) for span in run.sequence(0).spans if span.role == "meta"]
+    chunks = [
+        (span.char_start, span.char_end)
+        for span in run.sequence(0).spans
+        if span.role == "meta"
+    ]
     assert chunks[0][0] == 0
     assert [end for _, end in chunks[:-1]] == [start for start, _ in chunks[1:]]
 
 
 def test_parquet_and_jsonl_agree_with_the_objects(run):
-    tables, lines, sequences = rows_of(run, "parquet"), rows_of(run, "jsonl"), list(run.sequences())
+    tables, lines, sequences = (
+        rows_of(run, "parquet"),
+        rows_of(run, "jsonl"),
+        list(run.sequences()),
+    )
     assert len(tables) == len(lines) == COUNT
     for row, line, sequence in zip(tables, lines, sequences, strict=True):
         assert row["input_ids"] == sequence.input_ids.tolist()
         assert line["text"] == sequence.text == "".join(sequence.texts)
         for name in ("sequence_id", "method", "length"):
             assert row[name] == line[name]
-        assert (row["sequence_id"], row["length"], row["seq_lengths"]) == (sequence.id, 512, [512])
-        for span, other, mine in zip(row["spans"], line["spans"], sequence.spans, strict=True):
+        assert (row["sequence_id"], row["length"], row["seq_lengths"]) == (
+            sequence.id,
+            512,
+            [512],
+        )
+        for span, other, mine in zip(
+            row["spans"], line["spans"], sequence.spans, strict=True
+        ):
             assert span["score"] == pytest.approx(other["score"], abs=1e-6)
             assert {**span, "score": 0} == {**other, "score": 0}
             assert {
-                name: getattr(mine, name) or None if name == "metadata" else getattr(mine, name) for name in span
+                name: getattr(mine, name) or None
+                if name == "metadata"
+                else getattr(mine, name)
+                for name in span
             } == span
 
 
 def test_the_text_of_a_jsonl_line_is_what_its_tokens_say(run):
     for row, line in zip(rows_of(run, "parquet"), rows_of(run, "jsonl"), strict=True):
-        assert run.tokenizer.decode(row["input_ids"], skip_special_tokens=False) == line["text"]
+        assert (
+            run.tokenizer.decode(row["input_ids"], skip_special_tokens=False)
+            == line["text"]
+        )
         assert line["text"].endswith("<|endoftext|>")
 
 
 def test_a_group_is_a_meta_chunk_and_its_negatives_by_descending_cosine(run):
     for sequence in run.sequences():
         for number in range(sequence.spans[-2].group + 1):
-            meta, *others = [span for span in sequence.spans if span.group == number and span.role != "separator"]
+            meta, *others = [
+                span
+                for span in sequence.spans
+                if span.group == number and span.role != "separator"
+            ]
             assert (meta.role, meta.score) == ("meta", 1.0)
             assert {span.role for span in others} <= {"negative"}
             scores = [span.score for span in others]
@@ -139,12 +188,21 @@ def test_the_recipe_of_the_run_comes_back(run, folder):
 
 
 def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
-    fewer = recipe_in(folder, **{"compose.sequences": 2, "run_dir": own_run, "export.formats": "[jsonl]"})
+    fewer = recipe_in(
+        folder,
+        **{"compose.sequences": 2, "run_dir": own_run, "export.formats": "[jsonl]"},
+    )
     pipeline.run(fewer)
     opened = nextlong.open(own_run)
-    assert [sequence.id for sequence in opened.sequences()] == [run.sequence(0).id, run.sequence(1).id]
+    assert [sequence.id for sequence in opened.sequences()] == [
+        run.sequence(0).id,
+        run.sequence(1).id,
+    ]
     assert len(rows_of(opened, "jsonl")) == 2
-    with pytest.raises(RunError, match=r"holds no parquet files; write them with: nextlong export .* --to parquet"):
+    with pytest.raises(
+        RunError,
+        match=r"holds no parquet files; write them with: nextlong export .* --to parquet",
+    ):
         opened.exported("parquet")
 
 
@@ -157,7 +215,11 @@ def test_run_returns_the_opened_run_each_time(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("nowhere", "does not exist; name the run_dir"), ("corpus.jsonl", "is a file, not a run")]
+    ("name", "reason"),
+    [
+        ("nowhere", "does not exist; name the run_dir"),
+        ("corpus.jsonl", "is a file, not a run"),
+    ],
 )
 def test_no_folder(folder, name, reason):
     with pytest.raises(RunError, match=rf"{name} {reason}"):
@@ -186,7 +248,9 @@ def test_a_record_that_is_none(tmp_path, text, message):
 def test_a_run_that_lacks_a_step(own_run):
     (folder,) = own_run.glob("*-tokens-*")
     shutil.rmtree(folder)
-    with pytest.raises(RunError, match=r"tokens-\w+/manifest.json is missing; run again"):
+    with pytest.raises(
+        RunError, match=r"tokens-\w+/manifest.json is missing; run again"
+    ):
         nextlong.open(own_run)
 
 
@@ -222,11 +286,17 @@ def forget_files(folder, suffix):
     """Leave a step as if it had been made before it wrote files of this suffix."""
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     for part in manifest["parts"]:
-        part["files"] = {name: own for name, own in part["files"].items() if not name.endswith(suffix)}
+        part["files"] = {
+            name: own
+            for name, own in part["files"].items()
+            if not name.endswith(suffix)
+        }
     (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
 
 
-@pytest.mark.parametrize(("step", "suffix"), [("tokenizer", ".tokenchars.npy"), ("tokens", ".offsets.npy")])
+@pytest.mark.parametrize(
+    ("step", "suffix"), [("tokenizer", ".tokenchars.npy"), ("tokens", ".offsets.npy")]
+)
 def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suffix):
     (folder,) = own_run.glob(f"*-{step}-*")
     forget_files(folder, suffix)
@@ -245,6 +315,7 @@ class Surprises(TaskResult):
 def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
     with pytest.raises(
-        RunError, match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier"
+        RunError,
+        match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier",
     ):
         done.results(Surprises)

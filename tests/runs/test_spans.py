@@ -17,8 +17,19 @@ NAN = float("nan")
 
 def block(*rows):
     """Rows: sequence, chunk, document, role, group, start, end, score."""
-    sequence, chunk, doc, role, group, start, end, score = map(np.array, zip(*rows, strict=True))
-    return Block(sequence, chunk, doc, role.astype(np.int8), group, start, end, score.astype(np.float64))
+    sequence, chunk, doc, role, group, start, end, score = map(
+        np.array, zip(*rows, strict=True)
+    )
+    return Block(
+        sequence,
+        chunk,
+        doc,
+        role.astype(np.int8),
+        group,
+        start,
+        end,
+        score.astype(np.float64),
+    )
 
 
 # Document 1 (chunks 10, 11, 12) is the meta-document of both sequences; in the second, 11 stands behind its negative.
@@ -57,14 +68,21 @@ def counted(rows):
 
 
 def tallied(tally):
-    return [value for value, count in zip(*tally.counted(), strict=True) for _ in range(count)]
+    return [
+        value
+        for value, count in zip(*tally.counted(), strict=True)
+        for _ in range(count)
+    ]
 
 
 def ranked(rows):
     """Return the mean cosine and the number of those of each rank."""
     counting = counted(rows)
     sums, counts = counting.rank_sums[1:], counting.rank_counts[1:].tolist()
-    return [(round(mean, 9), count) for mean, count in zip(sums / counts, counts, strict=True)]
+    return [
+        (round(mean, 9), count)
+        for mean, count in zip(sums / counts, counts, strict=True)
+    ]
 
 
 def test_a_negative_has_the_rank_of_its_place_beside_its_meta_chunk():
@@ -79,7 +97,9 @@ def test_a_document_has_the_rank_of_its_place_behind_the_first_once_however_many
 def test_later_blocks_may_have_more_or_fewer_ranks():
     counting = counted(CONCATENATED)
     counting.add(block((0, 20, 2, NEGATIVE, 0, 0, 20, 0.5)))
-    counting.add(block(*((0, 20 + n, 20 + n, NEGATIVE, 0, n, n + 1, 0.25) for n in range(3))))
+    counting.add(
+        block(*((0, 20 + n, 20 + n, NEGATIVE, 0, n, n + 1, 0.25) for n in range(3)))
+    )
     assert counting.rank_counts.tolist() == [0, 3, 2, 1]
     assert counting.rank_sums.tolist() == [0, 1.25, 0.5, 0.25]
 
@@ -108,7 +128,10 @@ def test_distances_are_the_tokens_between_parts_of_a_document():
 
 def test_whole_documents_have_no_distances():
     assert tallied(counted(CONCATENATED).gaps) == []
-    assert (counted(CONCATENATED).in_parts, counted(CONCATENATED).in_sequences) == (0, 5)
+    assert (counted(CONCATENATED).in_parts, counted(CONCATENATED).in_sequences) == (
+        0,
+        5,
+    )
 
 
 def test_own_document_negatives_are_found():
@@ -118,7 +141,16 @@ def test_own_document_negatives_are_found():
         (0, 12, 1, NEGATIVE, 0, 4, 9, 0.9),
         (0, 30, 3, NEGATIVE, 0, 9, 10, 0.9),
         (1, 30, 3, META, 0, 0, 5, 1.0),
-        (1, 10, 1, NEGATIVE, 0, 5, 8, 0.9),  # the meta-document of another sequence is a document like any other
+        (
+            1,
+            10,
+            1,
+            NEGATIVE,
+            0,
+            5,
+            8,
+            0.9,
+        ),  # the meta-document of another sequence is a document like any other
     )
     assert counted(leaky).own_document == 1
 
@@ -179,7 +211,9 @@ def test_counts_can_be_given():
 
 def test_a_spread_by_hand():
     # Sorted: 1 2 3 4 5 6 7 8 9 100; the 1st, 5th and 9th of ten.
-    assert filled([100, 3, 2, 1], [9, 8, 7, 6, 5, 4]).spread() == Spread(10, 14.5, 1, 5, 9, 100)
+    assert filled([100, 3, 2, 1], [9, 8, 7, 6, 5, 4]).spread() == Spread(
+        10, 14.5, 1, 5, 9, 100
+    )
     assert filled([1, 3]).spread(unit=0.5) == Spread(2, 1.0, 0.5, 0.5, 1.5, 1.5)
 
 
@@ -197,14 +231,29 @@ def test_it_counts_as_python_does(blocks):
     spread = counted.spread()
     for name, share in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9)) if spread else ():
         value = getattr(spread, name)
-        assert sum(count for other, count in expected.items() if other <= value) >= share * spread.count
-        assert sum(count for other, count in expected.items() if other < value) < share * spread.count
+        assert (
+            sum(count for other, count in expected.items() if other <= value)
+            >= share * spread.count
+        )
+        assert (
+            sum(count for other, count in expected.items() if other < value)
+            < share * spread.count
+        )
 
 
-@given(values=integers, cuts=st.lists(st.integers(-(2**40), 2**40), min_size=2, max_size=8, unique=True).map(sorted))
+@given(
+    values=integers,
+    cuts=st.lists(
+        st.integers(-(2**40), 2**40), min_size=2, max_size=8, unique=True
+    ).map(sorted),
+)
 def test_a_histogram_counts_every_value_within_the_edges_once(values, cuts):
     found = filled(values).histogram(edges=np.array(cuts, np.int64))
-    assert sum(own.count for own in found) == sum(cuts[0] <= value < cuts[-1] for value in values)
-    assert [own.count for own in found] == [sum(own.least <= value <= own.most for value in values) for own in found]
+    assert sum(own.count for own in found) == sum(
+        cuts[0] <= value < cuts[-1] for value in values
+    )
+    assert [own.count for own in found] == [
+        sum(own.least <= value <= own.most for value in values) for own in found
+    ]
     assert not found or (found[0].count and found[-1].count)
     assert all(before.most + 1 == after.least for before, after in pairwise(found))

@@ -27,23 +27,48 @@ from nextlong.schemas import DropReason
 from nextlong.verify.files import check_files
 from nextlong.verify.run_files import StoredRun
 
-HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
+HISTOGRAMS = (
+    "similarity_histogram",
+    "distance_histogram",
+    "chunk_tokens_histogram",
+    "document_chars_histogram",
+)
 
 
 def test_yield(run, measured):
     told = measured.yields
     (drawn,) = counts_of(run.steps["meta_documents"])
-    assert (told.asked, told.kept, measured.sequences, measured.tokens) == (12, 12, 12, 12 * 2048)
-    assert (told.documents, told.eligible, told.drawn) == (drawn["documents"], drawn["eligible"], 12 + 3 + 8)
-    assert told.drafts == told.drawn == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    assert (told.asked, told.kept, measured.sequences, measured.tokens) == (
+        12,
+        12,
+        12,
+        12 * 2048,
+    )
+    assert (told.documents, told.eligible, told.drawn) == (
+        drawn["documents"],
+        drawn["eligible"],
+        12 + 3 + 8,
+    )
+    assert (
+        told.drafts
+        == told.drawn
+        == told.kept + told.spare + told.untried + sum(told.dropped.values())
+    )
     assert told.kept + told.spare == total(run.steps["compose"], "sequences") == 16
     assert told.untried == 7
 
 
 def test_every_document_of_the_corpus_is_measured(run, measured, small_corpus):
-    texts = [json.loads(line)["text"] for path in small_corpus.iterdir() for line in path.read_text().splitlines()]
+    texts = [
+        json.loads(line)["text"]
+        for path in small_corpus.iterdir()
+        for line in path.read_text().splitlines()
+    ]
     lengths = sorted(map(len, dict.fromkeys(texts)))
-    assert (measured.document_chars.count, measured.document_chars.max) == (len(lengths), lengths[-1])
+    assert (measured.document_chars.count, measured.document_chars.max) == (
+        len(lengths),
+        lengths[-1],
+    )
     assert measured.document_chars.mean == pytest.approx(fmean(lengths))
     assert sum(own.count for own in measured.document_chars_histogram) == len(lengths)
 
@@ -63,7 +88,9 @@ def test_mix(run, measured, sequences):
     per_sequence = [len({span.doc_id for span in spans}) for spans in sequences]
     assert measured.documents_per_sequence.mean == pytest.approx(fmean(per_sequence))
     assert measured.documents_per_sequence.max == max(per_sequence)
-    assert measured.distinct_documents == len({span.doc_id for spans in sequences for span in spans})
+    assert measured.distinct_documents == len(
+        {span.doc_id for spans in sequences for span in spans}
+    )
 
 
 def test_characters_per_token_of_whole_chunks(run, measured, sequences):
@@ -79,7 +106,10 @@ def test_characters_per_token_of_whole_chunks(run, measured, sequences):
 
 
 def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_path):
-    sources = [{"path": str(small_corpus / f"{number}.jsonl"), "name": name} for number, name in enumerate("abcd")]
+    sources = [
+        {"path": str(small_corpus / f"{number}.jsonl"), "name": name}
+        for number, name in enumerate("abcd")
+    ]
     recipe = few_recipe(tmp_path / "run", f"ingest.sources={json.dumps(sources)}")
     pipeline.run(recipe)
     run = nextlong.open(tmp_path / "run")
@@ -95,12 +125,23 @@ def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_
                 tokens[letters[span.source_id]] += span.token_end - span.token_start
     measured = stats.measure(run)
     assert list(measured.tokens_by_source.items()) == tokens.most_common()
-    cosines = {name: [] for name in "abcd"}  # of the negatives of each source's meta-documents
+    cosines = {
+        name: [] for name in "abcd"
+    }  # of the negatives of each source's meta-documents
     for sequence in run.sequences():
         (owner,) = {span.source_id for span in sequence.spans if span.role == "meta"}
-        cosines[letters[owner]] += [span.score for span in sequence.spans if span.role == "negative"]
-    told = {name: (one.mean, one.count) for name, one in measured.similarity_by_source.items()}
-    assert told == {name: (pytest.approx(fmean(own), abs=1e-4), len(own)) for name, own in cosines.items() if own}
+        cosines[letters[owner]] += [
+            span.score for span in sequence.spans if span.role == "negative"
+        ]
+    told = {
+        name: (one.mean, one.count)
+        for name, one in measured.similarity_by_source.items()
+    }
+    assert told == {
+        name: (pytest.approx(fmean(own), abs=1e-4), len(own))
+        for name, own in cosines.items()
+        if own
+    }
 
 
 def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):
@@ -108,24 +149,41 @@ def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):
     again = stats.measure(run)
     assert again.similarity.mean == pytest.approx(measured.similarity.mean, rel=1e-12)
     close = {"similarity", "similarity_by_rank"}  # sums of floats, in another order
-    assert {key: value for key, value in again.as_json().items() if key not in close} == {
-        key: value for key, value in measured.as_json().items() if key not in close
-    }
+    assert {
+        key: value for key, value in again.as_json().items() if key not in close
+    } == {key: value for key, value in measured.as_json().items() if key not in close}
 
 
 def test_sequences_too_short_are_counted(recipe_for, own_run):
-    pipeline.run(recipe_for(own_run, "mine.candidates=12", "compose.sequences=all", "compose.target_tokens=4096"))
+    pipeline.run(
+        recipe_for(
+            own_run,
+            "mine.candidates=12",
+            "compose.sequences=all",
+            "compose.target_tokens=4096",
+        )
+    )
     run = nextlong.open(own_run)
     told = stats.measure(run).yields
     assert told.asked == "all"
     assert told.kept == len(run)
     assert told.dropped[DropReason.TOO_FEW_NEGATIVES] > 0
     assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
-    lines = [line.strip() for line in printed(stats.measure(run), terminal=False).splitlines()]
+    lines = [
+        line.strip()
+        for line in printed(stats.measure(run), terminal=False).splitlines()
+    ]
     reason = DropReason.TOO_FEW_NEGATIVES
-    place = next(place for place, line in enumerate(lines) if line.startswith(f"dropped: {reason}"))
+    place = next(
+        place
+        for place, line in enumerate(lines)
+        if line.startswith(f"dropped: {reason}")
+    )
     assert lines[place].split()[-1] == f"{told.dropped[reason]:,}"
-    assert lines[place + 1].split() == ["example", *told.dropped_examples[reason][0].split()]
+    assert lines[place + 1].split() == [
+        "example",
+        *told.dropped_examples[reason][0].split(),
+    ]
 
 
 def printed(measured, *, terminal):
@@ -148,10 +206,18 @@ def test_json_is_plain_and_whole(measured):
                 *HISTOGRAMS,
             )
         },
-        "exposure": [one | {"histogram": list(one["histogram"])} for one in plain["exposure"]],
-        "reuse": plain["reuse"] | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
+        "exposure": [
+            one | {"histogram": list(one["histogram"])} for one in plain["exposure"]
+        ],
+        "reuse": plain["reuse"]
+        | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
     }
-    assert plain["reuse"]["hubs"][0].keys() == {"chunk_id", "source_id", "ordinal", "uses"}
+    assert plain["reuse"]["hubs"][0].keys() == {
+        "chunk_id",
+        "source_id",
+        "ordinal",
+        "uses",
+    }
 
 
 def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
@@ -160,7 +226,9 @@ def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
     assert repeated.own_document_negatives == repeated.similarity.count > 0
     assert repeated.repeated_chunks > 0
     of = "negatives from the sequence's own document (by design)"
-    assert f"{of} {repeated.own_document_negatives:,}" in " ".join(printed(repeated, terminal=False).split())
+    assert f"{of} {repeated.own_document_negatives:,}" in " ".join(
+        printed(repeated, terminal=False).split()
+    )
 
 
 @pytest.mark.parametrize("method", ["knn", *thorough("standard")])
@@ -169,17 +237,30 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     run = nextlong.open(own_run)
     measured = stats.measure(run)
     assert measured.method == method
-    assert (measured.negatives, measured.position, measured.own_document_negatives) == (None, None, None)
-    assert (measured.distance_tokens, measured.meta_share, measured.repeated_chunks) == (None, None, 0)
+    assert (measured.negatives, measured.position, measured.own_document_negatives) == (
+        None,
+        None,
+        None,
+    )
+    assert (
+        measured.distance_tokens,
+        measured.meta_share,
+        measured.repeated_chunks,
+    ) == (None, None, 0)
     assert measured.encoder == ("lsa" if method == "knn" else None)
     assert (measured.similarity is None) == (method == "standard")
     neighbours = sum(
-        len({span.group for span in sequence.spans if span.role == "document"}) - 1 for sequence in run.sequences()
+        len({span.group for span in sequence.spans if span.role == "document"}) - 1
+        for sequence in run.sequences()
     )
     assert measured.similarity is None or measured.similarity.count == neighbours
     told = measured.yields
-    assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
-    assert f"drafts of a sequence {told.drafts}" in " ".join(printed(measured, terminal=False).split())
+    assert told.drafts == told.kept + told.spare + told.untried + sum(
+        told.dropped.values()
+    )
+    assert f"drafts of a sequence {told.drafts}" in " ".join(
+        printed(measured, terminal=False).split()
+    )
     json.dumps(measured.as_json(), allow_nan=False)
     page = printed(measured, terminal=False)
     assert "Tokens between" not in page
@@ -199,21 +280,34 @@ def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_
     again = exported([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder
     for name in (".", "parquet", "mds"):
-        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (own_run / "data" / name / "README.md").read_text()
-    assert nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
+        assert (
+            f"| uses of a chunk | {told['uses of a chunk']} |"
+            in (own_run / "data" / name / "README.md").read_text()
+        )
+    assert (
+        nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
+    )
 
 
-def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_twice(own_run, monkeypatch):
+def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_twice(
+    own_run, monkeypatch
+):
     exported([own_run], formats=["parquet"])
     run = nextlong.open(own_run)
     computed = stats.compute(run)
     monkeypatch.setattr(stats, "compute", lambda _: pytest.fail("counted again"))
-    told = tuple(one.of(str(run)) for one in computed.warnings)  # `nextlong peek` with this run
+    told = tuple(
+        one.of(str(run)) for one in computed.warnings
+    )  # `nextlong peek` with this run
     measured = stats.measure(run)
-    assert measured == replace(computed, run=str(run), steps=measured.steps, warnings=told)
+    assert measured == replace(
+        computed, run=str(run), steps=measured.steps, warnings=told
+    )
 
 
-def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(own_run):
+def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(
+    own_run,
+):
     written = runs_export.export([own_run], formats=["parquet"])
     folder = written.done["statistics"].folder
     earlier = folder.with_name("99-statistics-000000000000")
@@ -227,7 +321,9 @@ def test_statistics_of_another_form_name_the_file(own_run):
     done = exported([own_run], formats=["parquet"])
     (path,) = done["statistics"].files(".statistics.json")
     path.write_text(json.dumps({"method": "nextlong"}))
-    with pytest.raises(RunError, match=rf"{path} is not what the step statistics writes"):
+    with pytest.raises(
+        RunError, match=rf"{path} is not what the step statistics writes"
+    ):
         stats.read(done)
 
 
@@ -251,10 +347,21 @@ def test_the_card_tells_what_the_run_counts(shared_run):
     assert told["sequences"] == "12 of 2,048 tokens"
     assert told["negatives from the own document"] == "0"
     assert told["share of the meta-documents"].startswith(f"{measured.meta_share:.1%}")
-    assert f"{measured.similarity.mean:.3f} on average" in told["cosine of a negative to its meta-chunk"]
+    assert (
+        f"{measured.similarity.mean:.3f} on average"
+        in told["cosine of a negative to its meta-chunk"]
+    )
 
 
 def test_what_there_is_none_of_is_left_out(shared_run):
     measured = stats.measure(nextlong.open(shared_run))
-    told = card_numbers(dataclasses.replace(measured, similarity=None, meta_share=0.0, encoder=None))
-    assert told.keys().isdisjoint({"cosine of a negative to its meta-chunk", "share of the meta-documents", "encoder"})
+    told = card_numbers(
+        dataclasses.replace(measured, similarity=None, meta_share=0.0, encoder=None)
+    )
+    assert told.keys().isdisjoint(
+        {
+            "cosine of a negative to its meta-chunk",
+            "share of the meta-documents",
+            "encoder",
+        }
+    )

@@ -14,7 +14,12 @@ from nextlong.sequences.tokenizer import train_bpe
 TEXTS = [
     f"{subject} lifts the {thing} at dawn.\nWho waits for {subject} sees the {thing}.\nNo {thing} is like another.\n"
     f"After {subject} comes rest for every {thing}."
-    for subject, thing in (("The tide", "boat"), ("A baker", "loaf"), ("The moon", "shadow"), ("A judge", "veil"))
+    for subject, thing in (
+        ("The tide", "boat"),
+        ("A baker", "loaf"),
+        ("The moon", "shadow"),
+        ("A judge", "veil"),
+    )
 ]
 SCRIPT = f"""
 import nextlong
@@ -29,33 +34,59 @@ def _here(tmp_path, monkeypatch):
 
 
 def made(texts, **options):
-    return nextlong.synthesize(texts, **({"seq_len": 96, "num_sequences": 2, "progress": False} | options))
+    return nextlong.synthesize(
+        texts, **({"seq_len": 96, "num_sequences": 2, "progress": False} | options)
+    )
 
 
 def test_strings_become_sequences_in_a_folder_of_their_own(tmp_path):
     run = made(TEXTS)
     assert [len(sequence.input_ids) for sequence in run.sequences()] == [96, 96]
-    assert {span.source_id for span in run.sequence(0).spans if span.doc_id >= 0} <= {"0", "1", "2", "3"}
+    assert {span.source_id for span in run.sequence(0).spans if span.doc_id >= 0} <= {
+        "0",
+        "1",
+        "2",
+        "3",
+    }
     assert run.path.parent.parent.resolve() == tmp_path / "nextlong-runs"
     again = made(TEXTS, seq_len=80)
     assert again.path == run.path
     assert again.recipe.compose.target_tokens == 80
     assert len(run) == 2
     assert made(TEXTS[:3]).path != run.path
-    assert made(TEXTS, folder="elsewhere").path.resolve().is_relative_to(tmp_path / "elsewhere")
+    assert (
+        made(TEXTS, folder="elsewhere")
+        .path.resolve()
+        .is_relative_to(tmp_path / "elsewhere")
+    )
 
 
 def test_dictionaries_keep_their_ids_and_any_iterable_will_do():
-    run = made(({"name": f"n{number}", "body": text} for number, text in enumerate(TEXTS)), text="body", id="name")
-    assert {span.source_id for span in run.sequence(0).spans if span.doc_id >= 0} <= {"n0", "n1", "n2", "n3"}
+    run = made(
+        ({"name": f"n{number}", "body": text} for number, text in enumerate(TEXTS)),
+        text="body",
+        id="name",
+    )
+    assert {span.source_id for span in run.sequence(0).spans if span.doc_id >= 0} <= {
+        "n0",
+        "n1",
+        "n2",
+        "n3",
+    }
 
 
 def test_a_tokenizer_may_be_an_object_or_a_file(tmp_path):
     tokenizer = train_bpe(TEXTS, vocab_size=400)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    by_object, by_file = made(TEXTS, tokenizer=tokenizer), made(TEXTS, tokenizer=tmp_path / "tokenizer.json")
+    by_object, by_file = (
+        made(TEXTS, tokenizer=tokenizer),
+        made(TEXTS, tokenizer=tmp_path / "tokenizer.json"),
+    )
     assert isinstance(by_object.tokenizer, Tokenizer)
-    ids = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in (by_object, by_file)]
+    ids = [
+        [sequence.input_ids.tolist() for sequence in run.sequences()]
+        for run in (by_object, by_file)
+    ]
     assert ids[0] == ids[1]
 
 
@@ -71,7 +102,12 @@ def test_a_tokenizer_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_other_keys_are_settings():
-    assert made(TEXTS, settings=["compose.position=tail", "chunk.max_chars=70"]).recipe.chunk.max_chars == 70
+    assert (
+        made(
+            TEXTS, settings=["compose.position=tail", "chunk.max_chars=70"]
+        ).recipe.chunk.max_chars
+        == 70
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +115,11 @@ def test_other_keys_are_settings():
     [
         ([], {}, "texts is empty; give a list of texts with words"),
         ("one text", {}, "texts is one str; give a list"),
-        ([3], {}, r"texts\[0\] is 3; give strings, or dictionaries whose 'text' is a string"),
+        (
+            [3],
+            {},
+            r"texts\[0\] is 3; give strings, or dictionaries whose 'text' is a string",
+        ),
         ([{"body": "x"}], {}, r"texts\[0\] has the keys body; give strings"),
         (["a few words"], {}, "seq_len=96, but all documents together have about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
@@ -91,8 +131,16 @@ def test_other_keys_are_settings():
             r"settings has 'nonsense', .*; write settings=\['mine.near_duplicates=0.9'\]",
         ),
         (TEXTS, {"settings": "nonsense"}, "settings has 'nonsense'"),
-        (TEXTS, {"settings": ["compose.target_tokens=long"]}, "compose.target_tokens must be"),
-        (TEXTS, {"tokenizer": 5}, "tokenizer is int; give a path, a hub name, or a fast tokenizer"),
+        (
+            TEXTS,
+            {"settings": ["compose.target_tokens=long"]},
+            "compose.target_tokens must be",
+        ),
+        (
+            TEXTS,
+            {"tokenizer": 5},
+            "tokenizer is int; give a path, a hub name, or a fast tokenizer",
+        ),
     ],
 )
 def test_mistakes_are_told_in_the_words_of_the_call(texts, options, message):
@@ -101,13 +149,17 @@ def test_mistakes_are_told_in_the_words_of_the_call(texts, options, message):
 
 
 def test_fewer_sequences_than_asked_for_are_told():
-    with pytest.warns(UserWarning, match=f"^{len(TEXTS)} sequences, fewer than num_sequences=1000 "):
+    with pytest.warns(
+        UserWarning, match=f"^{len(TEXTS)} sequences, fewer than num_sequences=1000 "
+    ):
         assert len(made(TEXTS, num_sequences=1000)) == len(TEXTS)
 
 
 def test_a_script_needs_no_guard_and_shows_progress(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-W", "error", "script.py"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "script.py"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 [96, 96]"
     assert "compose (build sequences of exactly T tokens): done in " in done.stdout
@@ -121,7 +173,12 @@ def test_rows_are_a_data_set_of_datasets_or_torch():
     from nextlong.torch import SequenceDataset
 
     run = made(
-        datasets.Dataset.from_list([{"text": text, "id": json.dumps(number)} for number, text in enumerate(TEXTS)])
+        datasets.Dataset.from_list(
+            [
+                {"text": text, "id": json.dumps(number)}
+                for number, text in enumerate(TEXTS)
+            ]
+        )
     )
     rows = run.to_datasets()
     assert isinstance(rows, datasets.Dataset)

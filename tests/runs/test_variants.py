@@ -3,7 +3,14 @@ from types import SimpleNamespace
 import pytest
 
 from nextlong.engine import store
-from nextlong.runs.variants import SWEEP, VARIANTS_META, bytes_of, find_pages, list_variants, manifest_of
+from nextlong.runs.variants import (
+    SWEEP,
+    VARIANTS_META,
+    bytes_of,
+    find_pages,
+    list_variants,
+    manifest_of,
+)
 
 
 def test_a_variant_alone_frees_all_that_its_steps_hold(shared_run):
@@ -11,7 +18,9 @@ def test_a_variant_alone_frees_all_that_its_steps_hold(shared_run):
     assert variant.is_current
     assert variant.differs == {}
     assert (variant.sequences, variant.tokens_each) == (12, 2048)
-    steps = [folder for folder in shared_run.iterdir() if (folder / store.MANIFEST).is_file()]
+    steps = [
+        folder for folder in shared_run.iterdir() if (folder / store.MANIFEST).is_file()
+    ]
     assert variant.bytes == variant.alone_bytes == sum(map(bytes_of, steps))
     assert set(variant.exports) == {"parquet", "jsonl"}
 
@@ -32,12 +41,24 @@ def test_a_step_without_a_manifest_is_none(tmp_path, text):
 
 
 def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
-    pages = {"report-a.html": "a", "report-a@b.html": "a b", "report-a@variants@b.html": "a variants b", SWEEP: "a=1 b"}
+    pages = {
+        "report-a.html": "a",
+        "report-a@b.html": "a b",
+        "report-a@variants@b.html": "a variants b",
+        SWEEP: "a=1 b",
+    }
     for page, names in (pages | {"report.html": "b"}).items():
-        (tmp_path / page).write_text(f'<head><meta name="{VARIANTS_META}" content="{names}"></head>')
+        (tmp_path / page).write_text(
+            f'<head><meta name="{VARIANTS_META}" content="{names}"></head>'
+        )
 
     def found(*names):
-        return {waste.path.name for waste in find_pages(tmp_path, [SimpleNamespace(name=name) for name in names])}
+        return {
+            waste.path.name
+            for waste in find_pages(
+                tmp_path, [SimpleNamespace(name=name) for name in names]
+            )
+        }
 
     assert found("b") == {"report-a@b.html", "report-a@variants@b.html", SWEEP}
     assert found("a=1", "other") == {SWEEP}

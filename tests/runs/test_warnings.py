@@ -37,17 +37,27 @@ class Writer:
 
     def document(self, *, sentences, topic=None):
         """Return a text of so many sentences, one a line."""
-        words = (self.topics[topic] if topic is not None else self.draw.choice(self.topics)) * 2 + self.common
-        return "\n".join(" ".join(self.draw.choices(words, k=self.draw.randint(7, 13))) for _ in range(sentences))
+        words = (
+            self.topics[topic] if topic is not None else self.draw.choice(self.topics)
+        ) * 2 + self.common
+        return "\n".join(
+            " ".join(self.draw.choices(words, k=self.draw.randint(7, 13)))
+            for _ in range(sentences)
+        )
 
     def documents(self, count, *, sentences=(6, 20)):
         """Return documents of various lengths."""
-        return [self.document(sentences=self.draw.randint(*sentences)) for _ in range(count)]
+        return [
+            self.document(sentences=self.draw.randint(*sentences)) for _ in range(count)
+        ]
 
 
 def write(path, texts):
     path.write_text(
-        "".join(json.dumps({"id": f"{path.stem}-{n}", "text": text}) + "\n" for n, text in enumerate(texts))
+        "".join(
+            json.dumps({"id": f"{path.stem}-{n}", "text": text}) + "\n"
+            for n, text in enumerate(texts)
+        )
     )
     return {"path": str(path), "name": path.stem}
 
@@ -57,10 +67,16 @@ def tokenizer(tmp_path_factory):
     """A byte-level tokenizer that knows the words of the first corpus."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
-        Writer(1).documents(200), trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+        Writer(1).documents(200),
+        trainers.BpeTrainer(
+            vocab_size=2000, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     made.save(str(path))
     return path
@@ -74,7 +90,12 @@ def measured_in(tokenizer):
         plain = {
             "run_dir": str(folder / "run"),
             "executor": "serial",
-            "ingest": {"sources": [write(folder / f"{name}.jsonl", texts) for name, texts in sources.items()]},
+            "ingest": {
+                "sources": [
+                    write(folder / f"{name}.jsonl", texts)
+                    for name, texts in sources.items()
+                ]
+            },
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 64}},
             "tokenizer": {"source": str(tokenizer)},
@@ -119,7 +140,11 @@ def change(measured, name):
 # a corpus without reproach, in many settings
 
 
-@pytest.mark.parametrize("overrides", [[], *thorough(["compose.method=knn"], ["compose.method=standard"])], ids=str)
+@pytest.mark.parametrize(
+    "overrides",
+    [[], *thorough(["compose.method=knn"], ["compose.method=standard"])],
+    ids=str,
+)
 def test_a_sound_corpus_is_warned_of_nothing(sound, overrides):
     assert sound(*overrides).warnings == ()
 
@@ -130,31 +155,55 @@ def test_a_control_that_repeats_itself_is_not_told_that_it_does(sound):
     assert found.warnings == ()
     exported([found.run], formats=["jsonl"])
     run = nextlong.open(found.run)
-    ((name, told),) = summary.warned(Exported(run.recipe, [run], run.steps), named="RUN")
+    ((name, told),) = summary.warned(
+        Exported(run.recipe, [run], run.steps), named="RUN"
+    )
     assert (name, told) == ("only as a control", warnings.control(found))
 
 
 def spread(**parts):
-    return Spread(**{"count": 9, "mean": 0.0, "p10": 0.0, "p50": 0.0, "p90": 0.0, "max": 0.0} | parts)
+    return Spread(
+        **{"count": 9, "mean": 0.0, "p10": 0.0, "p50": 0.0, "p90": 0.0, "max": 0.0}
+        | parts
+    )
 
 
 # Of each check: what is measured on either side of its threshold, what the warning says, and the setting that helps.
 THRESHOLDS = [
     (
         "unrelated-negatives",
-        *({"similarity": spread(mean=0.3), "random_similarity": spread(mean=mean)} for mean in (0.3, 0.29)),
+        *(
+            {"similarity": spread(mean=0.3), "random_similarity": spread(mean=mean)}
+            for mean in (0.3, 0.29)
+        ),
         "(mean cosine 0.30) than random pairs of chunks are to each other (0.30)",
         "",
     ),
     (
         "unrelated-negatives",
         {"similarity": spread(), "random_similarity": spread()},
-        {"similarity": spread(), "random_similarity": spread(), "negatives": "random-corpus"},
+        {
+            "similarity": spread(),
+            "random_similarity": spread(),
+            "negatives": "random-corpus",
+        },
         "",
         "",
     ),
-    ("low-meta-share", {"meta_share": 0.0024}, {"meta_share": 0.0025}, "only 0.24% of the tokens", "min_meta_chunks="),
-    ("low-meta-share", {"meta_share": 0.0}, {"meta_share": None}, "no token belongs to a meta-document", ""),
+    (
+        "low-meta-share",
+        {"meta_share": 0.0024},
+        {"meta_share": 0.0025},
+        "only 0.24% of the tokens",
+        "min_meta_chunks=",
+    ),
+    (
+        "low-meta-share",
+        {"meta_share": 0.0},
+        {"meta_share": None},
+        "no token belongs to a meta-document",
+        "",
+    ),
     (
         "high-meta-share",
         {"meta_share": 0.51},
@@ -162,7 +211,13 @@ THRESHOLDS = [
         "51% of the tokens belong",
         "compose.target_tokens=4096",
     ),
-    ("high-meta-share", {"meta_share": 0.51}, {"meta_share": 0.51, "negatives": "self-repeat"}, "", ""),
+    (
+        "high-meta-share",
+        {"meta_share": 0.51},
+        {"meta_share": 0.51, "negatives": "self-repeat"},
+        "",
+        "",
+    ),
     (
         "short-distances",
         *({"distance_tokens": spread(p10=p10)} for p10 in (20.0, 21.0)),
@@ -182,17 +237,35 @@ THRESHOLDS = [
         "a sequence takes chunks from 41 of the corpus's 400 documents, 10%",
         "compose.target_tokens=1024",
     ),
-    ("own-document-negatives", {"own_document_negatives": 2}, {}, "2 negatives come from their own", ""),
-    ("repeated-chunks", {"repeated_chunks": 3}, {}, "3 chunks occur twice in the same sequence", ""),
+    (
+        "own-document-negatives",
+        {"own_document_negatives": 2},
+        {},
+        "2 negatives come from their own",
+        "",
+    ),
+    (
+        "repeated-chunks",
+        {"repeated_chunks": 3},
+        {},
+        "3 chunks occur twice in the same sequence",
+        "",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "beyond", "within", "message", "setting"), THRESHOLDS)
-def test_a_check_warns_beyond_its_threshold(sound, name, beyond, within, message, setting):
+def test_a_check_warns_beyond_its_threshold(
+    sound, name, beyond, within, message, setting
+):
     found = sound()
     run = nextlong.open(found.run)
     (told,) = warnings.warnings(replace(found, **beyond), run)
-    assert (told.name, message in told.message, setting in told.change) == (name, True, True)
+    assert (told.name, message in told.message, setting in told.change) == (
+        name,
+        True,
+        True,
+    )
     assert bool(told.change) >= bool(setting)
     assert warnings.warnings(replace(found, **within), run) == ()
 
@@ -202,17 +275,25 @@ def test_a_check_warns_beyond_its_threshold(sound, name, beyond, within, message
 
 def test_tables_that_differ_in_numbers_alone(measured):
     draw = random.Random(4)
-    form = (
-        "Area: {} square kilometres of land and {} of water, Population: {} inhabitants in year {}, Exports: {} million"
-    )
-    tables = ["\n".join(form.format(*(draw.randint(10, 10**7) for _ in range(5))) for _ in range(6)) for _ in range(40)]
+    form = "Area: {} square kilometres of land and {} of water, Population: {} inhabitants in year {}, Exports: {} million"
+    tables = [
+        "\n".join(
+            form.format(*(draw.randint(10, 10**7) for _ in range(5))) for _ in range(6)
+        )
+        for _ in range(40)
+    ]
     found = measured({"one": Writer(4).documents(120) + tables}, "compose.sequences=20")
     near = found.near_identical
     assert near.share > warnings.THRESHOLDS.most_near_identical
     told = said(found, "near-identical-negatives")
-    assert f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`" in told
+    assert (
+        f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`"
+        in told
+    )
     mended = measured(
-        {"one": Writer(4).documents(120) + tables}, "compose.sequences=20", change(found, "near-identical-negatives")
+        {"one": Writer(4).documents(120) + tables},
+        "compose.sequences=20",
+        change(found, "near-identical-negatives"),
     )
     assert "near-identical-negatives" not in names(mended)
 
@@ -224,12 +305,17 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
     # Too short to be extended: they only stand between others' chunks.
     serving = [writer.document(sentences=3) for _ in range(800)]
     found = measured(
-        {"books": asking, str(tmp_path / "snippets"): serving}, "compose.sequences=20", "compose.min_meta_chunks=3"
+        {"books": asking, str(tmp_path / "snippets"): serving},
+        "compose.sequences=20",
+        "compose.min_meta_chunks=3",
     )
-    share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
+    share = found.negatives_by_source["snippets"] / sum(
+        found.negatives_by_source.values()
+    )
     assert share > warnings.THRESHOLDS.source_share
-    assert f"{share:.0%} of the negatives' tokens come from snippets, but only 0% of the meta-documents" in said(
-        found, "one-source"
+    assert (
+        f"{share:.0%} of the negatives' tokens come from snippets, but only 0% of the meta-documents"
+        in said(found, "one-source")
     )
 
 
@@ -237,22 +323,35 @@ def test_few_chunks_that_serve_again_and_again(measured):
     few = {"one": Writer(7).documents(20, sentences=(10, 20))}
     found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
     assert found.reuse.mean > warnings.THRESHOLDS.most_uses
-    assert f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
-        found, "heavy-reuse"
+    assert (
+        f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}"
+        in said(found, "heavy-reuse")
     )
-    mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", change(found, "heavy-reuse"))
+    mended = measured(
+        few,
+        "compose.sequences=all",
+        "compose.target_tokens=4096",
+        change(found, "heavy-reuse"),
+    )
     assert "heavy-reuse" not in names(mended)
 
 
 def test_the_share_of_a_small_corpus_is_that_of_the_numbers_told():
-    assert "from 12 of the corpus's 12 documents, 100%" in warnings.small_corpus(11.9, 12).message
+    assert (
+        "from 12 of the corpus's 12 documents, 100%"
+        in warnings.small_corpus(11.9, 12).message
+    )
 
 
 def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):
-    monkeypatch.setattr(warnings, "THRESHOLDS", replace(warnings.THRESHOLDS, stand_in_tokens=4096))
+    monkeypatch.setattr(
+        warnings, "THRESHOLDS", replace(warnings.THRESHOLDS, stand_in_tokens=4096)
+    )
     texts = {"one": Writer(9).documents(200)}
     stand_in = ["tokenizer={train: 500}", "compose.sequences=1"]
-    long = measured(texts, *stand_in, f"compose.target_tokens={warnings.THRESHOLDS.stand_in_tokens}")
+    long = measured(
+        texts, *stand_in, f"compose.target_tokens={warnings.THRESHOLDS.stand_in_tokens}"
+    )
     assert "tokenizer.train=500" in said(long, "stand-in-tokenizer")
     assert "stand-in-tokenizer" not in names(measured(texts, *stand_in))
 
@@ -260,13 +359,20 @@ def test_a_tokenizer_trained_on_the_corpus_in_a_long_run(measured, monkeypatch):
 def test_a_tokenizer_that_loses_text(sound, tmp_path):
     words = sorted({word for text in Writer(1).documents(200) for word in text.split()})
     made = Tokenizer(
-        models.WordLevel({word: number for number, word in enumerate(["[UNK]", *words[::2]])}, unk_token="[UNK]")
+        models.WordLevel(
+            {word: number for number, word in enumerate(["[UNK]", *words[::2]])},
+            unk_token="[UNK]",
+        )
     )
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "lossy.json"))
-    found = sound(f"tokenizer.source={tmp_path}/lossy.json", f"tokenizer.eos={words[0]}")
+    found = sound(
+        f"tokenizer.source={tmp_path}/lossy.json", f"tokenizer.eos={words[0]}"
+    )
     assert said(found, "lossy-tokenizer").startswith("the tokenizer loses ")
-    assert said(found, "ordinary-eos").startswith(f"tokenizer.eos='{words[0]}' is an ordinary token")
+    assert said(found, "ordinary-eos").startswith(
+        f"tokenizer.eos='{words[0]}' is an ordinary token"
+    )
 
 
 def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
@@ -275,20 +381,29 @@ def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     source = f"tokenizer.source={tmp_path / 'tokenizer.json'}"
     found = sound(source)
-    assert "the tokenizer has <|end_of_text|> (according to its name)" in said(found, "no-eos")
+    assert "the tokenizer has <|end_of_text|> (according to its name)" in said(
+        found, "no-eos"
+    )
     assert "no-eos" not in names(sound(source, change(found, "no-eos")))
 
 
 @pytest.mark.thorough
 def test_a_special_token_ends_documents(sound):
-    assert "ordinary-eos" not in names(sound('tokenizer={train: 500, eos: "<|endoftext|>"}'))
+    assert "ordinary-eos" not in names(
+        sound('tokenizer={train: 500, eos: "<|endoftext|>"}')
+    )
 
 
 @pytest.mark.thorough
 def test_a_tokenizer_of_another_script(measured):
     ideographs = [chr(0x4E00 + number) for number in range(3000)]
     draw = random.Random(10)
-    texts = ["\n".join("".join(draw.choices(ideographs, k=40)) for _ in range(draw.randint(6, 20))) for _ in range(200)]
+    texts = [
+        "\n".join(
+            "".join(draw.choices(ideographs, k=40)) for _ in range(draw.randint(6, 20))
+        )
+        for _ in range(200)
+    ]
     found = measured({"one": texts}, "chunk.max_chars=64")
     assert found.chars_per_token < 1
     assert said(found, "small-tokens").startswith("a token has 1.0")
@@ -296,22 +411,41 @@ def test_a_tokenizer_of_another_script(measured):
 
 def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
     draw = random.Random(10)
-    ideographs = ["".join(chr(draw.randint(0x4E00, 0x5800)) for _ in range(300)) for _ in range(30)]
+    ideographs = [
+        "".join(chr(draw.randint(0x4E00, 0x5800)) for _ in range(300))
+        for _ in range(30)
+    ]
     texts = {"one": ideographs, "two": Writer(1).documents(8, sentences=(60, 70))}
-    options = ["compose.method=standard", "compose.target_tokens=1024", "compose.sequences=12", "chunk.max_chars=64"]
+    options = [
+        "compose.method=standard",
+        "compose.target_tokens=1024",
+        "compose.sequences=12",
+        "chunk.max_chars=64",
+    ]
     found = measured(texts, *options)
-    weighed = [(len(each.text.encode()), len(each.input_ids)) for each in nextlong.open(found.run).sequences()]
+    weighed = [
+        (len(each.text.encode()), len(each.input_ids))
+        for each in nextlong.open(found.run).sequences()
+    ]
     shares = [text_bytes / tokens for text_bytes, tokens in weighed]
     assert max(shares) > warnings.THRESHOLDS.least_bytes_per_token > min(shares)
-    mean = sum(text_bytes for text_bytes, _ in weighed) / sum(tokens for _, tokens in weighed)
+    mean = sum(text_bytes for text_bytes, _ in weighed) / sum(
+        tokens for _, tokens in weighed
+    )
     assert said(found, "small-tokens").startswith(f"a token has {mean:.2f} bytes")
 
 
 def test_fewer_than_asked_and_most_drafts_dropped(measured):
-    found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.max_uses=1")
+    found = measured(
+        {"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.max_uses=1"
+    )
     yields = found.yields
-    assert said(found, "fewer-sequences").startswith(f"{found.sequences} sequences were made, but 60 were requested")
-    assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
+    assert said(found, "fewer-sequences").startswith(
+        f"{found.sequences} sequences were made, but 60 were requested"
+    )
+    assert said(found, "many-dropped").startswith(
+        f"{sum(yields.dropped.values())} of {yields.drafts} drafts"
+    )
 
 
 @pytest.mark.parametrize("method", ["standard", *thorough("untie_the_knots")])
@@ -325,15 +459,29 @@ def test_long_documents_of_which_only_beginnings_are_read(measured, method):
     for sequence in run.sequences():
         for span in sequence.spans:
             if span.role == "document":
-                tokens[span.source_id] = tokens.get(span.source_id, 0) + span.token_end - span.token_start
+                tokens[span.source_id] = (
+                    tokens.get(span.source_id, 0) + span.token_end - span.token_start
+                )
     encode = run.tokenizer.encode_batch
-    whole = sum(len(encoded.ids) for encoded in encode([texts["one"][int(name[4:])] for name in tokens]))
-    assert found.cut_off.of_tokens == pytest.approx(whole, rel=0.02)  # chunks are tokenized one by one
+    whole = sum(
+        len(encoded.ids)
+        for encoded in encode([texts["one"][int(name[4:])] for name in tokens])
+    )
+    assert found.cut_off.of_tokens == pytest.approx(
+        whole, rel=0.02
+    )  # chunks are tokenized one by one
     assert found.cut_off.tokens == found.cut_off.of_tokens - sum(tokens.values())
     assert found.cut_off.tokens > 0.5 * found.cut_off.of_tokens
-    assert f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens" in said(found, "much-cut-off")
+    assert (
+        f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens"
+        in said(found, "much-cut-off")
+    )
     mended = measured(texts, *options, change(found, "much-cut-off"))
-    assert 0 < mended.cut_off.tokens < warnings.THRESHOLDS.most_cut_off * mended.cut_off.of_tokens
+    assert (
+        0
+        < mended.cut_off.tokens
+        < warnings.THRESHOLDS.most_cut_off * mended.cut_off.of_tokens
+    )
     assert "much-cut-off" not in names(mended)
 
 
@@ -342,8 +490,12 @@ def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
     texts = {"one": Writer(11).documents(60)}
     found = measured(texts, "compose.sequences=60", "compose.target_tokens=512")
     assert found.yields.dropped["the meta-document alone fills target_tokens"] > 30
-    assert "sample of the corpus; raise compose.target_tokens, or split" in said(found, "many-dropped")
-    assert "of this length; raise compose.target_tokens, or split" in said(found, "fewer-sequences")
+    assert "sample of the corpus; raise compose.target_tokens, or split" in said(
+        found, "many-dropped"
+    )
+    assert "of this length; raise compose.target_tokens, or split" in said(
+        found, "fewer-sequences"
+    )
     mended = measured(texts, "compose.sequences=60", change(found, "many-dropped"))
     assert "many-dropped" not in names(mended)
 
@@ -351,7 +503,9 @@ def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
 def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     texts = Writer(12).documents(60)
     altered = [f"{text}\nAltered {number}." for number in range(4) for text in texts]
-    found = measured({"one": texts + altered}, "compose.method=iclm", "compose.sequences=all")
+    found = measured(
+        {"one": texts + altered}, "compose.method=iclm", "compose.sequences=all"
+    )
     assert 180 < found.near_duplicate_documents < 300
     assert said(found, "many-near-duplicates").startswith(
         f"{found.near_duplicate_documents} of the corpus's 300 documents"
@@ -361,7 +515,10 @@ def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
 def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
     """A source of tables has no keywords; one of Chinese has, once its words are found."""
     draw = random.Random(3)
-    tables = ["\n".join(f"{draw.random():.3f}, {draw.random():.3f}" for _ in range(30)) for _ in range(40)]
+    tables = [
+        "\n".join(f"{draw.random():.3f}, {draw.random():.3f}" for _ in range(30))
+        for _ in range(40)
+    ]
     firsts = ["城市", "海洋", "农业", "森林", "铁路", "火山", "陶瓷"]
     lasts = ["研究", "保护", "经济", "历史", "工程", "数据", "文化"]
     chinese = [
@@ -371,9 +528,17 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
         for n in range(90)
     ]
     ports = Writer(3).topics[0][:20]
-    prose = [f"The {port} vessels are in the {port} harbour. " * size for port in ports for size in (18, 20)]
+    prose = [
+        f"The {port} vessels are in the {port} harbour. " * size
+        for port in ports
+        for size in (18, 20)
+    ]
     sources = {"tables": tables, "chinese": chinese, "prose": prose}
-    asked = ["compose.method=quest", "compose.sequences=all", "compose.target_tokens=512"]
+    asked = [
+        "compose.method=quest",
+        "compose.sequences=all",
+        "compose.target_tokens=512",
+    ]
     found = measured(sources, *asked)
     assert found.keywords == {
         "tables": stats.WithKeywords(40, 0),
@@ -385,7 +550,9 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
         "documents without a keyword are in no sequence: 40 of 40 of tables (100%); lower"
     )
     (line, unshared) = [value for name, value in _summary(found) if name == "keywords"]
-    assert line == "40 of 40 documents of tables filtered out because they have no keyword"
+    assert (
+        line == "40 of 40 documents of tables filtered out because they have no keyword"
+    )
     assert unshared.startswith(f"{found.unshared_keywords} document")
     del sources["tables"]
     assert "no-keywords" not in names(measured(sources, *asked))
@@ -400,7 +567,10 @@ def test_documents_of_one_chunk_that_cannot_be_cut(measured):
     texts = {"one": Writer(14).documents(120, sentences=(2, 3))}
     options = ["compose.method=untie_the_knots", "compose.sequences=all"]
     found = measured(texts, *options, "chunk.max_chars=2048")
-    assert (found.in_parts.in_parts, found.in_parts.documents) == (0, found.distinct_documents)
+    assert (found.in_parts.in_parts, found.in_parts.documents) == (
+        0,
+        found.distinct_documents,
+    )
     assert said(found, "hardly-in-parts").startswith(
         f"0 of the {found.distinct_documents} documents in the sequences (0.0%)"
     )
@@ -410,17 +580,36 @@ def test_documents_of_one_chunk_that_cannot_be_cut(measured):
 
 def test_every_warning_has_its_place_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
-    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert [name for name in headings if "-" in name] == [*CHECKS, "empty-rows", "read-in-train"]
+    headings = [
+        line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")
+    ]
+    assert [name for name in headings if "-" in name] == [
+        *CHECKS,
+        "empty-rows",
+        "read-in-train",
+    ]
 
 
 @pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
 def test_rows_with_room_to_spare(tokens, names):
-    told = of_rows({"train": SplitResult(rows=20, sequences=20, documents=9, tokens=tokens)}, room=100)
+    told = of_rows(
+        {"train": SplitResult(rows=20, sequences=20, documents=9, tokens=tokens)},
+        room=100,
+    )
     assert tuple(warned.name for warned in told) == names
 
 
 @pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
 def test_validation_that_train_reads_too(in_train, names):
-    split = SplitResult(rows=20, sequences=20, documents=9, tokens=2000, chunks=100, chunks_in_train=in_train)
-    assert tuple(warned.name for warned in of_rows({"validation": split}, room=100)) == names
+    split = SplitResult(
+        rows=20,
+        sequences=20,
+        documents=9,
+        tokens=2000,
+        chunks=100,
+        chunks_in_train=in_train,
+    )
+    assert (
+        tuple(warned.name for warned in of_rows({"validation": split}, room=100))
+        == names
+    )

@@ -13,7 +13,12 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.errors import RunError
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
-from nextlong.sequences.compose import _compose_drafts, _ComposeInputs, _drafts_and_pieces, _TextCutter
+from nextlong.sequences.compose import (
+    _compose_drafts,
+    _ComposeInputs,
+    _drafts_and_pieces,
+    _TextCutter,
+)
 from nextlong.sequences.fit import (
     Composed,
     Cut,
@@ -32,7 +37,12 @@ from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
 
 def test_compose_of_plain_token_ids():
     result = compose(
-        [[1, 2], [3]], [[[10, 11], [12]], [[12], [13, 14, 15]]], target_tokens=12, separator=[0], bos=[7], eos=[8]
+        [[1, 2], [3]],
+        [[[10, 11], [12]], [[12], [13, 14, 15]]],
+        target_tokens=12,
+        separator=[0],
+        bos=[7],
+        eos=[8],
     )
     assert isinstance(result, Composed)
     # room 10: 2 + 1 + 1 + 1 for the meta-chunks and separators, 5 left: 3 for the first, which has to have one, 2 for the last
@@ -49,7 +59,9 @@ def test_compose_counts_equal_negatives_as_one_chunk():
 
 
 def test_compose_says_why_there_is_no_sequence():
-    assert compose([[1, 2]], [[[3]]], target_tokens=9) == Dropped(DropReason.TOO_FEW_NEGATIVES, 3)
+    assert compose([[1, 2]], [[[3]]], target_tokens=9) == Dropped(
+        DropReason.TOO_FEW_NEGATIVES, 3
+    )
     with pytest.raises(ValueError, match="2 meta-chunks but negatives for 1"):
         compose([[1], [2]], [[[3]]], target_tokens=9)
 
@@ -61,11 +73,20 @@ def test_compose_says_why_there_is_no_sequence():
             {"bos": [0], "eos": [9], "target_tokens": 1},
             "target_tokens=1 leaves no room beside 1 tokens of bos and 1 of",
         ),
-        ({"bos": [0], "eos": [9], "target_tokens": 2}, "target_tokens=2 leaves no room"),
+        (
+            {"bos": [0], "eos": [9], "target_tokens": 2},
+            "target_tokens=2 leaves no room",
+        ),
         ({"target_tokens": 0}, "target_tokens=0 leaves no room"),
         ({"fit": "papper"}, "fit='papper' is unknown; it must be one of exact, paper"),
-        ({"min_gap_tokens": 0}, "min_gap_tokens=0 would leave gaps empty; give 1 or more"),
-        ({"position": "middle"}, "position='middle' is unknown; it must be one of head, tail, random"),
+        (
+            {"min_gap_tokens": 0},
+            "min_gap_tokens=0 would leave gaps empty; give 1 or more",
+        ),
+        (
+            {"position": "middle"},
+            "position='middle' is unknown; it must be one of head, tail, random",
+        ),
     ],
 )
 @pytest.mark.parametrize("fit", ["exact", "paper"])
@@ -80,7 +101,9 @@ def test_compose_of_nothing():
 
 
 def test_a_meta_chunk_is_never_a_negative():
-    result = compose([[1, 2], [3]], [[[3], [1, 2], [7, 7]], [[1, 2], [8, 8]]], target_tokens=7)
+    result = compose(
+        [[1, 2], [3]], [[[3], [1, 2], [7, 7]], [[1, 2], [8, 8]]], target_tokens=7
+    )
     assert result.input_ids == [1, 2, 7, 7, 3, 8, 8]
     assert [span.chunk for span in result.spans] == [0, 2, 1, 3]
 
@@ -88,11 +111,19 @@ def test_a_meta_chunk_is_never_a_negative():
 def test_compose_draws_random_positions_from_its_seed():
     negatives = [[[number] * 2 for number in range(2, 9)]]
     results = [
-        tuple(compose([[1, 1]], negatives, target_tokens=16, position="random", seed=seed).input_ids)
+        tuple(
+            compose(
+                [[1, 1]], negatives, target_tokens=16, position="random", seed=seed
+            ).input_ids
+        )
         for seed in range(20)
     ]
     assert len(set(results)) > 3
-    assert results[4] == tuple(compose([[1, 1]], negatives, target_tokens=16, position="random", seed=4).input_ids)
+    assert results[4] == tuple(
+        compose(
+            [[1, 1]], negatives, target_tokens=16, position="random", seed=4
+        ).input_ids
+    )
 
 
 # files
@@ -104,7 +135,13 @@ def drafted(tmp_path):
     bounds = [0, 3, 7, 12, 14, 16, 17]
     columns = [[0] * 6, bounds[:-1], bounds[1:], [False, True, True, False, True, True]]
     corpus = CorpusFiles(
-        (write_arrow(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
+        (
+            write_arrow(
+                tmp_path / "documents.arrow",
+                schemas.DOCUMENTS,
+                [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]],
+            ),
+        ),
         (write_arrow(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
     )
     np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, _TOKEN_CHARS))
@@ -116,14 +153,43 @@ def drafted(tmp_path):
     for name, array in tokens.items():
         np.save(tmp_path / f"{name}.npy", array)
     drafts = [
-        [["a"], [7], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]], [[]]],
-        [["b"], [7], [Layout.EXTENDED], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]], [[]]],
-        [["c"], [7], [Layout.EXTENDED], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
+        [
+            ["a"],
+            [7],
+            [Layout.EXTENDED],
+            [[0, 1, 3, 2]],
+            [[0, 1, 0, 1]],
+            [[0, 0, 1, 1]],
+            [[1.0, 0.5, 1.0, 0.25]],
+            [[]],
+        ],
+        [
+            ["b"],
+            [7],
+            [Layout.EXTENDED],
+            [[5, 4]],
+            [[0, 1]],
+            [[0, 0]],
+            [[1.0, 0.5]],
+            [[]],
+        ],
+        [
+            ["c"],
+            [7],
+            [Layout.EXTENDED],
+            [[1, 2, 0]],
+            [[0, 0, 0]],
+            [[0, 1, 2]],
+            [[1.0, 1.0, 1.0]],
+            [[]],
+        ],
     ]
     return {
         "drafts": write_arrow(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
         "inputs": _ComposeInputs(
-            tokens=TokenStore(tokens=tuple([tmp_path / f"{name}.npy"] for name in tokens)),
+            tokens=TokenStore(
+                tokens=tuple([tmp_path / f"{name}.npy"] for name in tokens)
+            ),
             corpus=corpus,
             token_chars=tmp_path / "chars.npy",
             tokenizer=tmp_path / "none",
@@ -137,9 +203,14 @@ def block(drafted, out, **changed):
         "target_tokens": 17, "fit": "exact", "min_gap_tokens": 1, "position": "head",
         "reuse": "never", "separator_tokens": 1, "bos_tokens": 0, "eos_tokens": 1,
     }  # fmt: skip
-    named = {"method": changed.pop("method", "nextlong"), "seed": changed.pop("seed", 0)}
+    named = {
+        "method": changed.pop("method", "nextlong"),
+        "seed": changed.pop("seed", 0),
+    }
     inputs = {"drafts": [drafted["drafts"]], "inputs": drafted["inputs"]}
-    counts = _compose_drafts(out, **inputs, take=[take], rules=Rules(**(plain | changed)), **named)
+    counts = _compose_drafts(
+        out, **inputs, take=[take], rules=Rules(**(plain | changed)), **named
+    )
     with pa.ipc.open_file(pa.memory_map(f"{out}.sequences.arrow")) as reader:
         assert reader.schema == schemas.SEQUENCES
         return counts, reader.read_all().to_pylist()
@@ -166,7 +237,10 @@ def test_compose_drafts_writes_sequences_and_counts_what_it_drops(drafted, tmp_p
         sequences=1,
         sequences_per_file=(1,),
         dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LITTLE_ROOM: 1},
-        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 1, 5),), DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),)},
+        dropped_examples={
+            DropReason.TOO_FEW_NEGATIVES: ((5, 1, 5),),
+            DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),),
+        },
         longest_dropped_tokens=5,
     )
 
@@ -176,20 +250,41 @@ def test_compose_drafts_takes_only_the_chosen_drafts(drafted, tmp_path):
         sequences=1, sequences_per_file=(1,), dropped={}, longest_dropped_tokens=0
     )
     assert block(drafted, tmp_path / "none", take=0) == (
-        ComposeResult(sequences=0, sequences_per_file=(0,), dropped={}, longest_dropped_tokens=0),
+        ComposeResult(
+            sequences=0, sequences_per_file=(0,), dropped={}, longest_dropped_tokens=0
+        ),
         [],
     )
 
 
 def test_random_positions_belong_to_seed_and_sequence(drafted, tmp_path):
-    runs = [block(drafted, tmp_path / f"{seed}", position="random", seed=seed)[1][0]["chunk_id"] for seed in range(8)]
+    runs = [
+        block(drafted, tmp_path / f"{seed}", position="random", seed=seed)[1][0][
+            "chunk_id"
+        ]
+        for seed in range(8)
+    ]
     assert len({tuple(chunks) for chunks in runs}) > 1
-    assert block(drafted, tmp_path / "again", position="random", seed=3, take=1)[1][0]["chunk_id"] == runs[3]
+    assert (
+        block(drafted, tmp_path / "again", position="random", seed=3, take=1)[1][0][
+            "chunk_id"
+        ]
+        == runs[3]
+    )
 
 
 def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
     drafts = [
-        [[f"a{key}"], [key], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0] * 4], [[]]]
+        [
+            [f"a{key}"],
+            [key],
+            [Layout.EXTENDED],
+            [[0, 1, 3, 2]],
+            [[0, 1, 0, 1]],
+            [[0, 0, 1, 1]],
+            [[1.0] * 4],
+            [[]],
+        ]
         for key in range(12)
     ]
     drafted["drafts"] = write_arrow(tmp_path / "equal.arrow", schemas.DRAFTS, *drafts)
@@ -197,16 +292,31 @@ def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
     assert len({tuple(row["chunk_id"]) for row in rows}) > 1
 
 
-def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(drafted, tmp_path):
+def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(
+    drafted, tmp_path
+):
     # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
     corpus = drafted["inputs"].corpus
-    holed = replace(corpus, chunks=(write_arrow(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
+    holed = replace(
+        corpus, chunks=(write_arrow(tmp_path / "holed.arrow", schemas.CHUNKS, columns),)
+    )
     drafted["inputs"] = drafted["inputs"]._replace(corpus=holed)
-    whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
+    whole = [
+        ["d"],
+        [8],
+        [Layout.CONCATENATED],
+        [[0, 1, 2, 3]],
+        [[schemas.DOCUMENT] * 4],
+        [[0] * 4],
+        [[1.0] * 4],
+        [[]],
+    ]
     drafted["drafts"] = write_arrow(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
-    _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
+    _, (row,) = block(
+        drafted, tmp_path / "out", method="standard", target_tokens=16, take=1
+    )
     assert row["chunk_id"] == [0, 1, 2, -1, 3, -1]
     assert row["role"][3] == schemas.SEPARATOR
     assert row["token_end"] == [3, 7, 12, 13, 15, 16]
@@ -220,7 +330,8 @@ TEXTS = (
     "the meta document. " + STOCK,
     "日本の港\n",
     "one\ntwo\n",
-    STOCK + "and then of tides, harbours, reefs and the ships that lie there at anchor in a storm",
+    STOCK
+    + "and then of tides, harbours, reefs and the ships that lie there at anchor in a storm",
     "of anchors and reefs and tides",
 )
 
@@ -241,14 +352,25 @@ def store(tmp_path_factory):
     np.save(folder / "run_offsets.npy", found.offsets)
     np.save(folder / "weights.npy", np.full(1 << 10, 1024, np.uint16))
     documents = [list(TEXTS), range(count), ["s"] * count, ["i"] * count]
-    chunks = [range(count), [0] * count, [*map(len, TEXTS)], [not text.endswith("\n") for text in TEXTS]]
+    chunks = [
+        range(count),
+        [0] * count,
+        [*map(len, TEXTS)],
+        [not text.endswith("\n") for text in TEXTS],
+    ]
     corpus = CorpusFiles(
         (write_arrow(folder / "documents.arrow", schemas.DOCUMENTS, documents),),
         (write_arrow(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
     )
-    shingle_store = ShingleStore(hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"])
+    shingle_store = ShingleStore(
+        hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"]
+    )
     return _ComposeInputs(
-        tokens=TokenStore(tokens=tuple([folder / f"{name}.npy"] for name in ("rows", "offsets", "ids"))),
+        tokens=TokenStore(
+            tokens=tuple(
+                [folder / f"{name}.npy"] for name in ("rows", "offsets", "ids")
+            )
+        ),
         corpus=corpus,
         token_chars=folder / "chars.npy",
         tokenizer=folder / "tokenizer.json",
@@ -280,47 +402,78 @@ def piece(chunk):
     ],
 )
 def test_a_cut_falls_between_two_characters(store, budget, separator_tokens, cut):
-    assert cutter(store, separator_tokens=separator_tokens).negative(piece(1), budget, []) == cut
+    assert (
+        cutter(store, separator_tokens=separator_tokens).negative(piece(1), budget, [])
+        == cut
+    )
 
 
 @pytest.mark.parametrize(
-    ("budget", "cut"), [(4, Cut(4, closed=True)), (5, Cut(3, closed=False)), (6, Cut(5, closed=False))]
+    ("budget", "cut"),
+    [(4, Cut(4, closed=True)), (5, Cut(3, closed=False)), (6, Cut(5, closed=False))],
 )
 def test_no_separator_follows_what_ends_in_a_newline(store, budget, cut):
     # "one\n" fills four; of five tokens it would leave one for a separator, so "one" and two separators.
     assert cutter(store).negative(piece(2), budget, []) == cut
 
 
-def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_placed(store):
+def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_placed(
+    store,
+):
     whole = piece(3)
     assert cutter(store).negative(whole, len(STOCK) + 1, []) is None
-    assert cutter(store, near_duplicates=False).negative(whole, len(STOCK) + 1, []) is not None
-    assert cutter(store).negative(whole, whole.tokens - 2, []) == Cut(whole.tokens - 3, closed=False)
+    assert (
+        cutter(store, near_duplicates=False).negative(whole, len(STOCK) + 1, [])
+        is not None
+    )
+    assert cutter(store).negative(whole, whole.tokens - 2, []) == Cut(
+        whole.tokens - 3, closed=False
+    )
     assert cutter(store).negative(piece(4), 22, [3]) == Cut(21, closed=False)
-    assert cutter(store).negative(piece(4), 31, [4]) is None  # fewer than ten words: only the same ones
+    assert (
+        cutter(store).negative(piece(4), 31, [4]) is None
+    )  # fewer than ten words: only the same ones
 
 
 def test_another_chunk_is_cut_where_what_is_left_would_repeat_the_meta_document(store):
     group = Group(piece(0), [piece(3), piece(4)])
     target = group.meta.tokens + 1 + len(STOCK) + 1
     spans = compose_spans(
-        [Group(piece(0), [piece(3)])], Rules(target_tokens=target, separator_tokens=1), cutter=cutter(store)
+        [Group(piece(0), [piece(3)])],
+        Rules(target_tokens=target, separator_tokens=1),
+        cutter=cutter(store),
     )
     assert isinstance(spans, Dropped)
     spans = compose_spans(
-        [group], Rules(target_tokens=group.meta.tokens + 12, separator_tokens=1), cutter=cutter(store)
+        [group],
+        Rules(target_tokens=group.meta.tokens + 12, separator_tokens=1),
+        cutter=cutter(store),
     )
-    assert [span.chunk for span in spans] == [0, -1, 3, -1]  # ten letters of the notice are too few words to tell
+    assert [span.chunk for span in spans] == [
+        0,
+        -1,
+        3,
+        -1,
+    ]  # ten letters of the notice are too few words to tell
 
 
-@pytest.mark.parametrize(("tokens", "end"), [(3, 3), (4, 3), (5, 3), (6, 6), (2, 2), (12, 12)])
-def test_the_last_document_ends_between_two_characters_and_has_one_at_least(store, tokens, end):
+@pytest.mark.parametrize(
+    ("tokens", "end"), [(3, 3), (4, 3), (5, 3), (6, 6), (2, 2), (12, 12)]
+)
+def test_the_last_document_ends_between_two_characters_and_has_one_at_least(
+    store, tokens, end
+):
     assert cutter(store).end(piece(1), tokens) == end
     assert cutter(store, separator_tokens=0).end(piece(1), tokens) == tokens
 
 
 def test_separators_fill_what_a_cut_between_characters_leaves(store):
-    spans = concatenate_spans([piece(1)], [0], Rules(target_tokens=5, separator_tokens=1), cutter=cutter(store))
+    spans = concatenate_spans(
+        [piece(1)],
+        [0],
+        Rules(target_tokens=5, separator_tokens=1),
+        cutter=cutter(store),
+    )
     assert [(span.chunk, span.role, span.start, span.end) for span in spans] == [
         (1, schemas.DOCUMENT, 0, 3), (-1, schemas.SEPARATOR, 3, 4), (-1, schemas.SEPARATOR, 4, 5),
     ]  # fmt: skip
@@ -330,5 +483,7 @@ def test_a_file_with_fewer_drafts_than_it_should_hold_is_refused(tmp_path):
     path = tmp_path / "part-00000.drafts.arrow"
     with pa.ipc.new_file(str(path), schemas.DRAFTS):
         pass
-    with pytest.raises(RunError, match="holds 0 of 3 drafts; delete its folder and run again"):
+    with pytest.raises(
+        RunError, match="holds 0 of 3 drafts; delete its folder and run again"
+    ):
         list(_drafts_and_pieces(path, 3, None, []))

@@ -18,14 +18,23 @@ def groups(*own):
     """Build groups from (meta tokens, {candidate: tokens}); meta-chunks are chunks 100, 101, …; none needs a separator."""
     return [
         Group(
-            SizedChunk(100 + number, meta, closed=True), [SizedChunk(*one, closed=True) for one in candidates.items()]
+            SizedChunk(100 + number, meta, closed=True),
+            [SizedChunk(*one, closed=True) for one in candidates.items()],
         )
         for number, (meta, candidates) in enumerate(own)
     ]
 
 
-def compose_spans(groups, *, rng=None, blocked=(), near_duplicates=MappingProxyType({}), **rules):
-    return fit.compose_spans(groups, Rules(**rules), rng=rng, blocked=blocked, near_duplicates=near_duplicates)
+def compose_spans(
+    groups, *, rng=None, blocked=(), near_duplicates=MappingProxyType({}), **rules
+):
+    return fit.compose_spans(
+        groups,
+        Rules(**rules),
+        rng=rng,
+        blocked=blocked,
+        near_duplicates=near_duplicates,
+    )
 
 
 def gaps_of(spans):
@@ -101,7 +110,9 @@ def test_random_positions_are_drawn_over_all_places():
     firsts = {
         next(
             start
-            for chunk, start, _ in laid(many, 8, position="random", rng=rng_for(0, "position", key))
+            for chunk, start, _ in laid(
+                many, 8, position="random", rng=rng_for(0, "position", key)
+            )
             if chunk == 100
         )
         for key in range(40)
@@ -110,7 +121,14 @@ def test_random_positions_are_drawn_over_all_places():
 
 
 def test_paper_concatenates_all_and_cuts_at_the_target():
-    assert laid(TWO, 20, fit="paper") == [(100, 0, 3), (1, 3, 7), (2, 7, 9), (3, 9, 14), (101, 14, 16), (4, 16, 20)]
+    assert laid(TWO, 20, fit="paper") == [
+        (100, 0, 3),
+        (1, 3, 7),
+        (2, 7, 9),
+        (3, 9, 14),
+        (101, 14, 16),
+        (4, 16, 20),
+    ]
 
 
 def test_paper_may_lose_a_meta_chunk():
@@ -120,13 +138,20 @@ def test_paper_may_lose_a_meta_chunk():
 
 
 def test_paper_drops_what_falls_short():
-    assert compose_spans(TWO, target_tokens=31, fit="paper") == Dropped(DropReason.TOO_FEW_NEGATIVES, 30)
+    assert compose_spans(TWO, target_tokens=31, fit="paper") == Dropped(
+        DropReason.TOO_FEW_NEGATIVES, 30
+    )
     assert len(laid(TWO, 30, fit="paper")) == 8
 
 
 def test_a_negative_serves_the_first_that_takes_it():
     same = {1: 5, 2: 5, 3: 5}
-    assert laid(groups((1, same), (1, same)), 12) == [(100, 0, 1), (1, 1, 6), (101, 6, 7), (2, 7, 12)]
+    assert laid(groups((1, same), (1, same)), 12) == [
+        (100, 0, 1),
+        (1, 1, 6),
+        (101, 6, 7),
+        (2, 7, 12),
+    ]
     assert laid(groups((1, same), (1, same)), 17, fit="paper") == [
         (100, 0, 1), (1, 1, 6), (2, 6, 11), (3, 11, 16), (101, 16, 17),
     ]  # fmt: skip
@@ -140,26 +165,54 @@ def test_other_groups_serve_where_the_last_has_no_candidates_left():
     # 10 left. The first has 2 for itself and, of its half, 2 more; the last takes 3 and has no more. Of the 3 that are left the
     # first takes 2 whole; for the next, the last's own negative is cut.
     own = groups((1, {1: 2, 2: 2, 3: 2, 5: 3}), (1, {4: 3}))
-    assert laid(own, 12) == [(100, 0, 1), (1, 1, 3), (2, 3, 5), (3, 5, 7), (5, 7, 10), (101, 10, 11), (4, 11, 12)]
-    assert laid(own, 11) == [(100, 0, 1), (1, 1, 3), (2, 3, 5), (3, 5, 7), (101, 7, 8), (4, 8, 11)]
+    assert laid(own, 12) == [
+        (100, 0, 1),
+        (1, 1, 3),
+        (2, 3, 5),
+        (3, 5, 7),
+        (5, 7, 10),
+        (101, 10, 11),
+        (4, 11, 12),
+    ]
+    assert laid(own, 11) == [
+        (100, 0, 1),
+        (1, 1, 3),
+        (2, 3, 5),
+        (3, 5, 7),
+        (101, 7, 8),
+        (4, 8, 11),
+    ]
 
 
 def test_only_the_last_negative_of_a_sequence_is_cut():
     # The last has nothing that fills the 4 left, nor does the first without cutting its own negative there.
     own = groups((1, {1: 2, 2: 2, 3: 9}), (1, {4: 2}))
-    assert compose_spans(own, target_tokens=12) == Dropped(DropReason.TOO_FEW_NEGATIVES, 8)
+    assert compose_spans(own, target_tokens=12) == Dropped(
+        DropReason.TOO_FEW_NEGATIVES, 8
+    )
 
 
 def test_a_meta_chunk_without_any_candidate_is_not_made_up_for():
-    for own in (groups((1, {1: 4, 2: 3, 3: 9}), (1, {})), groups((1, {}), (1, {1: 4, 2: 3, 3: 9}))):
-        assert compose_spans(own, target_tokens=12) == Dropped(DropReason.NO_NEGATIVES, 2)
+    for own in (
+        groups((1, {1: 4, 2: 3, 3: 9}), (1, {})),
+        groups((1, {}), (1, {1: 4, 2: 3, 3: 9})),
+    ):
+        assert compose_spans(own, target_tokens=12) == Dropped(
+            DropReason.NO_NEGATIVES, 2
+        )
 
 
 def test_the_document_alone_fills_the_target():
     own = groups((5, {1: 9}), (5, {2: 9}))
     assert compose_spans(own, target_tokens=10) == Dropped(DropReason.TOO_LONG, 10)
-    for target_tokens in (11, 12, 19):  # whole negatives for the first, and one token for the last
-        assert compose_spans(own, target_tokens=target_tokens) == Dropped(DropReason.TOO_LITTLE_ROOM, 10)
+    for target_tokens in (
+        11,
+        12,
+        19,
+    ):  # whole negatives for the first, and one token for the last
+        assert compose_spans(own, target_tokens=target_tokens) == Dropped(
+            DropReason.TOO_LITTLE_ROOM, 10
+        )
     assert laid(own, 20) == [(100, 0, 5), (1, 5, 14), (101, 14, 19), (2, 19, 20)]
 
 
@@ -169,8 +222,12 @@ def test_no_gap_holds_fewer_negatives_than_asked():
     assert laid(own, 24, min_gap_tokens=3) == [
         (100, 0, 2), (1, 2, 4), (2, 4, 8), (101, 8, 10), (4, 10, 19), (102, 19, 21), (5, 21, 24),
     ]  # fmt: skip
-    assert compose_spans(own, target_tokens=24, min_gap_tokens=4) == Dropped(DropReason.TOO_LITTLE_ROOM, 6)
-    assert compose_spans(own, target_tokens=40, min_gap_tokens=11) == Dropped(DropReason.NO_NEGATIVES, 6)
+    assert compose_spans(own, target_tokens=24, min_gap_tokens=4) == Dropped(
+        DropReason.TOO_LITTLE_ROOM, 6
+    )
+    assert compose_spans(own, target_tokens=40, min_gap_tokens=11) == Dropped(
+        DropReason.NO_NEGATIVES, 6
+    )
 
 
 def test_each_meta_chunk_has_its_nearest_before_any_has_a_second():
@@ -183,16 +240,26 @@ def test_random_positions_leave_no_gap_empty():
     own = groups((1, {1: 2, 2: 2}), (1, {3: 2, 4: 2}), (1, {5: 2, 6: 2}))
     orders = set()
     for key in range(60):
-        spans = compose_spans(own, target_tokens=15, position="random", min_gap_tokens=2, rng=rng_for(0, "p", key))
+        spans = compose_spans(
+            own,
+            target_tokens=15,
+            position="random",
+            min_gap_tokens=2,
+            rng=rng_for(0, "p", key),
+        )
         orders.add(tuple(span.chunk for span in spans))
         assert min(gaps_of(spans)) >= 2
     assert len(orders) > 8
 
 
 def test_too_few_candidates_to_reach_the_target():
-    assert compose_spans(TWO, target_tokens=31) == Dropped(DropReason.TOO_FEW_NEGATIVES, 30)
+    assert compose_spans(TWO, target_tokens=31) == Dropped(
+        DropReason.TOO_FEW_NEGATIVES, 30
+    )
     assert laid(TWO, 30)[-1] == (6, 24, 30)
-    assert compose_spans(groups((4, {})), target_tokens=9) == Dropped(DropReason.TOO_FEW_NEGATIVES, 4)
+    assert compose_spans(groups((4, {})), target_tokens=9) == Dropped(
+        DropReason.TOO_FEW_NEGATIVES, 4
+    )
 
 
 # separators and special tokens
@@ -211,7 +278,11 @@ def test_a_separator_follows_what_does_not_end_in_a_newline():
 def test_a_cut_negative_is_followed_by_a_separator():
     own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 9, closed=True)])]
     assert laid(own, 8, separator_tokens=2) == [(100, 0, 3), (1, 3, 6), ("J", 6, 8)]
-    assert laid(own, 8, separator_tokens=2, position="tail") == [(1, 0, 3), ("J", 3, 5), (100, 5, 8)]
+    assert laid(own, 8, separator_tokens=2, position="tail") == [
+        (1, 0, 3),
+        ("J", 3, 5),
+        (100, 5, 8),
+    ]
 
 
 def test_no_separator_where_there_is_only_room_for_one():
@@ -230,7 +301,9 @@ def test_separators_count_against_the_budget():
         (2, 9, 11),
         ("J", 11, 12),
     ]
-    assert compose_spans(own, target_tokens=4, separator_tokens=1) == Dropped(DropReason.TOO_LONG, 4)
+    assert compose_spans(own, target_tokens=4, separator_tokens=1) == Dropped(
+        DropReason.TOO_LONG, 4
+    )
     # Only one token of the next fits beside a separator, and what fits exactly has none.
     assert laid(own, 11, separator_tokens=1)[-2:] == [(2, 9, 10), ("J", 10, 11)]
     assert laid(own, 10, separator_tokens=1)[-1] == (2, 9, 10)
@@ -238,7 +311,11 @@ def test_separators_count_against_the_budget():
 
 def test_the_paper_cut_may_fall_into_a_separator():
     own = [Group(SizedChunk(100, 3), [SizedChunk(1, 4)])]
-    assert laid(own, 9, fit="paper", separator_tokens=3) == [(100, 0, 3), ("J", 3, 6), (1, 6, 9)]
+    assert laid(own, 9, fit="paper", separator_tokens=3) == [
+        (100, 0, 3),
+        ("J", 3, 6),
+        (1, 6, 9),
+    ]
     assert laid(own, 5, fit="paper", separator_tokens=3) == [(100, 0, 3), ("J", 3, 5)]
 
 
@@ -253,7 +330,9 @@ def test_special_tokens_stand_at_both_ends_and_are_counted(fit):
 def test_special_tokens_may_be_what_makes_a_document_too_long():
     own = groups((3, {1: 9}))
     assert laid(own, 5) == [(100, 0, 3), (1, 3, 5)]
-    assert compose_spans(own, target_tokens=5, bos_tokens=1, eos_tokens=1) == Dropped(DropReason.TOO_LONG, 3)
+    assert compose_spans(own, target_tokens=5, bos_tokens=1, eos_tokens=1) == Dropped(
+        DropReason.TOO_LONG, 3
+    )
 
 
 def test_a_chunk_without_tokens_leaves_no_span():
@@ -273,7 +352,9 @@ def any_groups(draw):
     for number in range(draw(st.integers(1, 5))):
         chosen = draw(st.lists(st.integers(0, 24), unique=True, max_size=12))
         meta = SizedChunk(100 + number, draw(TOKENS), closed=draw(st.booleans()))
-        own.append(Group(meta, [SizedChunk(chunk, *lengths[chunk]) for chunk in chosen]))
+        own.append(
+            Group(meta, [SizedChunk(chunk, *lengths[chunk]) for chunk in chosen])
+        )
     return own
 
 
@@ -289,10 +370,18 @@ SETTINGS = {
 
 def tile(spans, target_tokens):
     bounds = [span.start for span in spans] + [target_tokens]
-    return bounds[0] == 0 and [span.end for span in spans] == bounds[1:] and all(a < b for a, b in pairwise(bounds))
+    return (
+        bounds[0] == 0
+        and [span.end for span in spans] == bounds[1:]
+        and all(a < b for a, b in pairwise(bounds))
+    )
 
 
-@given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS), fit=st.sampled_from(["exact", "paper"]))
+@given(
+    own=any_groups(),
+    settings=st.fixed_dictionaries(SETTINGS),
+    fit=st.sampled_from(["exact", "paper"]),
+)
 def test_spans_tile_exactly_the_target_and_use_no_chunk_twice(own, settings, fit):
     spans = compose_spans(own, fit=fit, rng=rng_for(0, "position"), **settings)
     if isinstance(spans, Dropped):
@@ -300,14 +389,24 @@ def test_spans_tile_exactly_the_target_and_use_no_chunk_twice(own, settings, fit
     assert tile(spans, settings["target_tokens"])
     chunks = [span.chunk for span in spans if span.chunk != schemas.NO_CHUNK]
     assert len(set(chunks)) == len(chunks)
-    tokens = {piece.chunk: piece.tokens for group in own for piece in (group.meta, *group.candidates)}
-    cut = [span for span in spans if span.chunk >= 0 and span.end - span.start < tokens[span.chunk]]
+    tokens = {
+        piece.chunk: piece.tokens
+        for group in own
+        for piece in (group.meta, *group.candidates)
+    }
+    cut = [
+        span
+        for span in spans
+        if span.chunk >= 0 and span.end - span.start < tokens[span.chunk]
+    ]
     assert len(cut) <= 1
     if fit == "exact":
         negatives = [span for span in spans if span.role == schemas.NEGATIVE]
         assert all(span in (negatives[-1:]) for span in cut)
         assert all(tokens >= settings["min_gap_tokens"] for tokens in gaps_of(spans))
-    assert all(span.end - span.start <= tokens[span.chunk] for span in spans if span.chunk >= 0)
+    assert all(
+        span.end - span.start <= tokens[span.chunk] for span in spans if span.chunk >= 0
+    )
 
 
 @given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS))
@@ -319,7 +418,9 @@ def test_exact_holds_every_meta_chunk_whole_and_in_order(own, settings):
     assert [(span.chunk, span.end - span.start) for span in metas] == [
         (group.meta.chunk, group.meta.tokens) for group in own
     ]
-    assert [span.group for span in spans if span.group >= 0] == sorted(span.group for span in spans if span.group >= 0)
+    assert [span.group for span in spans if span.group >= 0] == sorted(
+        span.group for span in spans if span.group >= 0
+    )
 
 
 @given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS))
@@ -329,7 +430,11 @@ def test_negatives_are_the_nearest_that_were_free(own, settings):
         return
     used = {span.chunk for span in spans}
     for number, group in enumerate(own):
-        taken = [span.chunk for span in spans if span.role == schemas.NEGATIVE and span.group == number]
+        taken = [
+            span.chunk
+            for span in spans
+            if span.role == schemas.NEGATIVE and span.group == number
+        ]
         ranked = [piece.chunk for piece in group.candidates]
         before_last = ranked[: ranked.index(taken[-1]) + 1] if taken else []
         others = used - set(taken)
@@ -341,12 +446,18 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
     result = compose_spans(own, rng=rng_for(0, "position"), **settings)
     room = settings["target_tokens"] - settings["bos_tokens"] - settings["eos_tokens"]
     separator, least = settings["separator_tokens"], settings["min_gap_tokens"]
-    own_tokens = sum(group.meta.tokens + (0 if group.meta.closed else separator) for group in own)
+    own_tokens = sum(
+        group.meta.tokens + (0 if group.meta.closed else separator) for group in own
+    )
     if not isinstance(result, Dropped):
         assert own_tokens + len(own) * least <= room
         return
     costs = [
-        {piece.chunk: piece.tokens + (0 if piece.closed else separator) for piece in group.candidates} for group in own
+        {
+            piece.chunk: piece.tokens + (0 if piece.closed else separator)
+            for piece in group.candidates
+        }
+        for group in own
     ]
     distinct = {chunk: cost for group in costs for chunk, cost in group.items()}
     if result.reason == DropReason.TOO_LONG:
@@ -356,14 +467,26 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
         # taken candidates of the last group, or the target takes nearly all negatives that there are, so that the cut negative
         # leaves it less than the least.
         shares_candidates = any(costs[-1].keys() & other.keys() for other in costs[:-1])
-        takes_nearly_all = own_tokens + sum(distinct.values()) < room + least + separator
+        takes_nearly_all = (
+            own_tokens + sum(distinct.values()) < room + least + separator
+        )
         assert own_tokens < room
         assert (
-            shares_candidates or takes_nearly_all or room < own_tokens + len(own) * (least + 9 + separator) + separator
+            shares_candidates
+            or takes_nearly_all
+            or room < own_tokens + len(own) * (least + 9 + separator) + separator
         )
     elif result.reason == DropReason.NO_NEGATIVES:
-        overlapping = any(set(a) & set(b) for number, a in enumerate(costs) for b in costs[:number])
-        assert overlapping or any(sum(group.values()) < least + len(group) * separator or not group for group in costs)
+        overlapping = any(
+            set(a) & set(b) for number, a in enumerate(costs) for b in costs[:number]
+        )
+        assert overlapping or any(
+            sum(group.values()) < least + len(group) * separator or not group
+            for group in costs
+        )
     else:
         # Within a separator of the target a cut may be impossible; nothing but the last group's negatives is cut.
-        assert own_tokens + sum(distinct.values()) < room + separator or sum(costs[-1].values()) < room - own_tokens
+        assert (
+            own_tokens + sum(distinct.values()) < room + separator
+            or sum(costs[-1].values()) < room - own_tokens
+        )

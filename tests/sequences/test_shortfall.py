@@ -41,21 +41,34 @@ def run(recipe):
     """Return the finished steps and the lines that were told, without those of steps that were kept."""
     sink = io.StringIO()
     done = pipeline.run(recipe, reporter=Lines(Console(file=sink)))
-    return done, [line for line in sink.getvalue().splitlines() if not line.startswith("reused: ")]
+    return done, [
+        line for line in sink.getvalue().splitlines() if not line.startswith("reused: ")
+    ]
 
 
-def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for, half, run_dir):
+def test_more_documents_are_drawn_and_only_what_they_give_is_exported(
+    recipe_for, half, run_dir
+):
     few = [half, "compose.max_uses=1", "compose.sequences=20"]
     done, lines = run(recipe_for(run_dir, *few))
-    told = [line for line in lines if line.startswith("compose: ") and "documents" in line]
+    told = [
+        line for line in lines if line.startswith("compose: ") and "documents" in line
+    ]
     begin = r"compose: \d+ of 20 sequences from {} documents; "
     assert len(told) == 2
-    assert re.fullmatch(rf"{begin.format(25)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 66 of 72", told[0])
-    assert re.fullmatch(rf"{begin.format(50)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 72 of 72", told[1])
+    assert re.fullmatch(
+        rf"{begin.format(25)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 66 of 72", told[0]
+    )
+    assert re.fullmatch(
+        rf"{begin.format(50)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 72 of 72", told[1]
+    )
     assert 5 < total(done["compose"], "sequences") < 20
     assert total(done["meta_documents"], "drawn") == 72
     labels = [line.partition(":")[0] for line in lines]
-    assert [labels.count(name) for name in ("ingest", "embed", "meta_documents", "draft", "rows", "parquet")] == [
+    assert [
+        labels.count(name)
+        for name in ("ingest", "embed", "meta_documents", "draft", "rows", "parquet")
+    ] == [
         1,
         1,
         3,
@@ -68,17 +81,27 @@ def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for
 
     again, lines = run(recipe_for(run_dir, *few))
     assert [line for line in lines if "of 20 sequences" not in line] == []
-    assert {name: step.folder for name, step in again.items()} == {name: step.folder for name, step in done.items()}
+    assert {name: step.folder for name, step in again.items()} == {
+        name: step.folder for name, step in done.items()
+    }
 
 
 def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, half, run_dir):
-    done, lines = run(recipe_for(run_dir, half, "compose.max_uses=5", "compose.sequences=58"))
-    (told,) = [line for line in lines if line.startswith("compose: ") and "documents" in line]
+    done, lines = run(
+        recipe_for(run_dir, half, "compose.max_uses=5", "compose.sequences=58")
+    )
+    (told,) = [
+        line for line in lines if line.startswith("compose: ") and "documents" in line
+    ]
     assert re.fullmatch(
         rf"compose: \d\d of 58 sequences from 65 documents; .*\d+ {DROPPED}; .*drafting more of the sampled documents",
         told,
     )
-    assert total(done["referenced_chunks"], "drafts") == total(done["draft"], "drafts") == 72
+    assert (
+        total(done["referenced_chunks"], "drafts")
+        == total(done["draft"], "drafts")
+        == 72
+    )
     assert 30 < total(done["compose"], "sequences") < 58
 
 
@@ -88,7 +111,9 @@ def test_nothing_is_told_where_there_is_enough(recipe_for, half, run_dir):
     assert all(" done in " in line for line in lines)
 
 
-def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(recipe_for, tmp_path):
+def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(
+    recipe_for, tmp_path
+):
     draw = random.Random(7)
     words = [f"w{number}" for number in range(400)]
     page = [draw.choices(words, k=12) for _ in range(24)]
@@ -97,13 +122,22 @@ def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(r
         copy = [line[:] for line in page]
         for _ in range(3):
             copy[draw.randrange(24)][draw.randrange(12)] = draw.choice(words)
-        rows.append(json.dumps({"id": str(number), "text": "\n".join(map(" ".join, copy))}) + "\n")
+        rows.append(
+            json.dumps({"id": str(number), "text": "\n".join(map(" ".join, copy))})
+            + "\n"
+        )
     (tmp_path / "pages.jsonl").write_text("".join(rows), encoding="utf-8")
     source = json.dumps([{"path": str(tmp_path / "pages.jsonl")}])
     recipe = recipe_for(
-        tmp_path / "run", f"ingest.sources={source}", "compose.sequences=20", "compose.target_tokens=2048"
+        tmp_path / "run",
+        f"ingest.sources={source}",
+        "compose.sequences=20",
+        "compose.target_tokens=2048",
     )
-    with pytest.raises(CorpusError, match="near-identical documents .*; set ingest.dedup: minhash to keep one of each"):
+    with pytest.raises(
+        CorpusError,
+        match="near-identical documents .*; set ingest.dedup: minhash to keep one of each",
+    ):
         pipeline.run(recipe)
     assert len([*(tmp_path / "run").glob("*-draft-*")]) == 1
 
@@ -114,9 +148,13 @@ def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(r
 HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
 
 
-def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(recipe_for, tmp_path, capsys):
+def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(
+    recipe_for, tmp_path, capsys
+):
     recipe = tmp_path / "r.yaml"
-    recipe.write_text(recipe_for(tmp_path / "run", "compose.target_tokens=2000000").dump())
+    recipe.write_text(
+        recipe_for(tmp_path / "run", "compose.target_tokens=2000000").dump()
+    )
     assert main(["run", str(recipe)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -134,18 +172,27 @@ def test_what_can_be_made_is_not_refused(recipe_for, tmp_path):
 
 
 def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
-    recipe = recipe_for(tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat")
+    recipe = recipe_for(
+        tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat"
+    )
     check_enough(recipe, input_files(recipe.ingest))
     recipe = recipe_for(
-        tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat", "compose.method=knn"
+        tmp_path,
+        "compose.target_tokens=2000000",
+        "compose.negatives=self-repeat",
+        "compose.method=knn",
     )
     with pytest.raises(nextlong.NextlongError, match="the corpus is too small"):
         check_enough(recipe, input_files(recipe.ingest))
 
 
 def test_caps_count(recipe_for, tmp_path):
-    recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
-    with pytest.raises(nextlong.NextlongError, match="all documents together have about"):
+    recipe = recipe_for(
+        tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000"
+    )
+    with pytest.raises(
+        nextlong.NextlongError, match="all documents together have about"
+    ):
         check_enough(recipe, input_files(recipe.ingest))
 
 
@@ -153,7 +200,9 @@ def recipe_of(folder, texts, *overrides):
     """A recipe over texts, and how many tokens these have by its tokenizer, which knows bytes and little more."""
     tokenizer = train_bpe(texts[:1], vocab_size=300)
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
-    (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (folder / "c.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
     plain = {
         "run_dir": str(folder / "run"),
         "executor": "serial",
@@ -162,7 +211,10 @@ def recipe_of(folder, texts, *overrides):
         "tokenizer": {"source": str(folder / "tokenizer.json")},
         "compose": {"method": "standard", "sequences": 1},
     }
-    tokens = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(texts, add_special_tokens=False))
+    tokens = sum(
+        len(encoded.ids)
+        for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)
+    )
     return tokens, lambda asked: nextlong.Recipe.from_dict(
         plain, overrides=[*overrides, f"compose.target_tokens={int(asked)}"]
     )
@@ -178,9 +230,21 @@ def is_refused(recipe):
 
 def test_separators_of_many_tokens_count(tmp_path):
     separator = "== next document =="
-    tokens, asking = recipe_of(tmp_path, [f"entry {n} of a list" for n in range(800)], f"compose.separator={separator}")
-    tokens += 800 * len(load_tokenizer(asking(1000).tokenizer).encode(separator, add_special_tokens=False).ids)
-    assert [is_refused(asking(share * tokens)) for share in (0.95, 0.99, 1.02)] == [False, False, True]
+    tokens, asking = recipe_of(
+        tmp_path,
+        [f"entry {n} of a list" for n in range(800)],
+        f"compose.separator={separator}",
+    )
+    tokens += 800 * len(
+        load_tokenizer(asking(1000).tokenizer)
+        .encode(separator, add_special_tokens=False)
+        .ids
+    )
+    assert [is_refused(asking(share * tokens)) for share in (0.95, 0.99, 1.02)] == [
+        False,
+        False,
+        True,
+    ]
     pipeline.run(asking(0.95 * tokens))
     assert len(nextlong.open(tmp_path / "run")) == 1
 
@@ -191,7 +255,10 @@ def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, ord
     """A tokenizer of bytes takes one token a letter of English, and three a Chinese character."""
     draw = random.Random(1)
     english = [f"{n} " + "in the end " * 40 for n in range(100)]
-    chinese = ["".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400)) for _ in range(100)]
+    chinese = [
+        "".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400))
+        for _ in range(100)
+    ]
     tokens, asking = recipe_of(tmp_path, [*english, *chinese][::order], *sets)
     assert not is_refused(asking(0.9 * tokens if not sets else 0.6 * tokens))
     assert is_refused(asking(1.3 * tokens))
@@ -210,7 +277,10 @@ def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus, tmp_path):
     )
     some = (small_corpus / "0.jsonl").read_text().splitlines(keepends=True)[:20]
     (tmp_path / "c.jsonl").write_text("".join(some))
-    sets = [f"ingest.sources={json.dumps([{'path': str(tmp_path / 'c.jsonl')}])}", "compose.target_tokens=2048"]
+    sets = [
+        f"ingest.sources={json.dumps([{'path': str(tmp_path / 'c.jsonl')}])}",
+        "compose.target_tokens=2048",
+    ]
     sets += [
         "tokenizer.source=null",
         "tokenizer.train=512",
@@ -248,7 +318,11 @@ def run_command(recipe, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(recipe.dump())
     code = main(["run", str(tmp_path / "r.yaml")])
     out, err = capsys.readouterr()
-    return code, next((line for line in out.splitlines() if line.startswith("sequences:")), ""), err
+    return (
+        code,
+        next((line for line in out.splitlines() if line.startswith("sequences:")), ""),
+        err,
+    )
 
 
 @pytest.fixture
@@ -257,8 +331,12 @@ def few(small_corpus):
     return f"ingest.sources.0.path={small_corpus / '0.jsonl'}"
 
 
-def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, few, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run", few, "compose.sequences=all", "compose.max_uses=1")
+def test_all_that_can_be_made_says_what_fell_out_and_why(
+    recipe_for, few, tmp_path, capsys
+):
+    recipe = recipe_for(
+        tmp_path / "run", few, "compose.sequences=all", "compose.max_uses=1"
+    )
     code, told, _ = run_command(recipe, tmp_path, capsys)
     assert code == 0
     assert "(38 of 65 documents have compose.min_meta_chunks=2 chunks or more; " in told
@@ -266,10 +344,19 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, few, tmp_pa
     assert "chunks used compose.max_uses=1 times, the maximum)" in told
 
 
-@pytest.mark.parametrize("method", ["knn", *thorough("standard", "iclm", "quest", "splice", "untie_the_knots")])
-def test_fewer_than_asked_is_never_without_a_reason(recipe_for, few, tmp_path, capsys, method):
+@pytest.mark.parametrize(
+    "method",
+    ["knn", *thorough("standard", "iclm", "quest", "splice", "untie_the_knots")],
+)
+def test_fewer_than_asked_is_never_without_a_reason(
+    recipe_for, few, tmp_path, capsys, method
+):
     recipe = recipe_for(
-        tmp_path / "run", few, f"compose.method={method}", "compose.sequences=5000", "compose.target_tokens=2048"
+        tmp_path / "run",
+        few,
+        f"compose.method={method}",
+        "compose.sequences=5000",
+        "compose.target_tokens=2048",
     )
     code, told, _ = run_command(recipe, tmp_path, capsys)
     assert code == 0
@@ -278,11 +365,20 @@ def test_fewer_than_asked_is_never_without_a_reason(recipe_for, few, tmp_path, c
 
 
 @pytest.mark.thorough
-def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(tmp_path, capsys):
+def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
+    tmp_path, capsys
+):
     draw = random.Random(1)
-    paragraphs = [" ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)]
-    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=2)) for number in range(200)]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    paragraphs = [
+        " ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)
+    ]
+    texts = [
+        f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=2))
+        for number in range(200)
+    ]
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
     recipe = nextlong.Recipe.from_dict(
         {
             "run_dir": str(tmp_path / "run"),
@@ -297,7 +393,16 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
     )
     code, _, err = run_command(recipe, tmp_path, capsys)
     assert code == 2
-    assert "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were sampled; " in err
-    assert "dropped: too few negatives for compose.min_gap_tokens between its chunks, such as c.jsonl:" in err
-    assert "cannot be reached: most candidates for negatives repeat the document or each other" in err
+    assert (
+        "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were sampled; "
+        in err
+    )
+    assert (
+        "dropped: too few negatives for compose.min_gap_tokens between its chunks, such as c.jsonl:"
+        in err
+    )
+    assert (
+        "cannot be reached: most candidates for negatives repeat the document or each other"
+        in err
+    )
     assert "set ingest.dedup: minhash to keep one of each" in err

@@ -2,16 +2,30 @@
 
 import pytest
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+)
 
-from nextlong.sequences.tokenizer import lossy_tokenizer, lost_share, token_chars, train_bpe
+from nextlong.sequences.tokenizer import (
+    lossy_tokenizer,
+    lost_share,
+    token_chars,
+    train_bpe,
+)
 
 NOTHING = (0, False, False)
 
 
 def byte_level(normalizer=None, *, texts=("日本 日本", "the the"), **options):
     tokenizer = train_bpe(texts, vocab_size=270)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(**{"add_prefix_space": False, **options})
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        **{"add_prefix_space": False, **options}
+    )
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     return tokenizer
@@ -26,12 +40,18 @@ def bytes_named(raw):
     # Those of ByteLevel: printable bytes of Latin-1 stand for themselves, the others for the characters from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    return "".join(chr(byte if byte in printable else 256 + others.index(byte)) for byte in raw)
+    return "".join(
+        chr(byte if byte in printable else 256 + others.index(byte)) for byte in raw
+    )
 
 
 def test_a_token_counts_the_characters_that_begin_in_its_bytes():
     tokenizer = byte_level()
-    names = ["t", "the", *(bytes_named(part) for part in ("日本".encode(), b"\xe6", b"\xa5"))]
+    names = [
+        "t",
+        "the",
+        *(bytes_named(part) for part in ("日本".encode(), b"\xe6", b"\xa5")),
+    ]
     assert rows(tokenizer, *names) == [
         (1, False, True),
         (3, False, True),
@@ -63,13 +83,20 @@ def test_under_nfc_a_token_is_readable_if_each_character_was_one(text, readable)
 
 def test_under_nfc_a_part_of_a_character_is_not_readable():
     names = (bytes_named(part) for part in (b"\xe6", b"\xa5"))
-    assert rows(byte_level(normalizers.NFC()), *names) == [(1, False, False), (0, True, False)]
+    assert rows(byte_level(normalizers.NFC()), *names) == [
+        (1, False, False),
+        (0, True, False),
+    ]
 
 
 def test_added_tokens_count_by_what_they_are_in_a_text():
     tokenizer = byte_level()
     tokenizer.add_tokens(["   ", AddedToken(" né", normalized=False)])
-    assert rows(tokenizer, "   ", " né", "<|endoftext|>") == [(3, False, True), (3, False, True), (13, False, True)]
+    assert rows(tokenizer, "   ", " né", "<|endoftext|>") == [
+        (3, False, True),
+        (3, False, True),
+        (13, False, True),
+    ]
 
 
 def test_an_id_that_stands_for_a_byte_and_for_an_added_token_is_not_readable():
@@ -94,7 +121,9 @@ def metaspace():
 
 
 def wordpiece():
-    return tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    return tokenizers.Tokenizer(
+        models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
+    )
 
 
 def few_bytes():
@@ -125,7 +154,10 @@ TEXTS = ["The Zoë\r\n\tsaw  東京 🤗 e\u0301 \x00\n", "", "1234 <|endoftext|
 
 def words(*known, normalizer=None):
     tokenizer = Tokenizer(
-        models.WordLevel({word: number for number, word in enumerate(["[UNK]", *known])}, unk_token="[UNK]")
+        models.WordLevel(
+            {word: number for number, word in enumerate(["[UNK]", *known])},
+            unk_token="[UNK]",
+        )
     )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if normalizer is not None:
@@ -150,8 +182,21 @@ def test_a_byte_level_tokenizer_loses_nothing(normalizer, decoder):
         (words("the", "star"), "the star", 0),
         (words("the", "star"), "the moon", 5),
         (words("the", "star", normalizer=normalizers.Lowercase()), "The STAR", 5),
-        (words("the", "star"), "the\nstar", 1),  # a newline; the blank that joins words is not in the text
-        (words("cafe", normalizer=normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])), "café", 1),
+        (
+            words("the", "star"),
+            "the\nstar",
+            1,
+        ),  # a newline; the blank that joins words is not in the text
+        (
+            words(
+                "cafe",
+                normalizer=normalizers.Sequence(
+                    [normalizers.NFD(), normalizers.StripAccents()]
+                ),
+            ),
+            "café",
+            1,
+        ),
         (words("[UNK]"), "abcd", 4),
     ],
 )
@@ -166,4 +211,6 @@ def test_no_text_loses_nothing():
 def test_the_warning_says_the_share_and_a_cure():
     assert lossy_tokenizer(0.0) == ""
     assert lossy_tokenizer(0.0496).startswith("loses 5.0% of the text's characters")
-    assert lossy_tokenizer(0.0496).endswith("use a byte-level tokenizer, which is lossless")
+    assert lossy_tokenizer(0.0496).endswith(
+        "use a byte-level tokenizer, which is lossless"
+    )

@@ -33,21 +33,39 @@ from nextlong.sequences.tokenize import (
 )
 from nextlong.sequences.tokenizer import train_bpe
 
-TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
+TEXTS = [
+    f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd"
+    for number in range(9)
+]
 TEXTS[4] = "A name of a token <|endoftext|> in the text.\n"
 
 
 @pytest.fixture
 def shard(tmp_path):
     documents = tmp_path / "documents.arrow"
-    with pa.OSFile(str(documents), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+    with (
+        pa.OSFile(str(documents), "wb") as sink,
+        pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer,
+    ):
         for first in range(0, len(TEXTS), 4):
             texts = TEXTS[first : first + 4]
-            columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+            columns = {
+                "text": texts,
+                "content_hash": range(len(texts)),
+                "source": texts,
+                "source_id": texts,
+            }
+            writer.write_batch(
+                pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS)
+            )
     np.save(tmp_path / "keep.npy", np.ones(len(TEXTS), bool))
     _chunk_shard(
-        tmp_path / "s", documents=documents, keep=tmp_path / "keep.npy", max_chars=32, length="slice", oversize="split"
+        tmp_path / "s",
+        documents=documents,
+        keep=tmp_path / "keep.npy",
+        max_chars=32,
+        length="slice",
+        oversize="split",
     )
     train_bpe(TEXTS, vocab_size=320).save(str(tmp_path / "tokenizer.json"))
     return {
@@ -59,15 +77,26 @@ def shard(tmp_path):
 
 
 def chunk_texts(shard):
-    return [text for batch in iter_chunk_texts(shard["documents"], shard["chunks"]) for text in batch.texts]
+    return [
+        text
+        for batch in iter_chunk_texts(shard["documents"], shard["chunks"])
+        for text in batch.texts
+    ]
 
 
 def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
-    tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
+    tokenizer, *paths = (
+        shard["tokenizer"],
+        shard["documents"],
+        shard["chunks"],
+        shard["rows"],
+    )
     wanted = [_RequestedRows(0, *paths, known=known)]
     counts = _tokenize_shards(out, requested=wanted, tokenizer=tokenizer, engine=engine)
-    return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
+    return counts, *(
+        np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets")
+    )
 
 
 def test_wanted_rows_in_order(shard, tmp_path):
@@ -98,7 +127,9 @@ def test_all_rows_decode_to_the_documents(shard, tmp_path):
 def test_no_rows(shard, tmp_path):
     counts, ids, offsets = run(shard, tmp_path / "out", [])
     assert (len(ids), offsets.tolist()) == (0, [0])
-    assert counts == _TokensResult(chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0)
+    assert counts == _TokensResult(
+        chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0
+    )
 
 
 def test_ids_are_an_ordinary_npy_file(shard, tmp_path):
@@ -118,22 +149,33 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     np.save(rows[1], np.array([4, 11, 17]))
     paths = shard["documents"], shard["chunks"]
     wanted = [_RequestedRows(7, *paths, rows[0]), _RequestedRows(8, *paths, rows[1])]
-    together = _tokenize_shards(tmp_path / "two", requested=wanted, tokenizer=shard["tokenizer"], engine="auto")
+    together = _tokenize_shards(
+        tmp_path / "two", requested=wanted, tokenizer=shard["tokenizer"], engine="auto"
+    )
     whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
     assert together == whole
-    assert np.array_equal(np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]), ids)
-    assert np.array_equal(np.load(tmp_path / "two.00008.offsets.npy") + offsets[2], offsets[2:])
+    assert np.array_equal(
+        np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]),
+        ids,
+    )
+    assert np.array_equal(
+        np.load(tmp_path / "two.00008.offsets.npy") + offsets[2], offsets[2:]
+    )
 
 
 @pytest.mark.parametrize("worth_an_entry", [0, stage._CHARS_WORTH_AN_ENTRY])
-def test_every_engine_writes_the_same_bytes(shard, tmp_path, monkeypatch, worth_an_entry):
+def test_every_engine_writes_the_same_bytes(
+    shard, tmp_path, monkeypatch, worth_an_entry
+):
     monkeypatch.setattr(stage, "_CHARS_WORTH_AN_ENTRY", worth_an_entry)
     rows = range(len(chunk_texts(shard)))
     for name, engine in (("reference", "reference"), ("other", "auto")):
         counts, *_ = run(shard, tmp_path / name, rows, engine=engine)
         assert counts.mismatches == 0
     for kind in ("ids", "offsets"):
-        made, right = (tmp_path / f"{name}.00000.{kind}.npy" for name in ("other", "reference"))
+        made, right = (
+            tmp_path / f"{name}.00000.{kind}.npy" for name in ("other", "reference")
+        )
         assert made.read_bytes() == right.read_bytes()
 
 
@@ -142,17 +184,26 @@ def wrong_ids(shard, monkeypatch):
     """Let fastokens give the ids of another tokenizer; return how many of the first 16 texts have other ids then."""
     other = train_bpe(TEXTS[:2], vocab_size=300)
     wrong = fastokens.Tokenizer.from_json_str(other.to_str())
-    monkeypatch.setattr(stage, "fastokens", SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)))
+    monkeypatch.setattr(
+        stage,
+        "fastokens",
+        SimpleNamespace(Tokenizer=SimpleNamespace(from_json_str=lambda _: wrong)),
+    )
     monkeypatch.setattr(stage, "_CHARS_WORTH_AN_ENTRY", 0)
     monkeypatch.setattr(stage, "_verdicts", {})
     stage.kept_encoder.cache_clear()
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
-    yield sum(reference.encode(text).ids != other.encode(text).ids for text in chunk_texts(shard)[:16])
+    yield sum(
+        reference.encode(text).ids != other.encode(text).ids
+        for text in chunk_texts(shard)[:16]
+    )
     stage.kept_encoder.cache_clear()
 
 
-def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(shard, tmp_path, wrong_ids):
+def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(
+    shard, tmp_path, wrong_ids
+):
     assert wrong_ids > 0
     assert run(shard, tmp_path / "out", range(18))[0].mismatches == 0
 
@@ -165,53 +216,85 @@ def test_differences_are_counted_also_by_an_encoder_that_earlier_tasks_have_used
     stage.kept_encoder(shard["tokenizer"], "auto").mismatches = 0
     assert run(shard, tmp_path / "second", range(18))[0].mismatches == wrong_ids
     nothing_new = run(shard, tmp_path / "third", [])[0]
-    assert nothing_new.mismatches == wrong_ids, "ids of a process that has seen one are not kept"
+    assert nothing_new.mismatches == wrong_ids, (
+        "ids of a process that has seen one are not kept"
+    )
 
 
 def known_rows(shard, folder, rows):
     folder.mkdir()
     run(shard, folder / "t", rows)
     np.save(folder / "rows.npy", np.array(rows, np.int64))
-    return folder / "rows.npy", folder / "t.00000.offsets.npy", folder / "t.00000.ids.npy"
+    return (
+        folder / "rows.npy",
+        folder / "t.00000.offsets.npy",
+        folder / "t.00000.ids.npy",
+    )
 
 
 @pytest.mark.parametrize(
     ("earlier", "copied"),
-    [([[]], 0), ([[1, 5]], 1), ([[0, 3, 4], [4, 11, 16]], 4), ([range(18)], 5), ([[0, 3], [], [4, 11, 17]], 5)],
+    [
+        ([[]], 0),
+        ([[1, 5]], 1),
+        ([[0, 3, 4], [4, 11, 16]], 4),
+        ([range(18)], 5),
+        ([[0, 3], [], [4, 11, 17]], 5),
+    ],
 )
 @pytest.mark.parametrize("rows_at_a_time", [2, 4096])
 def test_rows_known_before_are_copied_and_the_bytes_the_same(
     shard, tmp_path, monkeypatch, earlier, copied, rows_at_a_time
 ):
     monkeypatch.setattr(stage, "_COPIED_ROWS", rows_at_a_time)
-    known = [known_rows(shard, tmp_path / f"earlier-{number}", rows) for number, rows in enumerate(earlier)]
+    known = [
+        known_rows(shard, tmp_path / f"earlier-{number}", rows)
+        for number, rows in enumerate(earlier)
+    ]
     rows = [0, 3, 4, 5 if copied == 1 else 11, 17]
     counts, *_ = run(shard, tmp_path / "anew", rows)
     folder = tmp_path / "result"
     folder.mkdir()
-    assert run(shard, folder / "out", rows, known=known)[0] == counts.model_copy(update={"copied_chunks": copied})
-    assert sorted(path.name for path in folder.iterdir()) == ["out.00000.ids.npy", "out.00000.offsets.npy"]
+    assert run(shard, folder / "out", rows, known=known)[0] == counts.model_copy(
+        update={"copied_chunks": copied}
+    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "out.00000.ids.npy",
+        "out.00000.offsets.npy",
+    ]
     for name in ("ids", "offsets"):
-        made, anew = folder / f"out.00000.{name}.npy", tmp_path / f"anew.00000.{name}.npy"
+        made, anew = (
+            folder / f"out.00000.{name}.npy",
+            tmp_path / f"anew.00000.{name}.npy",
+        )
         assert made.read_bytes() == anew.read_bytes()
 
 
 def test_a_known_row_is_not_encoded_again(shard, tmp_path):
     rows_path, offsets_path, ids_path = known_rows(shard, tmp_path / "earlier", [3, 4])
     np.save(ids_path, np.full(len(np.load(ids_path)), 9, np.uint32))
-    _, ids, offsets = run(shard, tmp_path / "out", [0, 3], known=[(rows_path, offsets_path, ids_path)])
+    _, ids, offsets = run(
+        shard, tmp_path / "out", [0, 3], known=[(rows_path, offsets_path, ids_path)]
+    )
     assert set(ids[offsets[1] :].tolist()) == {9}
     assert set(ids[: offsets[1]].tolist()) != {9}
 
 
 def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
-    words = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "Second": 5, "line": 7}, unk_token="[UNK]"))
+    words = tokenizers.Tokenizer(
+        models.WordLevel({"[UNK]": 0, "Second": 5, "line": 7}, unk_token="[UNK]")
+    )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "words.json"))
     shard["tokenizer"] = tmp_path / "words.json"
-    second_line = next(row for row, text in enumerate(chunk_texts(shard)) if text.startswith("Second"))
+    second_line = next(
+        row for row, text in enumerate(chunk_texts(shard)) if text.startswith("Second")
+    )
     counts, ids, _ = run(shard, tmp_path / "out", [second_line])
-    assert TextEncoder(read_tokenizer(tmp_path / "words.json")).expect(math.inf) == "reference"
+    assert (
+        TextEncoder(read_tokenizer(tmp_path / "words.json")).expect(math.inf)
+        == "reference"
+    )
     assert ids[:3].tolist() == [5, 7, 0]
     assert counts.chunks == 1
 
@@ -227,7 +310,9 @@ def run_at_another_length(recipe_for, run_dir):
     return open_done("tokens", folder)
 
 
-def test_another_length_copies_what_an_intact_earlier_one_tokenized(recipe_for, own_run, tmp_path):
+def test_another_length_copies_what_an_intact_earlier_one_tokenized(
+    recipe_for, own_run, tmp_path
+):
     harmed = shutil.copytree(own_run, tmp_path / "harmed")
     copied = run_at_another_length(recipe_for, own_run)
     next(harmed.glob("*-tokens-*/*.ids.npy")).write_bytes(b"")
@@ -236,7 +321,9 @@ def test_another_length_copies_what_an_intact_earlier_one_tokenized(recipe_for, 
     assert total(anew, "copied_chunks") == 0
     for suffix in (".ids.npy", ".offsets.npy"):
         pairs = list(zip(copied.files(suffix), anew.files(suffix), strict=True))
-        assert [first.read_bytes() for first, _ in pairs] == [second.read_bytes() for _, second in pairs]
+        assert [first.read_bytes() for first, _ in pairs] == [
+            second.read_bytes() for _, second in pairs
+        ]
 
 
 def test_another_tokenizer_copies_nothing(recipe_for, own_run):
@@ -250,17 +337,29 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
 
 
 def test_differences_stop_the_run_and_name_the_tasks(tmp_path):
-    inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "referenced_chunks")]
+    inputs = [
+        Step(name, 1, {}, (), lambda done: [])
+        for name in ("ingest", "chunk", "tokenizer", "referenced_chunks")
+    ]
     step = tokens_step(*inputs, engine="auto")
-    encoded = _TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
+    encoded = _TokensResult(
+        chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0
+    ).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Artifact("tokens", tmp_path, {"parts": parts[:1]}))
-    with pytest.raises(RunError, match=r"\(3 of task 1, 1 of task 3\); .* --set tokenizer\.engine=reference"):
+    with pytest.raises(
+        RunError,
+        match=r"\(3 of task 1, 1 of task 3\); .* --set tokenizer\.engine=reference",
+    ):
         step.check(Artifact("tokens", tmp_path, {"parts": parts}))
 
 
 SHARDS = (5, 0, 3)  # chunks of each
-IDS = [shard << schemas.SHARD_BITS | row for shard, rows in enumerate(SHARDS) for row in range(rows)]
+IDS = [
+    shard << schemas.SHARD_BITS | row
+    for shard, rows in enumerate(SHARDS)
+    for row in range(rows)
+]
 
 
 def write(path, schema, batches):
@@ -271,17 +370,31 @@ def write(path, schema, batches):
 
 
 def draft(ids):
-    row = {name: [0] for name in schemas.DRAFTS.names} | {"sequence_id": ["s"], "layout": ["extended"]}
-    lists = {field.name: [[0] * len(ids)] for field in schemas.DRAFTS if pa.types.is_list(field.type)}
+    row = {name: [0] for name in schemas.DRAFTS.names} | {
+        "sequence_id": ["s"],
+        "layout": ["extended"],
+    }
+    lists = {
+        field.name: [[0] * len(ids)]
+        for field in schemas.DRAFTS
+        if pa.types.is_list(field.type)
+    }
     columns = row | lists | {"chunk_id": [ids]}
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in schemas.DRAFTS], schemas.DRAFTS)
+    return pa.record_batch(
+        [pa.array(columns[field.name], field.type) for field in schemas.DRAFTS],
+        schemas.DRAFTS,
+    )
 
 
 @given(
-    files=st.lists(st.lists(st.lists(st.sampled_from(IDS), max_size=6), max_size=4), max_size=3),
+    files=st.lists(
+        st.lists(st.lists(st.sampled_from(IDS), max_size=6), max_size=4), max_size=3
+    ),
     limit=st.none() | st.integers(0, 8),
 )
-def test_the_chunks_of_the_first_drafts_are_listed_once_by_shard(tmp_path_factory, files, limit):
+def test_the_chunks_of_the_first_drafts_are_listed_once_by_shard(
+    tmp_path_factory, files, limit
+):
     folder = tmp_path_factory.mktemp("named")
     one_column = pa.schema([("start", pa.int64())])
     chunks = [
@@ -293,14 +406,21 @@ def test_the_chunks_of_the_first_drafts_are_listed_once_by_shard(tmp_path_factor
         for shard, rows in enumerate(SHARDS)
     ]
     drafts = [
-        write(folder / f"{number}.drafts.arrow", schemas.DRAFTS, map(draft, held)) for number, held in enumerate(files)
+        write(folder / f"{number}.drafts.arrow", schemas.DRAFTS, map(draft, held))
+        for number, held in enumerate(files)
     ]
-    result = _list_referenced_chunks(folder / "out", drafts=drafts, chunks=chunks, limit=limit)
+    result = _list_referenced_chunks(
+        folder / "out", drafts=drafts, chunks=chunks, limit=limit
+    )
     taken = [ids for held in files for ids in held][:limit]
     named = {one for ids in taken for one in ids}
     assert result.drafts == sum(result.take) == len(taken)
     assert result.chunks == len(named)
-    found = [np.load(folder / f"out.{shard:05d}.rows.npy") for shard in range(len(SHARDS))]
-    assert [shard << schemas.SHARD_BITS | row for shard, rows in enumerate(found) for row in rows.tolist()] == sorted(
-        named
-    )
+    found = [
+        np.load(folder / f"out.{shard:05d}.rows.npy") for shard in range(len(SHARDS))
+    ]
+    assert [
+        shard << schemas.SHARD_BITS | row
+        for shard, rows in enumerate(found)
+        for row in rows.tolist()
+    ] == sorted(named)

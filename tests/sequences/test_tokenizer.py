@@ -12,7 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from nextlong import pipeline, recipe, schemas
 from nextlong.artifacts.finished import TokenizerResult, read_tokenizer
@@ -33,16 +40,24 @@ from nextlong.sequences.tokenizer import (
     train_bpe,
 )
 
-SENTENCES = ["The first star of the night.\n", "It's 1234 parsecs away, isn't it?\n", "Zoë counts 東京 and café.\n"]
+SENTENCES = [
+    "The first star of the night.\n",
+    "It's 1234 parsecs away, isn't it?\n",
+    "Zoë counts 東京 and café.\n",
+]
 
 
-DOCUMENTS = [(10 + number, SENTENCES[number % 3] * (1 + number % 4)) for number in range(24)]
+DOCUMENTS = [
+    (10 + number, SENTENCES[number % 3] * (1 + number % 4)) for number in range(24)
+]
 
 
 def byte_tokenizer():
     """One id per UTF-8 byte: a tokenizer whose E can be counted by hand."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE({char: number for number, char in enumerate(alphabet)}, [])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
     return tokenizer
@@ -54,15 +69,30 @@ def write_shards(folder, shards, *, max_chars=64):
     documents, chunks = [], []
     for number, pairs in enumerate(shards):
         path = folder / f"{number}.documents.arrow"
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer,
+        ):
             for first in range(0, len(pairs), 2):
                 hashes, texts = zip(*pairs[first : first + 2], strict=True)
-                columns = {"text": texts, "content_hash": hashes, "source": ["s"] * len(texts), "source_id": texts}
-                writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+                columns = {
+                    "text": texts,
+                    "content_hash": hashes,
+                    "source": ["s"] * len(texts),
+                    "source_id": texts,
+                }
+                writer.write_batch(
+                    pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS)
+                )
         np.save(folder / "keep.npy", np.ones(len(pairs), bool))
         out = folder / str(number)
         _chunk_shard(
-            out, documents=path, keep=folder / "keep.npy", max_chars=max_chars, length="slice", oversize="split"
+            out,
+            documents=path,
+            keep=folder / "keep.npy",
+            max_chars=max_chars,
+            length="slice",
+            oversize="split",
         )
         documents.append(path)
         chunks.append(folder / f"{number}.chunks.arrow")
@@ -79,9 +109,14 @@ def test_loads_a_file_or_its_folder_without_truncation_and_padding(tmp_path):
         assert len(loaded.encode("four").ids) == 4
 
 
-@pytest.mark.parametrize("source", ["missing/tokenizer.json", "./missing", "/nowhere/at/all", "my.json", "~/tok"])
+@pytest.mark.parametrize(
+    "source",
+    ["missing/tokenizer.json", "./missing", "/nowhere/at/all", "my.json", "~/tok"],
+)
 def test_a_path_that_does_not_exist(source):
-    with pytest.raises(TokenizerError, match=r"does not exist; give a tokenizer\.json, a folder") as caught:
+    with pytest.raises(
+        TokenizerError, match=r"does not exist; give a tokenizer\.json, a folder"
+    ) as caught:
         load_tokenizer(recipe.Tokenizer(source=source))
     assert f"tokenizer.source={source!r}" in str(caught.value)
 
@@ -96,27 +131,42 @@ def test_a_file_that_is_no_tokenizer(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(
-        TokenizerError, match=r"is not a tokenizer\.json of Hugging Face tokenizers: .+; `AutoTokenizer"
+        TokenizerError,
+        match=r"is not a tokenizer\.json of Hugging Face tokenizers: .+; `AutoTokenizer",
     ):
         load_tokenizer(recipe.Tokenizer(source=str(path)))
 
 
-def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, recipe_for, small_corpus):
+def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(
+    tmp_path, recipe_for, small_corpus
+):
     saved = byte_tokenizer().to_str()
     (tmp_path / "whole.json").write_text(saved, encoding="utf-8")
     check_source(recipe.Tokenizer(source=str(tmp_path / "whole.json")))
-    wrong = {"vocab.json": '{"model": 3}', "bare.json": '{"model": {"type": "BPE"}}', "a.model": "\x00"}
+    wrong = {
+        "vocab.json": '{"model": 3}',
+        "bare.json": '{"model": {"type": "BPE"}}',
+        "a.model": "\x00",
+    }
     for name, content in (wrong | {"cut.json": saved[: len(saved) // 2]}).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-        given = recipe_for(tmp_path / "run", f"tokenizer.source={tmp_path / name}", "tokenizer.train=null")
+        given = recipe_for(
+            tmp_path / "run",
+            f"tokenizer.source={tmp_path / name}",
+            "tokenizer.train=null",
+        )
         with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
             pipeline.prepare(given)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_special_token_that_the_file_lacks_is_refused_before_the_first_step(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(byte_tokenizer().to_str(), encoding="utf-8")
-    with pytest.raises(TokenizerError, match=r"tokenizer\.eos='<nope>' is not in the tokenizer"):
+    (tmp_path / "tokenizer.json").write_text(
+        byte_tokenizer().to_str(), encoding="utf-8"
+    )
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.eos='<nope>' is not in the tokenizer"
+    ):
         check_source(recipe.Tokenizer(source=str(tmp_path), eos="<nope>"))
 
 
@@ -134,9 +184,18 @@ except TokenizerError as error:
 
 def load_from_hub(tmp_path, **environment):
     # A process of its own: huggingface_hub reads its settings once, when it is imported.
-    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+    environment = {
+        **os.environ,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **environment,
+    }
     done = subprocess.run(
-        [sys.executable, "-c", LOAD_FROM_HUB], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOAD_FROM_HUB],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -146,7 +205,9 @@ def test_hub_offline(tmp_path):
     assert message.startswith(
         "tokenizer.source='some/model' is not a local path, and could not be downloaded from the Hugging Face Hub"
     )
-    assert message.endswith("log in with `hf auth login` if it is gated, or give a local tokenizer.json")
+    assert message.endswith(
+        "log in with `hf auth login` if it is gated, or give a local tokenizer.json"
+    )
     assert "'v1'" in message
 
 
@@ -165,9 +226,15 @@ class GatedHub(BaseHTTPRequestHandler):
 
 def test_hub_gated(tmp_path):
     server = HTTPServer(("127.0.0.1", 0), GatedHub)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     try:
-        message = load_from_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", no_proxy="127.0.0.1")
+        message = load_from_hub(
+            tmp_path,
+            HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            no_proxy="127.0.0.1",
+        )
     finally:
         server.shutdown()
         server.server_close()
@@ -212,20 +279,38 @@ def test_training_is_the_same_in_any_order_and_process():
     texts = [text for _, text in DOCUMENTS]
     shuffled = random.Random(1).sample(texts, len(texts))
     done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(shuffled), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        input=json.dumps(shuffled),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == train_bpe(texts, vocab_size=400).to_str()
 
 
 def prepare(out, *, shards, seed=0, separator="\n", **config):
     corpus = list(zip(shards["documents"], shards["chunks"], strict=True))
-    return _prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), corpus=corpus, seed=seed, separator=separator)
+    return _prepare_tokenizer(
+        out,
+        tokenizer=recipe.Tokenizer(**config),
+        corpus=corpus,
+        seed=seed,
+        separator=separator,
+    )
 
 
 def test_prepare_counts_characters_per_token(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    shards = write_shards(tmp_path / "corpus", [[(1, "abcé\n"), (2, "東京\n")], [(3, "x" * 64 + "\n")]])
-    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), bos="<|begin_of_text|>", separator=" \n")
+    shards = write_shards(
+        tmp_path / "corpus", [[(1, "abcé\n"), (2, "東京\n")], [(3, "x" * 64 + "\n")]]
+    )
+    result = prepare(
+        tmp_path / "out",
+        shards=shards,
+        source=str(tmp_path),
+        bos="<|begin_of_text|>",
+        separator=" \n",
+    )
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     assert result == TokenizerResult(
         chars_per_token=(5 + 3 + 65) / (6 + 7 + 65),
@@ -239,22 +324,32 @@ def test_prepare_counts_characters_per_token(tmp_path):
     )
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert written.to_str() == byte_tokenizer().to_str()
-    assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
+    assert (
+        np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist()
+        == token_chars(written)["begun"].tolist()
+    )
 
 
 def test_prepare_takes_a_given_number(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(1, "abc\n")]])
-    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), chars_per_token=4.5)
+    result = prepare(
+        tmp_path / "out", shards=shards, source=str(tmp_path), chars_per_token=4.5
+    )
     assert (result.chars_per_token, result.measured_chunks) == (4.5, 0)
 
 
-def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, monkeypatch):
+def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
     monkeypatch.setattr(stage, "TRAINING_CHARS", 600)
     backwards = DOCUMENTS[::-1]
     one = write_shards(tmp_path / "one", [DOCUMENTS])
-    four = write_shards(tmp_path / "four", [backwards[:5], backwards[5:6], backwards[6:20], backwards[20:]])
+    four = write_shards(
+        tmp_path / "four",
+        [backwards[:5], backwards[5:6], backwards[6:20], backwards[20:]],
+    )
     results = [
         prepare(tmp_path / "a", shards=one, train=300),
         prepare(tmp_path / "b", shards=four, train=300),
@@ -270,7 +365,10 @@ def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     measured = {
-        prepare(tmp_path / "out", shards=shards, source=str(tmp_path), seed=seed).chars_per_token for seed in range(4)
+        prepare(
+            tmp_path / "out", shards=shards, source=str(tmp_path), seed=seed
+        ).chars_per_token
+        for seed in range(4)
     }
     assert len(measured) > 1
 
@@ -278,7 +376,9 @@ def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
 def test_prepare_without_any_text(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[]])
-    with pytest.raises(CorpusError, match=r"no text to measure tokenizer\.chars_per_token"):
+    with pytest.raises(
+        CorpusError, match=r"no text to measure tokenizer\.chars_per_token"
+    ):
         prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
 
 
@@ -296,7 +396,11 @@ def test_a_runs_tokenizer_is_read_for_corpus_text(tmp_path):
     saved.enable_truncation(4)
     saved.enable_padding(length=9)
     saved.save(str(tmp_path / "tokenizer.json"))
-    ids = read_tokenizer(tmp_path / "tokenizer.json").encode("a<|end_of_text|>", add_special_tokens=False).ids
+    ids = (
+        read_tokenizer(tmp_path / "tokenizer.json")
+        .encode("a<|end_of_text|>", add_special_tokens=False)
+        .ids
+    )
     assert len(ids) == 16
     assert 257 not in ids
 
@@ -304,44 +408,77 @@ def test_a_runs_tokenizer_is_read_for_corpus_text(tmp_path):
 def test_a_separator_may_be_a_special_token(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [[(1, "a <|end_of_text|> b\n")]])
-    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), separator="<|end_of_text|>")
+    result = prepare(
+        tmp_path / "out",
+        shards=shards,
+        source=str(tmp_path),
+        separator="<|end_of_text|>",
+    )
     assert result.separator_ids == (257,)
-    assert result.chars_per_token == 1.0  # in the corpus its name is 15 characters, each a byte
+    assert (
+        result.chars_per_token == 1.0
+    )  # in the corpus its name is 15 characters, each a byte
 
 
-def trained(*, normalizer=None, pre_tokenizer=None, decoder=None, model=None, trainer=None):
-    tokenizer = tokenizers.Tokenizer(model or models.BPE(unk_token="<unk>", fuse_unk=True))
-    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+def trained(
+    *, normalizer=None, pre_tokenizer=None, decoder=None, model=None, trainer=None
+):
+    tokenizer = tokenizers.Tokenizer(
+        model or models.BPE(unk_token="<unk>", fuse_unk=True)
+    )
+    for part, value in (
+        ("normalizer", normalizer),
+        ("pre_tokenizer", pre_tokenizer),
+        ("decoder", decoder),
+    ):
         if value is not None:
             setattr(tokenizer, part, value)
     options = {"vocab_size": 120, "show_progress": False}
     trainer = trainer or trainers.BpeTrainer(special_tokens=["<unk>"], **options)
-    tokenizer.train_from_iterator([*SENTENCES, "word.\nWord a b c", "W o r d"] * 3, trainer)
+    tokenizer.train_from_iterator(
+        [*SENTENCES, "word.\nWord a b c", "W o r d"] * 3, trainer
+    )
     return tokenizer
 
 
 METASPACE, BYTE_LEVEL = pre_tokenizers.Metaspace, pre_tokenizers.ByteLevel
 
 
-LLAMA2_DECODER = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+LLAMA2_DECODER = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
 
 
-LLAMA2_NORMALIZER = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+LLAMA2_NORMALIZER = normalizers.Sequence(
+    [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+)
 
 
 REFUSED = {
     "always": (
-        {"pre_tokenizer": METASPACE(prepend_scheme="always"), "decoder": decoders.Metaspace(prepend_scheme="always")},
+        {
+            "pre_tokenizer": METASPACE(prepend_scheme="always"),
+            "decoder": decoders.Metaspace(prepend_scheme="always"),
+        },
         '"prepend_scheme": "never"',
     ),
     "first": (
-        {"pre_tokenizer": METASPACE(prepend_scheme="first", split=False), "decoder": decoders.Metaspace()},
+        {
+            "pre_tokenizer": METASPACE(prepend_scheme="first", split=False),
+            "decoder": decoders.Metaspace(),
+        },
         '"prepend_scheme": "never"',
     ),
     "no-decoder": ({"pre_tokenizer": METASPACE()}, '"prepend_scheme": "never"'),
-    "llama2": ({"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER}, 'normalizer of type "Prepend"'),
+    "llama2": (
+        {"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER},
+        'normalizer of type "Prepend"',
+    ),
     "byte-level": (
-        {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=True), "decoder": decoders.ByteLevel()},
+        {
+            "pre_tokenizer": BYTE_LEVEL(add_prefix_space=True),
+            "decoder": decoders.ByteLevel(),
+        },
         '"add_prefix_space": false',
     ),
 }
@@ -358,31 +495,44 @@ TAKEN = {
         "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
         "decoder": decoders.WordPiece(),
         "model": models.WordPiece(unk_token="<unk>"),
-        "trainer": trainers.WordPieceTrainer(vocab_size=120, special_tokens=["<unk>"], show_progress=False),
+        "trainer": trainers.WordPieceTrainer(
+            vocab_size=120, special_tokens=["<unk>"], show_progress=False
+        ),
     },
 }
 
 
 @pytest.mark.parametrize(("parts", "cure"), REFUSED.values(), ids=list(REFUSED))
-def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(tmp_path, parts, cure):
+def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(
+    tmp_path, parts, cure
+):
     trained(**parts).save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     with pytest.raises(TokenizerError) as caught:
         prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
-    assert str(caught.value).startswith(f"tokenizer.source={str(tmp_path)!r} prepends a space to every text")
+    assert str(caught.value).startswith(
+        f"tokenizer.source={str(tmp_path)!r} prepends a space to every text"
+    )
     assert cure in str(caught.value)
 
 
 @pytest.mark.parametrize("parts", TAKEN.values(), ids=list(TAKEN))
-def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(tmp_path, parts):
+def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(
+    tmp_path, parts
+):
     trained(**parts).save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
-    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).measured_chunks > 0
+    assert (
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).measured_chunks
+        > 0
+    )
 
 
 def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
     trained(**TAKEN["wordpiece"]).save(str(tmp_path / "tokenizer.json"))
-    shards = write_shards(tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]])
+    shards = write_shards(
+        tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]]
+    )
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
     # T, S, the accented capital and the newline of the first, the newline of the second.
     assert result.lost_share == pytest.approx(5 / 21)
@@ -410,21 +560,34 @@ def tokenizer_with(*special, before=(), behind=()):
     if before or behind:
         made.post_processor = processors.TemplateProcessing(
             single=" ".join([*before, "$A", *behind]),
-            special_tokens=[(name, made.token_to_id(name)) for name in (*before, *behind)],
+            special_tokens=[
+                (name, made.token_to_id(name)) for name in (*before, *behind)
+            ],
         )
     return made
 
 
-@pytest.mark.parametrize("name", ["<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"])
+@pytest.mark.parametrize(
+    "name",
+    ["<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"],
+)
 def test_a_token_that_is_called_an_end_is_one(name):
-    assert find_ends(tokenizer_with("<pad>", name)) == Ends(eos=name, eos_source="its name")
+    assert find_ends(tokenizer_with("<pad>", name)) == Ends(
+        eos=name, eos_source="its name"
+    )
 
 
 def test_what_it_puts_around_a_text_counts():
-    llama = tokenizer_with("<|begin_of_text|>", "<|end_of_text|>", before=["<|begin_of_text|>"])
-    assert find_ends(llama) == Ends("<|begin_of_text|>", "<|end_of_text|>", "its post-processor", "its name")
+    llama = tokenizer_with(
+        "<|begin_of_text|>", "<|end_of_text|>", before=["<|begin_of_text|>"]
+    )
+    assert find_ends(llama) == Ends(
+        "<|begin_of_text|>", "<|end_of_text|>", "its post-processor", "its name"
+    )
     bert = tokenizer_with("[CLS]", "[SEP]", before=["[CLS]"], behind=["[SEP]"])
-    assert find_ends(bert) == Ends("[CLS]", "[SEP]", "its post-processor", "its post-processor")
+    assert find_ends(bert) == Ends(
+        "[CLS]", "[SEP]", "its post-processor", "its post-processor"
+    )
 
 
 @pytest.mark.parametrize(
@@ -438,19 +601,30 @@ def test_what_it_puts_around_a_text_counts():
 )
 def test_the_files_beside_it_say_more_than_names(tmp_path, file, said):
     (tmp_path / file).write_text(json.dumps(said))
-    assert find_ends(tokenizer_with("<stop>", "<|endoftext|>"), tmp_path) == Ends(eos="<stop>", eos_source=file)
+    assert find_ends(tokenizer_with("<stop>", "<|endoftext|>"), tmp_path) == Ends(
+        eos="<stop>", eos_source=file
+    )
 
 
 def test_the_end_of_a_turn_is_no_end_of_a_document_where_there_is_another(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "bos_token": None}))
-    assert find_ends(tokenizer_with("<|im_end|>", "<|endoftext|>"), tmp_path).eos == "<|endoftext|>"
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "<|im_end|>", "bos_token": None})
+    )
+    assert (
+        find_ends(tokenizer_with("<|im_end|>", "<|endoftext|>"), tmp_path).eos
+        == "<|endoftext|>"
+    )
     assert find_ends(tokenizer_with("<|im_end|>"), tmp_path).eos == "<|im_end|>"
 
 
 def test_a_beginning_is_set_only_where_the_tokenizer_sets_it(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|endoftext|>", "add_bos_token": False}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<|endoftext|>", "add_bos_token": False})
+    )
     assert find_ends(tokenizer_with("<|endoftext|>"), tmp_path).bos is None
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "add_bos_token": True})
+    )
     assert find_ends(tokenizer_with("<s>", "</s>"), tmp_path) == Ends(
         "<s>", "</s>", "tokenizer_config.json", "its name"
     )
@@ -462,13 +636,17 @@ def test_none_of_a_tokenizer_without_special_tokens_nor_of_damaged_files(tmp_pat
     assert find_ends(tokenizer_with(), tmp_path) == Ends()
 
 
-def test_a_tokenizer_that_changes_below_the_home_folder_makes_another_step(tmp_path, monkeypatch):
+def test_a_tokenizer_that_changes_below_the_home_folder_makes_another_step(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     corpus = Step("ingest", 1, {}, (), lambda done: [])
 
     def fingerprint(**settings):
         given = recipe.Tokenizer(source="~/tokenizer.json", **settings)
-        return tokenizer_step(given, corpus, corpus, separator="\n", seed=0, megatron_eod=None).fingerprint
+        return tokenizer_step(
+            given, corpus, corpus, separator="\n", seed=0, megatron_eod=None
+        ).fingerprint
 
     fingerprints = []
     for tokenizer in (byte_tokenizer(), train_bpe(SENTENCES, vocab_size=300)):

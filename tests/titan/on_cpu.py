@@ -17,7 +17,9 @@ import torch.distributed.distributed_c10d as c10d
 torch._utils._get_available_device_type = lambda: "cpu"
 for name, value in {
     "get_device_name": lambda device=None: "CPU",
-    "get_device_properties": lambda device=None: types.SimpleNamespace(total_memory=1 << 30),
+    "get_device_properties": lambda device=None: types.SimpleNamespace(
+        total_memory=1 << 30
+    ),
     "reset_peak_memory_stats": lambda device=None: None,
     "empty_cache": lambda: None,
     "memory_stats": lambda device=None: {},
@@ -43,18 +45,26 @@ def dense_mask(block_mask):
         blocks = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool)
         blocks.scatter_(-1, torch.where(named, indices, columns).long(), value=True)
         high, wide = block_mask.BLOCK_SIZE
-        tokens = blocks[..., :columns].repeat_interleave(high, -2).repeat_interleave(wide, -1)
+        tokens = (
+            blocks[..., :columns]
+            .repeat_interleave(high, -2)
+            .repeat_interleave(wide, -1)
+        )
         return tokens[..., :queries, :keys]
 
     dense = inside & spread(block_mask.kv_num_blocks, block_mask.kv_indices)
     if block_mask.full_kv_num_blocks is not None:
-        dense = dense | spread(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+        dense = dense | spread(
+            block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+        )
     assert (dense == inside).all(), "the blocks of the mask and its function differ"
     block_mask._dense = dense
     return dense
 
 
-def dense_attention(q, k, v, *, score_mod, block_mask, scale, enable_gqa, return_aux, kernel_options):
+def dense_attention(
+    q, k, v, *, score_mod, block_mask, scale, enable_gqa, return_aux, kernel_options
+):
     assert score_mod is None
     assert not return_aux.lse
     mask = dense_mask(block_mask)
@@ -91,9 +101,16 @@ def watch_steps():
         if self.step == 1:
             (model,) = self.model_parts
             held = {type(parameter) for parameter in model.parameters()}
-            states = {type(state["exp_avg"]) for optimizer in self.optimizers for state in optimizer.state.values()}
+            states = {
+                type(state["exp_avg"])
+                for optimizer in self.optimizers
+                for state in optimizer.state.values()
+            }
             sharded = held == states == {DTensor} and isinstance(model, FSDPModule)
-            print(f"SHARDED {sharded} {self.parallel_dims.dp_shard} {self.parallel_dims.cp}", flush=True)
+            print(
+                f"SHARDED {sharded} {self.parallel_dims.dp_shard} {self.parallel_dims.cp}",
+                flush=True,
+            )
 
     Trainer.train_step = train_step
 
@@ -106,7 +123,11 @@ def measure_leak():
 
     def leaking(rows, **options):
         inputs, labels = whole(rows, **options)
-        inputs["positions"] = torch.arange(inputs["positions"].shape[-1]).expand_as(inputs["positions"]).clone()
+        inputs["positions"] = (
+            torch.arange(inputs["positions"].shape[-1])
+            .expand_as(inputs["positions"])
+            .clone()
+        )
         return inputs, labels
 
     config._batch_of = leaking

@@ -15,14 +15,22 @@ import yaml
 
 from nextlong import pipeline
 
-pytestmark = [pytest.mark.titan, pytest.mark.filterwarnings("ignore")]  # of torchtitan; not ours to mend
+pytestmark = [
+    pytest.mark.titan,
+    pytest.mark.filterwarnings("ignore"),
+]  # of torchtitan; not ours to mend
 
 ON_CPU = Path(__file__).with_name("on_cpu.py")
 SCALING = {  # of Llama 3.2, which torchtitan's own flavours give the factor 8
     "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64, "rope_theta": 500_000.0,
 }  # fmt: skip
-SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 STEPS, KILLED_IN = 4, 4
 
 
@@ -37,19 +45,35 @@ def recipe(recipe_for, folder):
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-    pipeline.run(recipe_for(folder / "run", "compose.target_tokens=512", "compose.sequences=24"))
+    pipeline.run(
+        recipe_for(folder / "run", "compose.target_tokens=512", "compose.sequences=24")
+    )
     torch.manual_seed(0)
     sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 256}
-    config = LlamaConfig(vocab_size=512, tie_word_embeddings=True, rope_parameters=SCALING, rms_norm_eps=1e-3, **sizes)
+    config = LlamaConfig(
+        vocab_size=512,
+        tie_word_embeddings=True,
+        rope_parameters=SCALING,
+        rms_norm_eps=1e-3,
+        **sizes,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "llama")
     (tokenizer,) = (folder / "run").glob("*-tokenizer-*/*.tokenizer.json")
-    PreTrainedTokenizerFast(tokenizer_file=str(tokenizer)).save_pretrained(folder / "llama")
+    PreTrainedTokenizerFast(tokenizer_file=str(tokenizer)).save_pretrained(
+        folder / "llama"
+    )
     plain = {
         "out": str(folder / "own"),
         "seed": 3,
         "data": {"runs": [str(folder / "run")], "pack": 1024, "validation": 0.2},
         "model": {"path": str(folder / "llama"), "rope_base": 1e6},
-        "training": {"steps": STEPS, "tokens_per_step": 4096, "lr": 0.01, "warmup_steps": 2, "precision": "fp32"},
+        "training": {
+            "steps": STEPS,
+            "tokens_per_step": 4096,
+            "lr": 0.01,
+            "warmup_steps": 2,
+            "precision": "fp32",
+        },
         "checkpoints": {"every_steps": 2},
         "held_out": {"every_steps": 4, "rows": 3},
     }
@@ -67,13 +91,39 @@ def trained(recipe, folder):
             return done[name, *environment]
         sets = [
             word
-            for change in (f"out={folder / name}", f"hardware.count={processes}", *overrides)
+            for change in (
+                f"out={folder / name}",
+                f"hardware.count={processes}",
+                *overrides,
+            )
             for word in ("--set", change)
         ]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command = [*torchrun, str(ON_CPU), "train", str(recipe), "--engine", "torchtitan", *sets]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(processes),
+        ]
+        command = [
+            *torchrun,
+            str(ON_CPU),
+            "train",
+            str(recipe),
+            "--engine",
+            "torchtitan",
+            *sets,
+        ]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=env)
+        ran = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env=env,
+        )
         assert ran.returncode == 0 or environment, ran.stdout[-9000:]
         done[name, *environment] = folder / name, ran.stdout
         return done[name, *environment]
@@ -115,7 +165,9 @@ def logits(folder, ids):
 
 def test_fsdp2_trains_as_one_device_does(trained, own):
     both, said = trained("fsdp")
-    assert said.count("SHARDED True 2 1") == 2  # parameters and optimizer states are DTensors on both
+    assert (
+        said.count("SHARDED True 2 1") == 2
+    )  # parameters and optimizer states are DTensors on both
     assert losses(both) == pytest.approx(losses(own), abs=1e-5)
     assert [line["lr"] for line in lines(both)] == pytest.approx(
         [line["lr"] for line in lines(own)]
@@ -126,7 +178,10 @@ def test_fsdp2_trains_as_one_device_does(trained, own):
 
 
 def test_held_out_loss_by_role_and_distance(trained, own):
-    measured, expected = lines(trained("fsdp")[0], "held_out.jsonl")[-1], lines(own, "held_out.jsonl")[-1]
+    measured, expected = (
+        lines(trained("fsdp")[0], "held_out.jsonl")[-1],
+        lines(own, "held_out.jsonl")[-1],
+    )
     for group in ("role", "position", "distance"):
         assert measured[group].keys() == expected[group].keys()
         for name, (loss, tokens) in expected[group].items():
@@ -147,14 +202,21 @@ def test_a_packed_row_shared_by_two_processes(trained, own):
     shared, said = trained("cp", "hardware.ranks_per_row=2")
     assert said.count("SHARDED True 1 2") == 2
     assert losses(shared) == pytest.approx(losses(own), abs=1e-5)
-    measured, expected = lines(shared, "held_out.jsonl")[-1], lines(own, "held_out.jsonl")[-1]
+    measured, expected = (
+        lines(shared, "held_out.jsonl")[-1],
+        lines(own, "held_out.jsonl")[-1],
+    )
     assert measured["distance"].keys() == expected["distance"].keys()
     assert measured["loss"] == pytest.approx(expected["loss"], abs=1e-4)
 
 
 def test_documents_that_see_each_other_are_noticed(trained, own):
-    leaking, _ = trained("leaking", "training.steps=3", processes=1, NEXTLONG_TEST_LEAK="1")
-    assert abs(losses(leaking)[1] - losses(own)[1]) > 1e-3  # a hundred times what is allowed above
+    leaking, _ = trained(
+        "leaking", "training.steps=3", processes=1, NEXTLONG_TEST_LEAK="1"
+    )
+    assert (
+        abs(losses(leaking)[1] - losses(own)[1]) > 1e-3
+    )  # a hundred times what is allowed above
 
 
 def test_a_killed_training_resumes_to_the_same_weights(trained, folder):
@@ -169,12 +231,20 @@ def test_a_killed_training_resumes_to_the_same_weights(trained, folder):
 
 
 @pytest.mark.parametrize(
-    ("lr", "reason"), [(3.0, "more than 1.01 times the median"), (1e30, "not finite|is (nan|inf)")]
+    ("lr", "reason"),
+    [(3.0, "more than 1.01 times the median"), (1e30, "not finite|is (nan|inf)")],
 )
 def test_all_processes_stop_where_the_loss_spikes_or_is_not_finite(trained, lr, reason):
     """Each of them by itself: one that waits for another would be ended by torchrun, on its own machine only."""
-    folder, said = trained(f"spike-{lr}", f"training.lr={lr}", "watch.spike=1.01", NEXTLONG_TEST_SPIKE="1")
+    folder, said = trained(
+        f"spike-{lr}", f"training.lr={lr}", "watch.spike=1.01", NEXTLONG_TEST_SPIKE="1"
+    )
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2
-    assert all(re.search(f"({reason}).*; checkpoints are of earlier steps: choose another", line) for line in errors)
+    assert all(
+        re.search(
+            f"({reason}).*; checkpoints are of earlier steps: choose another", line
+        )
+        for line in errors
+    )
     assert not (folder / "final").exists()

@@ -24,10 +24,14 @@ def newer_torch():
 def row(ids, bounds):
     import torch
 
-    positions = torch.cat([torch.arange(length) for length in torch.tensor(bounds).diff().tolist()])
+    positions = torch.cat(
+        [torch.arange(length) for length in torch.tensor(bounds).diff().tolist()]
+    )
     labels = torch.tensor(ids)
     labels[bounds[:-1]] = -100
-    return SimpleNamespace(input_ids=torch.tensor(ids), position_ids=positions, labels=labels)
+    return SimpleNamespace(
+        input_ids=torch.tensor(ids), position_ids=positions, labels=labels
+    )
 
 
 @pytest.mark.parametrize("extra", [0, 1], ids=["T tokens", "T+1 tokens"])
@@ -71,8 +75,21 @@ def test_rows_are_whole_blocks(row_tokens, ranks_per_row, read):
 def llama_config(**changes):
     from transformers import LlamaConfig
 
-    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
-    return LlamaConfig(**{**sizes, "intermediate_size": 96, "vocab_size": 300, "rms_norm_eps": 1e-3, **changes})
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+    }
+    return LlamaConfig(
+        **{
+            **sizes,
+            "intermediate_size": 96,
+            "vocab_size": 300,
+            "rms_norm_eps": 1e-3,
+            **changes,
+        }
+    )
 
 
 def test_every_size_is_the_configs():
@@ -83,7 +100,9 @@ def test_every_size_is_the_configs():
     spec = config._llama_spec(llama_config(), row_tokens=256, float8=False)
     model = spec.model.build()
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    assert len({name.split(".")[1] for name in shapes if name.startswith("layers")}) == 3
+    assert (
+        len({name.split(".")[1] for name in shapes if name.startswith("layers")}) == 3
+    )
     assert (300, 64) in shapes.values()
     assert {norm.eps for norm in model.modules() if isinstance(norm, RMSNorm)} == {1e-3}
 
@@ -91,8 +110,12 @@ def test_every_size_is_the_configs():
 def test_rope_scaling_that_torchtitan_does_not_have():
     from nextlong.train.titan.config import _llama_spec
 
-    scaled = llama_config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
-    with pytest.raises(RecipeError, match=r"RoPE scaling linear.*set model\.rope_scaling=replace"):
+    scaled = llama_config(
+        rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    )
+    with pytest.raises(
+        RecipeError, match=r"RoPE scaling linear.*set model\.rope_scaling=replace"
+    ):
         _llama_spec(scaled, row_tokens=256, float8=False)
 
 
@@ -103,7 +126,8 @@ def test_an_old_torch_is_named(monkeypatch):
 
     monkeypatch.delattr(torch.distributed, "set_timeout")
     with pytest.raises(
-        RecipeError, match=r"torch .* is too old for torchtitan: it lacks torch\.distributed\.set_timeout"
+        RecipeError,
+        match=r"torch .* is too old for torchtitan: it lacks torch\.distributed\.set_timeout",
     ):
         launch.installed_version()
 
@@ -114,11 +138,20 @@ def test_another_version_is_named(monkeypatch):
     from nextlong.train.titan import launch
 
     monkeypatch.setattr(launch, "_version_or_commit", lambda: "0.2.2")
-    with pytest.raises(RecipeError, match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, or main"):
+    with pytest.raises(
+        RecipeError,
+        match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, or main",
+    ):
         launch.installed_version()
     fields = {"max_context_length": None, "num_tokens_per_train_step": None}
-    monkeypatch.setattr(torchtitan.config, "TrainingConfig", SimpleNamespace(__dataclass_fields__=fields))
-    with pytest.raises(RecipeError, match="is not supported"):  # main's fields without main's loaders
+    monkeypatch.setattr(
+        torchtitan.config,
+        "TrainingConfig",
+        SimpleNamespace(__dataclass_fields__=fields),
+    )
+    with pytest.raises(
+        RecipeError, match="is not supported"
+    ):  # main's fields without main's loaders
         launch.installed_version()
 
 
@@ -127,23 +160,43 @@ MAIN = "b5bcd76f0f0b2b1a6c0a0e2f6a2f4f7b2b9a7e11"  # as pip records it
 
 @pytest.mark.parametrize(
     ("version", "commit", "told"),
-    [("0.3.0", None, False), ("0.3.1", None, True), ("0.2.2", MAIN, False), ("0.2.2", "f" * 40, True)],
+    [
+        ("0.3.0", None, False),
+        ("0.3.1", None, True),
+        ("0.2.2", MAIN, False),
+        ("0.2.2", "f" * 40, True),
+    ],
 )
-def test_a_torchtitan_that_was_not_tried_is_said(monkeypatch, tmp_path, version, commit, told):
+def test_a_torchtitan_that_was_not_tried_is_said(
+    monkeypatch, tmp_path, version, commit, told
+):
     from rich.console import Console
 
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan import launch
 
-    origin = json.dumps({"url": "here", "vcs_info": {"commit_id": commit}}) if commit else None
+    origin = (
+        json.dumps({"url": "here", "vcs_info": {"commit_id": commit}})
+        if commit
+        else None
+    )
     found = SimpleNamespace(version=version, read_text=lambda _: origin)
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: found)
-    monkeypatch.setattr(launch, "installed_version", lambda: "main" if commit else "0.3")
+    monkeypatch.setattr(
+        launch, "installed_version", lambda: "main" if commit else "0.3"
+    )
     console = Console(record=True, width=200, quiet=False, file=io.StringIO())
-    recipe = {"out": "out", "data": {"parquet": ["rows"]}, "model": {"path": str(tmp_path)}}
+    recipe = {
+        "out": "out",
+        "data": {"parquet": ["rows"]},
+        "model": {"path": str(tmp_path)},
+    }
     with pytest.raises(RecipeError, match="holds no .safetensors"):
         launch.train(TrainRecipe.from_dict(recipe), console)
-    assert ("has not been tested with nextlong; 0.3.0 and b5bcd76 have" in console.export_text()) == told
+    assert (
+        "has not been tested with nextlong; 0.3.0 and b5bcd76 have"
+        in console.export_text()
+    ) == told
 
 
 def test_context_parallelism_of_main_is_refused_under_its_untested_backend(monkeypatch):
@@ -158,14 +211,17 @@ def test_context_parallelism_of_main_is_refused_under_its_untested_backend(monke
     }
     monkeypatch.setattr(config, "_IS_MAIN", True)
     with pytest.raises(
-        RecipeError, match=r"hardware.ranks_per_row=2: .*needs its backend spmd_types.*install torchtitan==0\.3\.0"
+        RecipeError,
+        match=r"hardware.ranks_per_row=2: .*needs its backend spmd_types.*install torchtitan==0\.3\.0",
     ):
         config.config_of(TrainRecipe.from_dict(plain))
     for allowed in (
         {"hardware": {"count": 2}},
         {"torchtitan": {"options": ["--parallelism.spmd_backend", "spmd_types"]}},
     ):
-        with pytest.raises(RecipeError, match="no-rows|model"):  # it looks for the model and the rows
+        with pytest.raises(
+            RecipeError, match="no-rows|model"
+        ):  # it looks for the model and the rows
             config.config_of(TrainRecipe.from_dict({**plain, **allowed}))
 
 
@@ -179,11 +235,14 @@ def test_more_devices_than_there_are(saved, tmp_path, monkeypatch):
 
     recipe, folder, _ = saved
     shutil.rmtree(folder.parents[1])
-    recipe = recipe.model_copy(update={"hardware": recipe.hardware.model_copy(update={"count": 16})})
+    recipe = recipe.model_copy(
+        update={"hardware": recipe.hardware.model_copy(update={"count": 16})}
+    )
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(
-        RecipeError, match="hardware.count=16 devices, and this machine has 0; .* --nnodes 2 --nproc-per-node 8"
+        RecipeError,
+        match="hardware.count=16 devices, and this machine has 0; .* --nnodes 2 --nproc-per-node 8",
     ):
         train(recipe, Console(quiet=True))
     assert not list((tmp_path / "out").glob("*.yaml"))
@@ -201,9 +260,15 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan.config import RowsLoader
 
-    pipeline.run(recipe_for(tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"))
+    pipeline.run(
+        recipe_for(
+            tmp_path / "run", "compose.target_tokens=512", "export.formats=[torchtitan]"
+        )
+    )
     (rows,) = (tmp_path / "run").glob("*-torchtitan-*")
-    AutoModelForCausalLM.from_config(llama_config(vocab_size=512)).save_pretrained(tmp_path / "llama")
+    AutoModelForCausalLM.from_config(llama_config(vocab_size=512)).save_pretrained(
+        tmp_path / "llama"
+    )
     plain = {
         "out": "out",
         "data": {"parquet": [str(rows)], "validation": 0},
@@ -211,7 +276,9 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     }
     recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
     config = RowsLoader.Config(recipe=recipe.model_dump_json())
-    first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
+    first, second = (
+        iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2)
+    )
     alone = config.build(dp_world_size=1, dp_rank=0)
     expected = iter(alone)
     for _ in range(2):
@@ -244,16 +311,28 @@ def saved(tmp_path, monkeypatch):
     from nextlong.train.titan import config
 
     AutoModelForCausalLM.from_config(llama_config()).save_pretrained(tmp_path / "llama")
-    plain = {"out": str(tmp_path / "out"), "data": {"runs": ["run"]}, "model": {"path": str(tmp_path / "llama")}}
+    plain = {
+        "out": str(tmp_path / "out"),
+        "data": {"runs": ["run"]},
+        "model": {"path": str(tmp_path / "llama")},
+    }
     recipe = TrainRecipe.from_dict({**plain, "training": {"steps": 4}})
     folder = tmp_path / "out/checkpoints/step-4"
     (folder / "sharded").mkdir(parents=True)
     weights = AutoModelForCausalLM.from_config(llama_config()).state_dict()
-    names = {name: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, name in enumerate(weights)}
+    names = {
+        name: f"model-0000{1 + place % 2}-of-00002.safetensors"
+        for place, name in enumerate(weights)
+    }
     for shard in set(names.values()):
-        save_file({name: weights[name] for name in weights if names[name] == shard}, folder / shard)
+        save_file(
+            {name: weights[name] for name in weights if names[name] == shard},
+            folder / shard,
+        )
     save_file({"part": torch.zeros(3)}, folder / "sharded/shard-00001.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": names})
+    )
     (tmp_path / "out" / metrics.STEPS).write_text('{"step": 4}\n')
     ready = Prepared(recipe, llama_config(), [], None, None, None, 8, None, "a")
     ready.begin(resumes=False)
@@ -277,12 +356,16 @@ def test_checkpoints_of_another_recipe_are_refused(saved, monkeypatch):
     recipe, folder, _ = saved
     other = recipe.model_copy(update={"seed": 5})
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
+    with pytest.raises(
+        RunError, match="was trained with another recipe: seed was 0 and is 5"
+    ):
         launch.train(other, Console(quiet=True))
     (folder / "model.safetensors.index.json").unlink()
     for name, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RunError, match="was trained with another recipe: seed was 0 and is 5"):
+    with pytest.raises(
+        RunError, match="was trained with another recipe: seed was 0 and is 5"
+    ):
         launch.train(other, Console(quiet=True))
 
 
@@ -294,7 +377,10 @@ def check_final(recipe, folder, weights):
 
     final = Path(recipe.out) / "final"
     model = AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32)
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, weights[name])
+        for name, tensor in model.state_dict().items()
+    )
     assert not (final / "sharded").exists()
     assert not folder.exists()
     assert not list(final.parent.glob(".*tmp")) + list(final.parent.glob(".work-*"))
@@ -325,22 +411,36 @@ def test_a_kill_while_finishing_loses_no_weight(saved, monkeypatch, renames):
             launch._finish(prepared(recipe))
     launch._finish(prepared(recipe))
     check_final(recipe, folder, weights)
-    launch._finish(prepared(recipe))  # as the process that started torchtitan's does after them
+    launch._finish(
+        prepared(recipe)
+    )  # as the process that started torchtitan's does after them
     check_final(recipe, folder, weights)
 
 
 @pytest.mark.parametrize("rank", [None, 0, 1])
-def test_a_training_killed_after_its_last_save_is_finished_without_torchtitan(saved, monkeypatch, rank):
+def test_a_training_killed_after_its_last_save_is_finished_without_torchtitan(
+    saved, monkeypatch, rank
+):
     from rich.console import Console
 
     from nextlong.train.titan import launch
 
     recipe, folder, weights = saved
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    for name, value in {} if rank is None else {"WORLD_SIZE": "1", "RANK": str(rank)}.items():
+    for name, value in (
+        {} if rank is None else {"WORLD_SIZE": "1", "RANK": str(rank)}.items()
+    ):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "_start_processes", lambda *_: pytest.fail("torchtitan cannot resume from these"))
-    monkeypatch.setitem(sys.modules, "torchtitan.train", SimpleNamespace(main=lambda: pytest.fail("nor here")))
+    monkeypatch.setattr(
+        launch,
+        "_start_processes",
+        lambda *_: pytest.fail("torchtitan cannot resume from these"),
+    )
+    monkeypatch.setitem(
+        sys.modules,
+        "torchtitan.train",
+        SimpleNamespace(main=lambda: pytest.fail("nor here")),
+    )
     launch.train(recipe, Console(quiet=True))
     assert folder.exists() == (rank == 1)
     if rank != 1:
@@ -354,7 +454,10 @@ def test_weights_that_are_missing_or_torn_are_named(saved):
     recipe, folder, _ = saved
     shard = folder / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(RunError, match=r"model-00002-of-00002\.safetensors is missing or torn; delete .*step-4"):
+    with pytest.raises(
+        RunError,
+        match=r"model-00002-of-00002\.safetensors is missing or torn; delete .*step-4",
+    ):
         launch._finish(prepared(recipe))
     shard.unlink()
     with pytest.raises(RunError, match="is missing or torn"):
@@ -373,10 +476,14 @@ def final_of(recipe, *, data):
 
     final = Path(recipe.out) / "final"
     final.mkdir()
-    store.write_json(final / "trainer.json", {"recipe": recipe.trained_keys(), "data": data})
+    store.write_json(
+        final / "trainer.json", {"recipe": recipe.trained_keys(), "data": data}
+    )
 
 
-def test_a_final_model_of_another_training_is_not_taken_for_this_one(saved, monkeypatch):
+def test_a_final_model_of_another_training_is_not_taken_for_this_one(
+    saved, monkeypatch
+):
     """The checkpoints were deleted and the recipe was changed; what torchtitan then leaves nothing of is an error."""
     import shutil
 
@@ -399,7 +506,9 @@ def test_a_final_model_of_another_training_is_not_taken_for_this_one(saved, monk
     assert started
     shutil.rmtree(folder.parents[1] / "final")
     final_of(recipe, data="b")
-    with pytest.raises(RunError, match="the training data have changed since .*final was saved"):
+    with pytest.raises(
+        RunError, match="the training data have changed since .*final was saved"
+    ):
         launch.train(recipe, Console(quiet=True))
 
 
@@ -412,7 +521,9 @@ def test_parts_of_a_save_that_was_killed_are_not_read_as_weights(saved, monkeypa
     import torch
     from rich.console import Console
     from safetensors.torch import load_file, save_file
-    from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
+    from torch.distributed.checkpoint._consolidate_hf_safetensors import (
+        consolidate_safetensors_files,
+    )
 
     from nextlong.train.titan import launch
 
@@ -422,7 +533,10 @@ def test_parts_of_a_save_that_was_killed_are_not_read_as_weights(saved, monkeypa
 
     def write_part(rank, tensor):
         (folder / "sharded").mkdir(parents=True, exist_ok=True)
-        metadata = {"DCP_SHARDING_INFO": f'{{"{name}": {{"saved_offsets": [0]}}}}', "DCP_VERSION": "1.0"}
+        metadata = {
+            "DCP_SHARDING_INFO": f'{{"{name}": {{"saved_offsets": [0]}}}}',
+            "DCP_VERSION": "1.0",
+        }
         path = folder / f"sharded/shard-{rank:05}-model-00001-of-00001.safetensors"
         save_file({name: tensor}, path, metadata=metadata)
 
@@ -435,7 +549,9 @@ def test_parts_of_a_save_that_was_killed_are_not_read_as_weights(saved, monkeypa
     stale = torch.full_like(weights[name], 7.0)
     write_part(2, stale)
     save()  # without removing the stale part: its numbers are the weights
-    assert torch.equal(load_file(folder / "model-00001-of-00001.safetensors")[name], stale)
+    assert torch.equal(
+        load_file(folder / "model-00001-of-00001.safetensors")[name], stale
+    )
     (folder / "model.safetensors.index.json").unlink()
     monkeypatch.setitem(sys.modules, "torchtitan.train", SimpleNamespace(main=save))
     for key, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():

@@ -6,7 +6,13 @@ import yaml
 from nextlong import pipeline
 
 SMALL = {
-    "model.scratch": {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 2, "key_value_heads": 1},
+    "model.scratch": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "layers": 2,
+        "heads": 2,
+        "key_value_heads": 1,
+    },
     "training.tokens_per_step": 4096,
     "training.steps": 6,
     "training.warmup_steps": 2,
@@ -24,7 +30,9 @@ SMALL = {
 def ended_run(recipe_for, started, tmp_path_factory):
     """A run whose sequences end in EOS, which Megatron wants."""
     run_dir = started(tmp_path_factory.mktemp("ended") / "run")
-    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]"))
+    pipeline.run(
+        recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "export.formats=[parquet]")
+    )
     return run_dir
 
 
@@ -81,7 +89,12 @@ def llama(tmp_path, shared_run):
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     config = LlamaConfig(vocab_size=512, max_position_embeddings=1024, **sizes)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "llama")
     (path,) = shared_run.glob("*-tokenizer-*/*.tokenizer.json")

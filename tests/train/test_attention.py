@@ -16,15 +16,24 @@ def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
     stock, ours = llama("stock"), llama(kernel)
     row = packed(BOUNDS)
     together = ours(**row).logits
-    separate = torch.cat([stock(**alone(a, b, row["input_ids"])).logits for a, b in pairwise(BOUNDS)], dim=1)
+    separate = torch.cat(
+        [stock(**alone(a, b, row["input_ids"])).logits for a, b in pairwise(BOUNDS)],
+        dim=1,
+    )
     torch.testing.assert_close(together, separate, atol=1e-5, rtol=0)
 
     weights = torch.linspace(-1, 1, together.numel()).view_as(together) / BOUNDS[-1]
     (together * weights).sum().backward()
     (separate * weights).sum().backward()
-    for (name, one), other in zip(ours.named_parameters(), stock.parameters(), strict=True):
+    for (name, one), other in zip(
+        ours.named_parameters(), stock.parameters(), strict=True
+    ):
         torch.testing.assert_close(
-            one.grad, other.grad, atol=1e-5, rtol=1e-5, msg=lambda told, name=name: f"{name}: {told}"
+            one.grad,
+            other.grad,
+            atol=1e-5,
+            rtol=1e-5,
+            msg=lambda told, name=name: f"{name}: {told}",
         )
 
 
@@ -32,7 +41,9 @@ def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
 def test_changing_one_document_moves_no_output_of_another(document):
     from nextlong.train.model import measure_leak
 
-    found = measure_leak(llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document)
+    found = measure_leak(
+        llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document
+    )
     assert found.moved_outside == 0
     assert found.moved_inside == BOUNDS[document + 1] - BOUNDS[document]
 
@@ -64,14 +75,22 @@ def test_no_mask_is_built():
         with largest_of() as ours:
             llama("auto")(**packed(bounds))
         with largest_of() as stock:
-            llama("stock")(**{key: value for key, value in packed(bounds).items() if key != "cu_seq_lens_q"})
+            llama("stock")(
+                **{
+                    key: value
+                    for key, value in packed(bounds).items()
+                    if key != "cu_seq_lens_q"
+                }
+            )
     assert stock.elements >= 1024 * 1024
     assert ours.elements < 1024 * 1024 / 4
 
 
 @pytest.mark.parametrize("kernel", ["auto", "varlen"])
 @pytest.mark.parametrize("documents", [1, 8])
-def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kernel, documents):
+def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(
+    train_recipe, kernel, documents
+):
     """Forward and backward pass on fake tensors, of one document and of packed ones; the largest tensor grows with T alone."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -80,15 +99,26 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kern
     from nextlong.train.rows import packed_batch
 
     recipe = train_recipe(
-        {"attention_kernel": kernel, "memory.checkpointing": "layers", "model.scratch.vocabulary": 512}
+        {
+            "attention_kernel": kernel,
+            "memory.checkpointing": "layers",
+            "model.scratch.vocabulary": 512,
+        }
     )
     tokens = 524_288
     with FakeTensorMode():
-        made = forecast._model_of_layers(recipe, model.config_of(recipe, vocabulary=None), layers=2)
-        batch = packed_batch(torch.zeros(1, tokens, dtype=torch.int64), range(0, tokens + 1, tokens // documents))
+        made = forecast._model_of_layers(
+            recipe, model.config_of(recipe, vocabulary=None), layers=2
+        )
+        batch = packed_batch(
+            torch.zeros(1, tokens, dtype=torch.int64),
+            range(0, tokens + 1, tokens // documents),
+        )
         with largest_of() as ours:
             made(**batch, num_items_in_batch=tokens).loss.backward()
-    assert tokens <= ours.elements <= tokens * 64  # the feed-forward layers have 64 outputs a token
+    assert (
+        tokens <= ours.elements <= tokens * 64
+    )  # the feed-forward layers have 64 outputs a token
 
 
 def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(monkeypatch):
@@ -100,8 +130,12 @@ def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(monkeyp
         assert (window_size, enable_gqa) == ((-1, 0), True)
         parts = []
         for first, last in pairwise(bounds.tolist()):
-            one = (part[first:last].transpose(0, 1)[None] for part in (query, key, value))
-            done = torch.nn.functional.scaled_dot_product_attention(*one, is_causal=True, scale=scale, enable_gqa=True)
+            one = (
+                part[first:last].transpose(0, 1)[None] for part in (query, key, value)
+            )
+            done = torch.nn.functional.scaled_dot_product_attention(
+                *one, is_causal=True, scale=scale, enable_gqa=True
+            )
             parts.append(done[0].transpose(0, 1))
         return torch.cat(parts)
 
@@ -125,7 +159,9 @@ def test_what_would_leak_in_silence_is_refused(change, told):
 
     model, row = llama("auto"), packed(BOUNDS)
     if change.pop("again", False):
-        row["past_key_values"] = llama("stock")(**alone(0, 8, row["input_ids"]), use_cache=True).past_key_values
+        row["past_key_values"] = llama("stock")(
+            **alone(0, 8, row["input_ids"]), use_cache=True
+        ).past_key_values
     if change.get("attention_mask"):
         change["attention_mask"] = (torch.arange(BOUNDS[-1]) > 3)[None]
     with pytest.raises(ValueError, match=told):

@@ -23,7 +23,13 @@ SIZES = {
 SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": 256}
 
 
-MAMBA = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
+MAMBA = {
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+}
 
 
 def train(recipe, console):
@@ -42,10 +48,22 @@ def checked(name, *, is_packed, **more):
 
     config = getattr(transformers, f"{name}Config")(**SIZES, **more)
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=exact.register_attention())
+    made = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation=exact.register_attention()
+    )
     exact.install_loss(made)
-    keys = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}, "training": {"precision": "fp32"}}
-    return model.check_model(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
+    keys = {
+        "out": "out",
+        "data": {"runs": ["run"]},
+        "model": {"path": "model"},
+        "training": {"precision": "fp32"},
+    }
+    return model.check_model(
+        made,
+        TrainRecipe.from_dict(keys),
+        device=torch.device("cpu"),
+        is_packed=is_packed,
+    )
 
 
 def test_a_llama_passes():
@@ -57,10 +75,13 @@ def test_a_llama_passes():
 def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed():
     layers = {"layer_types": ["conv", "full_attention"]}
     with pytest.raises(
-        errors.RecipeError, match=r"Lfm2ForCausalLM lets the documents .* see each other: .* data\.pack"
+        errors.RecipeError,
+        match=r"Lfm2ForCausalLM lets the documents .* see each other: .* data\.pack",
     ):
         checked("Lfm2", is_packed=True, **layers)
-    assert checked("Lfm2", is_packed=False, **layers).startswith("check: relative difference to the loss ")
+    assert checked("Lfm2", is_packed=False, **layers).startswith(
+        "check: relative difference to the loss "
+    )
 
 
 def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
@@ -68,19 +89,26 @@ def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
 
     assert checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
     monkeypatch.setattr(exact, "_logit_scale", lambda _: 1.0)
-    with pytest.raises(errors.RecipeError, match="by the model's own forward pass, which scales"):
+    with pytest.raises(
+        errors.RecipeError, match="by the model's own forward pass, which scales"
+    ):
         checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
 
 
 def test_an_auxiliary_loss_is_not_dropped_in_silence():
     experts = {"num_local_experts": 4, "router_aux_loss_coef": 0.1}
     assert checked("Mixtral", is_packed=True, **experts)
-    with pytest.raises(errors.RecipeError, match="adds an auxiliary loss .* output_router_logits to false"):
+    with pytest.raises(
+        errors.RecipeError,
+        match="adds an auxiliary loss .* output_router_logits to false",
+    ):
         checked("Mixtral", is_packed=True, output_router_logits=True, **experts)
 
 
 def test_logits_that_are_bent_are_refused():
-    with pytest.raises(errors.RecipeError, match="Gemma2ForCausalLM soft-caps its logits"):
+    with pytest.raises(
+        errors.RecipeError, match="Gemma2ForCausalLM soft-caps its logits"
+    ):
         checked("Gemma2", is_packed=False, head_dim=8, sliding_window=128)
 
 
@@ -89,20 +117,34 @@ def test_logits_that_are_bent_are_refused():
     [
         (
             "Llama4Text",
-            {**SIZES, "vocab_size": 512, "intermediate_size_mlp": 64, "num_local_experts": 2, "head_dim": 8},
+            {
+                **SIZES,
+                "vocab_size": 512,
+                "intermediate_size_mlp": 64,
+                "num_local_experts": 2,
+                "head_dim": 8,
+            },
             "no decoder apart from",
         ),
         ("Gemma3", {"text_config": SIZES}, "is a multimodal model"),
     ],
 )
-def test_models_of_another_build_get_an_error(train_recipe, quiet, tmp_path, name, more, told):
+def test_models_of_another_build_get_an_error(
+    train_recipe, quiet, tmp_path, name, more, told
+):
     import transformers
 
     config = getattr(transformers, f"{name}Config")(**more)
     config.save_pretrained(tmp_path / "model")
     if name == "Llama4Text":
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    changes = {"model.scratch": None, "model.path": str(tmp_path / "model"), "model.rope_base": 1e6}
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(
+            tmp_path / "model"
+        )
+    changes = {
+        "model.scratch": None,
+        "model.path": str(tmp_path / "model"),
+        "model.rope_base": 1e6,
+    }
     with pytest.raises(errors.NextlongError, match=told):
         train(train_recipe(changes), quiet)
 
@@ -119,18 +161,34 @@ def rewritten(folder, change):
 def test_missing_weights_are_refused(train_recipe, quiet, llama):
     rewritten(llama, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
     with pytest.raises(
-        errors.RecipeError, match=r"lacks 1 weights of LlamaForCausalLM, .*: model\.layers\.1\.mlp\.up_proj"
+        errors.RecipeError,
+        match=r"lacks 1 weights of LlamaForCausalLM, .*: model\.layers\.1\.mlp\.up_proj",
     ):
-        train(train_recipe({"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}), quiet)
+        train(
+            train_recipe(
+                {"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}
+            ),
+            quiet,
+        )
 
 
 def test_a_nan_in_the_weights_is_named(train_recipe, quiet, llama):
     rewritten(llama, lambda weights: weights["model.norm.weight"].fill_(float("nan")))
-    with pytest.raises(errors.RecipeError, match=r"the weight model\.norm\.weight holds NaN or infinity"):
-        train(train_recipe({"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}), quiet)
+    with pytest.raises(
+        errors.RecipeError,
+        match=r"the weight model\.norm\.weight holds NaN or infinity",
+    ):
+        train(
+            train_recipe(
+                {"model.scratch": None, "model.path": llama, "model.rope_base": 1e6}
+            ),
+            quiet,
+        )
 
 
-def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, monkeypatch):
+def test_a_weight_that_becomes_nan_while_training_is_named(
+    train_recipe, quiet, monkeypatch
+):
     from nextlong.train import loop
 
     step = loop._Training._step
@@ -141,13 +199,16 @@ def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, 
 
     monkeypatch.setattr(loop._Training, "_step", broken)
     with pytest.raises(
-        errors.RunError, match=r"the loss of step 1 is nan, and the weight model\.norm\.weight is not finite"
+        errors.RunError,
+        match=r"the loss of step 1 is nan, and the weight model\.norm\.weight is not finite",
     ):
         train(train_recipe(), quiet)
 
 
 def test_the_cache_of_the_saved_model_is_on(train_recipe, quiet):
-    final = train(train_recipe({"training.steps": 2, "training.warmup_steps": 0}), quiet)
+    final = train(
+        train_recipe({"training.steps": 2, "training.warmup_steps": 0}), quiet
+    )
     assert json.loads((final / "config.json").read_text())["use_cache"] is True
 
 
@@ -155,7 +216,12 @@ def test_the_probe_sees_a_leak():
     """Stock sdpa with positions that run on, as a trainer gives them that does not know of documents."""
     from nextlong.train.model import measure_leak
 
-    assert measure_leak(llama("stock"), packed([0, 300])["input_ids"], [0, 300], document=0).moved_inside == 300
+    assert (
+        measure_leak(
+            llama("stock"), packed([0, 300])["input_ids"], [0, 300], document=0
+        ).moved_inside
+        == 300
+    )
     whole = llama("auto")
     forward = whole.model.forward
 
@@ -165,4 +231,9 @@ def test_the_probe_sees_a_leak():
         return forward(**given)
 
     whole.model.forward = run_on
-    assert measure_leak(whole, packed(BOUNDS)["input_ids"], BOUNDS, document=0).moved_outside > 0
+    assert (
+        measure_leak(
+            whole, packed(BOUNDS)["input_ids"], BOUNDS, document=0
+        ).moved_outside
+        > 0
+    )

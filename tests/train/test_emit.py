@@ -27,7 +27,12 @@ def recipe(ended_run, tmp_path):
     (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
 
     def make(*overrides):
-        changes = ["training.tokens_per_step=65536", "hardware.count=16", "hardware.ranks_per_row=4", *overrides]
+        changes = [
+            "training.tokens_per_step=65536",
+            "hardware.count=16",
+            "hardware.ranks_per_row=4",
+            *overrides,
+        ]
         return recipe_from(
             "paper-128k",
             out=str(tmp_path / "out"),
@@ -49,7 +54,10 @@ def test_scripts_are_well_formed_and_data_lies_beside(recipe, quiet, tmp_path, n
     subprocess.run(["bash", "-n", tmp_path / name / "launch.sh"], check=True)
     assert list((tmp_path / name / "data").rglob("*.*"))
     assert (tmp_path / name / "launch.sh").stat().st_mode & 0o111
-    assert yaml.safe_load((tmp_path / name / "recipe.yaml").read_text())["training"]["lr"] == 4e-5
+    assert (
+        yaml.safe_load((tmp_path / name / "recipe.yaml").read_text())["training"]["lr"]
+        == 4e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["prolong", "megatron"])
@@ -58,19 +66,27 @@ def test_paths_with_spaces_and_quotes_stay_whole(recipe, quiet, tmp_path, name):
     named.mkdir()
     (named / "config.json").write_text(json.dumps(LLAMA))
     made = recipe()
-    made = made.model_copy(update={"model": made.model.model_copy(update={"path": str(named)})})
+    made = made.model_copy(
+        update={"model": made.model.model_copy(update={"path": str(named)})}
+    )
     emit(made, name, tmp_path / "my runs" / name, quiet)
-    lines = (tmp_path / "my runs" / name / "launch.sh").read_text().split("torchrun ", 1)[1]
+    lines = (
+        (tmp_path / "my runs" / name / "launch.sh").read_text().split("torchrun ", 1)[1]
+    )
     words = shlex.split(lines.replace("\\\n", " "))
     assert str(named) in words
     if name == "megatron":
         assert str(tmp_path / "my runs" / name / "data" / "part-00000") in words
 
 
-def test_a_relative_model_is_found_from_the_launch_folder(recipe, quiet, tmp_path, monkeypatch):
+def test_a_relative_model_is_found_from_the_launch_folder(
+    recipe, quiet, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     emit(recipe("model.path=llama"), "axolotl", Path("a"), quiet)
-    assert yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())["base_model"] == str(tmp_path / "llama")
+    assert yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())[
+        "base_model"
+    ] == str(tmp_path / "llama")
 
 
 OTHER = {  # another value of each key that may differ
@@ -88,7 +104,9 @@ OTHER = {  # another value of each key that may differ
 
 def text_of(recipe, name, folder):
     check_supported(recipe, EVERY[name].keys, trainer=name, advice="")
-    settings = Settings(recipe=recipe, folder=folder, sequence_tokens=2048, row_tokens=2048, tokens=1)
+    settings = Settings(
+        recipe=recipe, folder=folder, sequence_tokens=2048, row_tokens=2048, tokens=1
+    )
     return EVERY[name].files(settings)
 
 
@@ -126,52 +144,106 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name):
 @pytest.mark.parametrize(
     ("overrides", "name", "told"),
     [
-        ((), "deepspeed", "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron, trl, olmo"),
+        (
+            (),
+            "deepspeed",
+            "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron, trl, olmo",
+        ),
         ((), "torchtitan", "torchtitan is an engine: --engine torchtitan"),
-        (("attention=document",), "prolong", r"does not support attention=document \(only sequence\)"),
+        (
+            ("attention=document",),
+            "prolong",
+            r"does not support attention=document \(only sequence\)",
+        ),
         (
             ("model.lora_rank=8", "training.eps=1e-6"),
             "prolong",
             r"model.lora_rank=8 \(only null\); training.eps=1e-06 \(only",
         ),
-        (("watch.spike=3",), "megatron", "--emit megatron does not support watch.spike=3.0"),
+        (
+            ("watch.spike=3",),
+            "megatron",
+            "--emit megatron does not support watch.spike=3.0",
+        ),
         (
             ("training.min_lr_ratio=0.1", "training.schedule=linear"),
             "axolotl",
             "min_lr_ratio=0.1 with training.schedule=linear",
         ),
-        (("model.path=somewhere/else",), "megatron", "needs the model's sizes and RoPE; name a local folder"),
-        (("hardware.count=24", "hardware.ranks_per_row=24"), "megatron", "do not divide evenly into the 48 slices"),
-        (("hardware.count=33",), "axolotl", "hardware.count=33 does not fill machines of 8 devices"),
+        (
+            ("model.path=somewhere/else",),
+            "megatron",
+            "needs the model's sizes and RoPE; name a local folder",
+        ),
+        (
+            ("hardware.count=24", "hardware.ranks_per_row=24"),
+            "megatron",
+            "do not divide evenly into the 48 slices",
+        ),
+        (
+            ("hardware.count=33",),
+            "axolotl",
+            "hardware.count=33 does not fill machines of 8 devices",
+        ),
         (
             ("training.tokens_per_step=4096",),
             "axolotl",
             r"16 devices, 4 per row, cannot share the 2 rows of a step evenly \(1 at once\)",
         ),
-        (("attention=row", "data.pack=8192"), "axolotl", r"does not support attention=row \(only sequence\)"),
-        (("attention=row", "data.pack=8192"), "prolong", r"does not support attention=row \(only sequence\)"),
-        (("training.precision=fp32",), "axolotl", r"training.precision=fp32 \(only bf16\)"),
-        (("data.pack=8192",), "olmo", r"--emit olmo does not support data.pack=8192 \(only null\)"),
+        (
+            ("attention=row", "data.pack=8192"),
+            "axolotl",
+            r"does not support attention=row \(only sequence\)",
+        ),
+        (
+            ("attention=row", "data.pack=8192"),
+            "prolong",
+            r"does not support attention=row \(only sequence\)",
+        ),
+        (
+            ("training.precision=fp32",),
+            "axolotl",
+            r"training.precision=fp32 \(only bf16\)",
+        ),
+        (
+            ("data.pack=8192",),
+            "olmo",
+            r"--emit olmo does not support data.pack=8192 \(only null\)",
+        ),
         (
             ("data.pack=5120",),
             "megatron",
             "sequences of 2,048 to 2,048 tokens: megatron reads all sequences as one stream",
         ),
-        (("hardware.ranks_per_row=16",), "olmo", "divides the 8 key-value heads of the model by the ranks"),
+        (
+            ("hardware.ranks_per_row=16",),
+            "olmo",
+            "divides the 8 key-value heads of the model by the ranks",
+        ),
         (("hardware.ranks_per_row=4",), "trl", r"hardware.ranks_per_row=4 \(only 1\)"),
         (
-            ("hardware.ranks_per_row=1", "training.min_lr_ratio=0.1", "training.schedule=linear"),
+            (
+                "hardware.ranks_per_row=1",
+                "training.min_lr_ratio=0.1",
+                "training.schedule=linear",
+            ),
             "trl",
             "--emit trl does not support",
         ),
         (("data.runs=[]", "data.parquet=[rows]"), "prolong", "exports finished runs"),
-        (("model.path=null", "model.scratch={}"), "prolong", r"set model\.path instead of model\.scratch"),
+        (
+            ("model.path=null", "model.scratch={}"),
+            "prolong",
+            r"set model\.path instead of model\.scratch",
+        ),
     ],
 )
 def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told):
     with pytest.raises(RecipeError, match=told):
         emit(recipe(*overrides), name, tmp_path / "x", quiet)
-    assert not (tmp_path / "x").exists() or "reads all sequences" in told  # only that is not known before the export
+    assert (
+        not (tmp_path / "x").exists() or "reads all sequences" in told
+    )  # only that is not known before the export
 
 
 @pytest.mark.parametrize("name", ["megatron", "olmo"])
@@ -179,12 +251,17 @@ def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told
     ("changes", "told"),
     [
         ({"model_type": "qwen3"}, "is a qwen3; --emit {} trains llama and mistral"),
-        ({"attention_bias": True}, "has attention_bias=True, which --emit {} does not support"),
+        (
+            {"attention_bias": True},
+            "has attention_bias=True, which --emit {} does not support",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"head_dim": 32}, "head_dim=32"),
     ],
 )
-def test_a_model_that_the_trainers_llama_computes_differently(recipe, quiet, tmp_path, name, changes, told):
+def test_a_model_that_the_trainers_llama_computes_differently(
+    recipe, quiet, tmp_path, name, changes, told
+):
     made = recipe()
     (tmp_path / "llama" / "config.json").write_text(json.dumps({**LLAMA, **changes}))
     with pytest.raises(RecipeError, match=told.format(name)):
@@ -193,7 +270,9 @@ def test_a_model_that_the_trainers_llama_computes_differently(recipe, quiet, tmp
 
 
 @pytest.mark.parametrize("name", ["axolotl", "prolong"])
-def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(recipe, quiet, tmp_path, name):
+def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(
+    recipe, quiet, tmp_path, name
+):
     for attention in ("sequence", "row"):
         emit(recipe(f"attention={attention}"), name, tmp_path / name / attention, quiet)
     one, other = (
@@ -209,20 +288,36 @@ def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(recipe, quiet
 @pytest.fixture(scope="module")
 def shorter(recipe_for, started, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("shorter") / "run"
-    pipeline.run(recipe_for(started(run_dir), "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
+    pipeline.run(
+        recipe_for(
+            started(run_dir),
+            "tokenizer.eos=<|endoftext|>",
+            "compose.target_tokens=1024",
+        )
+    )
     return run_dir
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_sequences_of_several_lengths(shorter, recipe, ended_run, quiet, tmp_path, name):
+def test_sequences_of_several_lengths(
+    shorter, recipe, ended_run, quiet, tmp_path, name
+):
     """A Megatron or OLMo-core that cuts one stream at equal distances would cut through sequences."""
     runs = [str(ended_run), str(shorter)]
     made = recipe(f"data.runs={json.dumps(runs)}", *ALONE.get(name, ()))
-    with pytest.raises(RecipeError, match="sequences of 1,024 to 2,048 tokens, so rows would differ in length"):
+    with pytest.raises(
+        RecipeError,
+        match="sequences of 1,024 to 2,048 tokens, so rows would differ in length",
+    ):
         emit(made, name, tmp_path / name, quiet)
-    packed = recipe(f"data.runs={json.dumps(runs)}", "data.pack=4096", *ALONE.get(name, ()))
+    packed = recipe(
+        f"data.runs={json.dumps(runs)}", "data.pack=4096", *ALONE.get(name, ())
+    )
     if name in ("megatron", "olmo"):
-        with pytest.raises(RecipeError, match="cuts it at multiples of the row|does not support data.pack"):
+        with pytest.raises(
+            RecipeError,
+            match="cuts it at multiples of the row|does not support data.pack",
+        ):
             emit(packed, name, tmp_path / name, quiet)
     else:
         emit(packed, name, tmp_path / name, quiet)
@@ -235,7 +330,9 @@ LLAMA3_SCALING = {
 
 def rescale(tmp_path, **changes):
     scaling = {**LLAMA3_SCALING, **changes}
-    (tmp_path / "llama" / "config.json").write_text(json.dumps({**LLAMA, "rope_scaling": scaling}))
+    (tmp_path / "llama" / "config.json").write_text(
+        json.dumps({**LLAMA, "rope_scaling": scaling})
+    )
 
 
 def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
@@ -243,13 +340,29 @@ def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
     rescale(tmp_path)
     emit(made, "axolotl", tmp_path / "a", quiet)
     config = yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())
-    assert config["model_config"]["rope_parameters"] == {**LLAMA3_SCALING, "rope_theta": 200_000_000.0}
+    assert config["model_config"]["rope_parameters"] == {
+        **LLAMA3_SCALING,
+        "rope_theta": 200_000_000.0,
+    }
     emit(made, "megatron", tmp_path / "m", quiet)
-    assert "--use-rope-scaling --rope-scaling-factor 8.0" in (tmp_path / "m" / "launch.sh").read_text()
+    assert (
+        "--use-rope-scaling --rope-scaling-factor 8.0"
+        in (tmp_path / "m" / "launch.sh").read_text()
+    )
     emit(made, "olmo", tmp_path / "o", quiet)
-    mixer = json.loads((tmp_path / "o" / "olmo.json").read_text())["model"]["block"]["sequence_mixer"]
-    scaling = {"factor": 8.0, "low_freq_proportion": 0.0, "high_freq_proportion": 0.25, "old_context_len": 8192}
-    assert mixer["rope"]["scaling"] == {"_CLASS_": "olmo_core.nn.rope.StepwiseRoPEScalingConfig", **scaling}
+    mixer = json.loads((tmp_path / "o" / "olmo.json").read_text())["model"]["block"][
+        "sequence_mixer"
+    ]
+    scaling = {
+        "factor": 8.0,
+        "low_freq_proportion": 0.0,
+        "high_freq_proportion": 0.25,
+        "old_context_len": 8192,
+    }
+    assert mixer["rope"]["scaling"] == {
+        "_CLASS_": "olmo_core.nn.rope.StepwiseRoPEScalingConfig",
+        **scaling,
+    }
     with pytest.raises(RecipeError, match="ProLong computes RoPE from its base alone"):
         emit(made, "prolong", tmp_path / "p", quiet)
     rescale(tmp_path, high_freq_factor=8.0)
@@ -258,14 +371,33 @@ def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
 
 
 def test_axolotl(recipe, quiet, tmp_path):
-    emit(recipe("data.validation=0.3", "training.min_lr_ratio=0.1"), "axolotl", tmp_path / "a", quiet)
+    emit(
+        recipe("data.validation=0.3", "training.min_lr_ratio=0.1"),
+        "axolotl",
+        tmp_path / "a",
+        quiet,
+    )
     launch = (tmp_path / "a" / "launch.sh").read_text()
-    assert '--nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?' in launch
+    assert (
+        '--nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?'
+        in launch
+    )
     config = yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())
-    assert config["model_config"]["rope_parameters"] == {"rope_type": "default", "rope_theta": 200_000_000.0}
-    assert (config["fsdp_version"], config["dp_shard_size"], config["context_parallel_size"]) == (2, 4, 4)
+    assert config["model_config"]["rope_parameters"] == {
+        "rope_type": "default",
+        "rope_theta": 200_000_000.0,
+    }
+    assert (
+        config["fsdp_version"],
+        config["dp_shard_size"],
+        config["context_parallel_size"],
+    ) == (2, 4, 4)
     assert config["gradient_accumulation_steps"] * 16 // 4 == 65_536 // 2048
-    assert (config["learning_rate"], config["warmup_steps"], config["max_steps"]) == (4e-5, 200, 1000)
+    assert (config["learning_rate"], config["warmup_steps"], config["max_steps"]) == (
+        4e-5,
+        200,
+        1000,
+    )
     assert config["cosine_min_lr_ratio"] == 0.1
     assert config["sample_packing"] is False
     assert list((tmp_path / "a" / "data" / "validation").iterdir())
@@ -274,8 +406,14 @@ def test_axolotl(recipe, quiet, tmp_path):
 def test_sequences_that_share_chunks_with_validation_are_left_out_of_train(emitted):
     rows = {}
     for how in ("keep", "leave-out"):
-        folder = emitted("axolotl", "data.validation=0.1", f"data.shared_chunks={how}") / "data" / "train"
-        rows[how] = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+        folder = (
+            emitted("axolotl", "data.validation=0.1", f"data.shared_chunks={how}")
+            / "data"
+            / "train"
+        )
+        rows[how] = sum(
+            pq.read_metadata(path).num_rows for path in folder.glob("*.parquet")
+        )
     assert rows["keep"] > rows["leave-out"] > 0
 
 
@@ -323,7 +461,13 @@ def parser(switches, options):
     for name in switches:
         found.add_argument(f"--{name}", action="store_true")
     for name, kind in options.items():
-        how = {"nargs": "+"} if kind == "+" else {"choices": kind} if isinstance(kind, set) else {"type": kind}
+        how = (
+            {"nargs": "+"}
+            if kind == "+"
+            else {"choices": kind}
+            if isinstance(kind, set)
+            else {"type": kind}
+        )
         found.add_argument(f"--{name}", **how)
     return found
 
@@ -350,30 +494,63 @@ EVERYTHING = ("data.pack=8192", "data.validation=0.3", "training.min_lr_ratio=0.
 
 @pytest.mark.parametrize("overrides", [(), EVERYTHING])
 def test_megatron(emitted, overrides):
-    given = read(emitted("megatron", *overrides) / "launch.sh", 'pretrain_gpt.py"', SWITCHES, MEGATRON)
-    assert (given["attention_dropout"], given["hidden_dropout"]) == (0.0, 0.0)  # 0.1 where it is left out
-    assert (given["recompute_granularity"], given["recompute_method"], given["recompute_num_layers"]) == (
+    given = read(
+        emitted("megatron", *overrides) / "launch.sh",
+        'pretrain_gpt.py"',
+        SWITCHES,
+        MEGATRON,
+    )
+    assert (given["attention_dropout"], given["hidden_dropout"]) == (
+        0.0,
+        0.0,
+    )  # 0.1 where it is left out
+    assert (
+        given["recompute_granularity"],
+        given["recompute_method"],
+        given["recompute_num_layers"],
+    ) == (
         "full",
         "uniform",
         1,
     )
-    assert (given["lr"], given["adam_beta2"], given["adam_eps"], given["clip_grad"]) == (4e-5, 0.95, 1e-8, 1.0)
-    assert (given["rotary_base"], given["num_query_groups"], given["norm_epsilon"]) == (200_000_000, 8, 1e-5)
+    assert (
+        given["lr"],
+        given["adam_beta2"],
+        given["adam_eps"],
+        given["clip_grad"],
+    ) == (4e-5, 0.95, 1e-8, 1.0)
+    assert (given["rotary_base"], given["num_query_groups"], given["norm_epsilon"]) == (
+        200_000_000,
+        8,
+        1e-5,
+    )
     assert given["context_parallel_size"] == 4
-    assert given["reset_attention_mask"] == given["reset_position_ids"] == bool(overrides)
+    assert (
+        given["reset_attention_mask"] == given["reset_position_ids"] == bool(overrides)
+    )
 
 
 def test_megatron_with_every_layer_kept(emitted):
     launch = emitted("megatron", "memory.checkpointing=none") / "launch.sh"
-    assert read(launch, 'pretrain_gpt.py"', SWITCHES, MEGATRON)["recompute_granularity"] is None
+    assert (
+        read(launch, 'pretrain_gpt.py"', SWITCHES, MEGATRON)["recompute_granularity"]
+        is None
+    )
 
 
 @pytest.mark.parametrize("overrides", [(), EVERYTHING])
 def test_prolong(emitted, overrides):
     made = emitted("prolong", *overrides)
     given = read(made / "launch.sh", "train_language_model", PROLONG_SWITCHES, PROLONG)
-    assert (given["learning_rate"], given["adam_beta2"], given["max_steps"]) == (4e-5, 0.95, 1000)
-    assert (given["config_overrides"], given["seq_parallel_size"]) == ("rope_theta=200000000", 4)
+    assert (given["learning_rate"], given["adam_beta2"], given["max_steps"]) == (
+        4e-5,
+        0.95,
+        1000,
+    )
+    assert (given["config_overrides"], given["seq_parallel_size"]) == (
+        "rope_theta=200000000",
+        4,
+    )
     assert given["per_device_max_tokens"] == (8192 if overrides else 2048)
     assert given["bf16"]
     assert given["gradient_checkpointing"]
@@ -381,25 +558,47 @@ def test_prolong(emitted, overrides):
 
 
 def test_olmo(emitted):
-    made = emitted("olmo", "data.validation=0.3", "training.schedule=linear", "training.min_lr_ratio=0.1")
+    made = emitted(
+        "olmo",
+        "data.validation=0.3",
+        "training.schedule=linear",
+        "training.min_lr_ratio=0.1",
+    )
     config = json.loads((made / "olmo.json").read_text())
     assert config["dataset"]["paths"] == [str(made / "data" / "train" / "*.npy")]
-    assert (config["dataset"]["dtype"], config["dataset"]["sequence_length"]) == ("uint16", 2048)
+    assert (config["dataset"]["dtype"], config["dataset"]["sequence_length"]) == (
+        "uint16",
+        2048,
+    )
     assert config["train_module"]["scheduler"]["alpha_f"] == 0.1
     assert config["data_loader"]["global_batch_size"] == 65_536
-    assert "[[ -e converted/.metadata ]] || { echo 'on one machine first: " in (made / "launch.sh").read_text()
+    assert (
+        "[[ -e converted/.metadata ]] || { echo 'on one machine first: "
+        in (made / "launch.sh").read_text()
+    )
     alone = emitted("olmo", "hardware.count=8")
-    assert "[[ -e converted/.metadata ]] || python train.py convert\n" in (alone / "launch.sh").read_text()
+    assert (
+        "[[ -e converted/.metadata ]] || python train.py convert\n"
+        in (alone / "launch.sh").read_text()
+    )
 
 
-needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
+needs_trl = pytest.mark.skipif(
+    importlib.util.find_spec("trl") is None, reason="trl is not installed"
+)
 
 
 @pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore")  # not ours to mend
 @needs_trl
 def test_trl_knows_every_key(emitted):
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+    from trl import (
+        DatasetMixtureConfig,
+        ModelConfig,
+        ScriptArguments,
+        SFTConfig,
+        TrlParser,
+    )
 
     made = emitted(
         "trl",
@@ -414,10 +613,25 @@ def test_trl_knows_every_key(emitted):
     script, sft, model, _ = parser.parse_args_and_config(
         ["--config", str(made / "trl.yaml"), *cpu]
     )  # refuses unknown keys
-    assert (script.dataset_test_split, sft.eval_steps, sft.max_length) == ("validation", 50, None)
-    assert (sft.padding_free, sft.max_steps, sft.warmup_steps, sft.learning_rate) == (True, 1000, 200, 4e-5)
-    assert (sft.lr_scheduler_type, sft.lr_scheduler_kwargs) == ("cosine_with_min_lr", {"min_lr_rate": 0.1})
-    assert sft.model_init_kwargs["rope_parameters"] == {"rope_type": "default", "rope_theta": 200_000_000.0}
+    assert (script.dataset_test_split, sft.eval_steps, sft.max_length) == (
+        "validation",
+        50,
+        None,
+    )
+    assert (sft.padding_free, sft.max_steps, sft.warmup_steps, sft.learning_rate) == (
+        True,
+        1000,
+        200,
+        4e-5,
+    )
+    assert (sft.lr_scheduler_type, sft.lr_scheduler_kwargs) == (
+        "cosine_with_min_lr",
+        {"min_lr_rate": 0.1},
+    )
+    assert sft.model_init_kwargs["rope_parameters"] == {
+        "rope_type": "default",
+        "rope_theta": 200_000_000.0,
+    }
     assert model.attn_implementation == "flash_attention_2"
     plain = yaml.safe_load((made / "trl.yaml").read_text())
     assert plain["fsdp_config"]["activation_checkpointing"]
@@ -438,21 +652,46 @@ def test_trl_trains_on_what_is_emitted(train_recipe, ended_run, llama, quiet, tm
     tokenizer.eos_token = "<|endoftext|>"
     tokenizer.save_pretrained(llama)
     rows = len(Run(ended_run))
-    keys = {"data.runs": [str(ended_run)], "data.validation": 0.0, "model.scratch": None, "model.path": llama}
+    keys = {
+        "data.runs": [str(ended_run)],
+        "data.validation": 0.0,
+        "model.scratch": None,
+        "model.path": llama,
+    }
     keys |= {
         "training.tokens_per_step": rows * 2048,
         "training.steps": 3,
         "training.warmup_steps": 0,
         "training.lr": 0.003,
     }
-    keys |= {"training.schedule": "constant", "model.rope_base": 5e5, "held_out.every_steps": 50, "held_out.rows": 16}
+    keys |= {
+        "training.schedule": "constant",
+        "model.rope_base": 5e5,
+        "held_out.every_steps": 50,
+        "held_out.rows": 16,
+    }
     ours = train_recipe(keys, out="ours")
     loop.train(ours, quiet)
     bf16 = ours.training.model_copy(update={"precision": "bf16"})
     emit(ours.model_copy(update={"training": bf16}), "trl", tmp_path / "trl", quiet)
-    cpu = ["--use_cpu", "true", "--bf16", "false", "--attn_implementation", "sdpa", "--padding_free", "false"]
+    cpu = [
+        "--use_cpu",
+        "true",
+        "--bf16",
+        "false",
+        "--attn_implementation",
+        "sdpa",
+        "--padding_free",
+        "false",
+    ]
     command = [sys.executable, "-m", "trl.scripts.sft", "--config", "trl.yaml", *cpu]
     subprocess.run(command, cwd=tmp_path / "trl", check=True, capture_output=True)
     (state,) = (tmp_path / "trl" / "out").glob("checkpoint-3/trainer_state.json")
-    theirs = [step["loss"] for step in json.loads(state.read_text())["log_history"] if "loss" in step]
-    assert theirs == pytest.approx([step["loss"] for step in read(Path(ours.out) / "metrics.jsonl")], abs=1e-4)
+    theirs = [
+        step["loss"]
+        for step in json.loads(state.read_text())["log_history"]
+        if "loss" in step
+    ]
+    assert theirs == pytest.approx(
+        [step["loss"] for step in read(Path(ours.out) / "metrics.jsonl")], abs=1e-4
+    )

@@ -20,11 +20,14 @@ def recipe(preset, *overrides):
     from nextlong.train.recipe import recipe_from
 
     runs = ["a", "b"] if "512k" in preset else ["a"]
-    return recipe_from(preset, out="out", data={"runs": runs}, model="llama", overrides=overrides)
+    return recipe_from(
+        preset, out="out", data={"runs": runs}, model="llama", overrides=overrides
+    )
 
 
 @pytest.mark.parametrize(
-    ("preset", "documents", "hours"), [("paper-128k", [[128 * K]], 15), ("paper-512k", SEQUENCES_512K, 20)]
+    ("preset", "documents", "hours"),
+    [("paper-128k", [[128 * K]], 15), ("paper-512k", SEQUENCES_512K, 20)],
 )
 def test_the_papers_hours_within_a_quarter(preset, documents, hours):
 
@@ -39,13 +42,25 @@ def test_the_time_of_a_long_row_on_a_cpu_follows_from_a_cut_one(monkeypatch):
     from nextlong.train import forecast
 
     timed = []
-    monkeypatch.setattr(forecast, "measure_row", lambda recipe, config, lengths: timed.append(list(lengths)) or 2.0)
+    monkeypatch.setattr(
+        forecast,
+        "measure_row",
+        lambda recipe, config, lengths: timed.append(list(lengths)) or 2.0,
+    )
     monkeypatch.setattr(forecast, "_peak_memory", lambda recipe, config, lengths: None)
-    small = recipe("paper-128k", "hardware.device=this", "hardware.count=1", "hardware.ranks_per_row=1")
+    small = recipe(
+        "paper-128k",
+        "hardware.device=this",
+        "hardware.count=1",
+        "hardware.ranks_per_row=1",
+    )
     row = [5 * K, 6 * K, 117 * K]
     found = forecast.estimate(small, llama_3_8b(), [row])
     assert timed == [[5 * K, 3 * K]]
-    sizes, rows = found.sizes, small.training.tokens_per_step // sum(row) * small.training.steps
+    sizes, rows = (
+        found.sizes,
+        small.training.tokens_per_step // sum(row) * small.training.steps,
+    )
     assert found.seconds == pytest.approx(
         2.0 * rows * forecast.flops(sizes, row) / forecast.flops(sizes, [5 * K, 3 * K])
     )
@@ -55,7 +70,9 @@ def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
 
-    with pytest.raises(RecipeError, match=r"cannot share the 32 rows of a step evenly \(1 at once\)"):
+    with pytest.raises(
+        RecipeError, match=r"cannot share the 32 rows of a step evenly \(1 at once\)"
+    ):
         estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
 
 
@@ -89,7 +106,10 @@ def test_steps_that_training_refuses_are_refused(train_recipe):
     from nextlong.errors import RecipeError
     from nextlong.train import forecast
 
-    with pytest.raises(RecipeError, match=r"tokens_per_step=5,000 is not a multiple of a row's 2,048 tokens; use 4096"):
+    with pytest.raises(
+        RecipeError,
+        match=r"tokens_per_step=5,000 is not a multiple of a row's 2,048 tokens; use 4096",
+    ):
         forecast.forecast(train_recipe({"training.tokens_per_step": 5000}))
 
 
@@ -115,10 +135,19 @@ def planned():
     from nextlong.train import forecast
     from nextlong.train.recipe import recipe_from
 
-    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "num_key_value_heads": 4}
+    sizes = {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+    }
     config = LlamaConfig(vocab_size=2048, num_hidden_layers=2, **sizes)
     recipe = recipe_from("paper-128k", out="out", data={"runs": ["a"]}, model="llama")
-    return recipe, config, {(one.count, one.row_tokens): one for one in forecast.cases(recipe, config)}
+    return (
+        recipe,
+        config,
+        {(one.count, one.row_tokens): one for one in forecast.cases(recipe, config)},
+    )
 
 
 def test_a_length_that_is_not_run_lies_on_the_line(planned):
@@ -133,10 +162,17 @@ def test_a_length_that_is_not_run_lies_on_the_line(planned):
 
 def test_what_does_not_fit_is_said_and_shared_rows_take_less(planned):
     _, _, cases = planned
-    assert [cases[1, 1 << power].fits for power in (16, 17, 19, 20)] == [True, True, True, False]
+    assert [cases[1, 1 << power].fits for power in (16, 17, 19, 20)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert cases[1, 1 << 20].memory.total > 0.95 * 141e9
     assert cases[8, 1 << 20].ranks_per_row == 4  # the fewest that fit
-    assert cases[64, 1 << 20].ranks_per_row == 16  # 4 rows of 1M tokens a step keep no more than 4 groups busy
+    assert (
+        cases[64, 1 << 20].ranks_per_row == 16
+    )  # 4 rows of 1M tokens a step keep no more than 4 groups busy
     for case in cases.values():
         gigabytes = {"H200": 141, "H100": 80}[case.device]
         assert case.fits == (case.memory.total <= 0.95e9 * gigabytes)

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.heavy
 
 def logged(out, name="metrics.jsonl"):
     rows = [json.loads(line) for line in (out / name).read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [
+        {key: value for key, value in row.items() if key != "seconds"} for row in rows
+    ]
 
 
 def weights(folder):
@@ -32,7 +34,9 @@ def same_weights(one, other):
     import torch
 
     first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def train(recipe, console):
@@ -59,7 +63,9 @@ def test_loss_falls_and_is_measured_by_role_position_and_distance(train_recipe, 
     assert (final.parent / "loss.svg").stat().st_size > 1000
 
 
-def test_what_is_saved_loads_as_any_model_and_gives_the_held_out_loss(train_recipe, quiet):
+def test_what_is_saved_loads_as_any_model_and_gives_the_held_out_loss(
+    train_recipe, quiet
+):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -73,8 +79,15 @@ def test_what_is_saved_loads_as_any_model_and_gives_the_held_out_loss(train_reci
     assert AutoTokenizer.from_pretrained(final).get_vocab()
     rows = SequenceDataset(list(recipe.data.runs), split="validation", validation=0.3)
     with torch.no_grad():
-        losses = [model(**{name: column[None] for name, column in rows[row].items()}).loss.item() for row in range(2)]
-    assert sum(losses) / 2 == pytest.approx(logged(final.parent, "held_out.jsonl")[-1]["loss"], abs=1e-5)
+        losses = [
+            model(
+                **{name: column[None] for name, column in rows[row].items()}
+            ).loss.item()
+            for row in range(2)
+        ]
+    assert sum(losses) / 2 == pytest.approx(
+        logged(final.parent, "held_out.jsonl")[-1]["loss"], abs=1e-5
+    )
 
 
 def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_path):
@@ -86,7 +99,10 @@ def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_
     for changes in (25, 60, 40):
         kill_at(["train", path], f"{out}/*", changes, environment=environment)
     subprocess.run(
-        [sys.executable, "-m", "nextlong", "train", str(path)], env=environment, check=True, capture_output=True
+        [sys.executable, "-m", "nextlong", "train", str(path)],
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     assert logged(out) == logged(whole.parent)
     assert logged(out, "held_out.jsonl") == logged(whole.parent, "held_out.jsonl")
@@ -96,7 +112,13 @@ def test_killed_anywhere_it_ends_as_if_it_had_not_been(train_recipe, quiet, tmp_
 @pytest.mark.parametrize("rows", [2])
 def test_micro_batches_do_not_change_the_result(train_recipe, quiet, rows):
     one = train(train_recipe(out="one"), quiet)
-    more = train(train_recipe({"training.micro_batch_rows": rows, "memory.checkpointing": "layers"}, out="more"), quiet)
+    more = train(
+        train_recipe(
+            {"training.micro_batch_rows": rows, "memory.checkpointing": "layers"},
+            out="more",
+        ),
+        quiet,
+    )
     assert [row["loss"] for row in logged(more.parent)] == pytest.approx(
         [row["loss"] for row in logged(one.parent)], abs=1e-5
     )
@@ -128,17 +150,24 @@ def test_packed_rows_cost_what_their_sequences_cost(train_recipe, quiet):
         ),
         quiet,
     )
-    assert logged(packed.parent)[0]["loss"] == pytest.approx(logged(one.parent)[0]["loss"], abs=1e-5)
+    assert logged(packed.parent)[0]["loss"] == pytest.approx(
+        logged(one.parent)[0]["loss"], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"training.lr": 1e30, "training.clip": None}, "is (nan|inf)"),
-        ({"watch.spike": 1.00001, "training.lr": 1e-9, "training.steps": 40}, "times the median"),
+        (
+            {"watch.spike": 1.00001, "training.lr": 1e-9, "training.steps": 40},
+            "times the median",
+        ),
     ],
 )
-def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_recipe, quiet, changes, told):
+def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(
+    train_recipe, quiet, changes, told
+):
     from nextlong.train.loop import checkpoints_in
 
     recipe = train_recipe({"training.steps": 30, "training.warmup_steps": 0, **changes})
@@ -151,7 +180,9 @@ def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_r
 
 
 def test_only_the_last_checkpoints_are_kept(train_recipe, quiet):
-    final = train(train_recipe({"checkpoints.every_steps": 1, "checkpoints.keep_last": 3}), quiet)
+    final = train(
+        train_recipe({"checkpoints.every_steps": 1, "checkpoints.keep_last": 3}), quiet
+    )
     assert sorted(path.name for path in (final.parent / "checkpoints").iterdir()) == [
         "step-000004",
         "step-000005",
@@ -160,13 +191,24 @@ def test_only_the_last_checkpoints_are_kept(train_recipe, quiet):
 
 
 def losses(final):
-    return [json.loads(line)["loss"] for line in (final.parent / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["loss"]
+        for line in (final.parent / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def test_conversations(train_recipe, quiet, llama, tmp_path):
-    turns = ["harbour tide anchor", "sail current reef", "flour yeast oven", "dough crust knead"]
+    turns = [
+        "harbour tide anchor",
+        "sail current reef",
+        "flour yeast oven",
+        "dough crust knead",
+    ]
     said = {
-        "messages": [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
+        "messages": [
+            {"role": ("user", "assistant")[place % 2], "content": text}
+            for place, text in enumerate(turns)
+        ]
     }
     (tmp_path / "chat.jsonl").write_text((json.dumps(said) + "\n") * 60)
     recipe = train_recipe(
@@ -188,7 +230,9 @@ def test_a_bare_on_or_off_of_yaml_is_a_word(train_recipe):
     from nextlong.train.recipe import TrainRecipe
 
     plain = train_recipe().model_dump(mode="json")
-    made = TrainRecipe.from_dict(plain, overrides=["torchtitan.float8=on", "compile=off"])
+    made = TrainRecipe.from_dict(
+        plain, overrides=["torchtitan.float8=on", "compile=off"]
+    )
     assert (made.torchtitan.float8, made.compile) == ("on", "off")
     with pytest.raises(RecipeError, match="compile must be 'off' or 'on'"):
         TrainRecipe.from_dict(plain, overrides=["compile=offline"])
@@ -201,7 +245,9 @@ def training_of(model, optimizer, out, keep_last=2):
     from nextlong.train.loop import _Training
 
     recipe = SimpleNamespace(checkpoints=SimpleNamespace(keep_last=keep_last))
-    return _Training(SimpleNamespace(out=out, recipe=recipe, tokenizer=None), None, model, optimizer)
+    return _Training(
+        SimpleNamespace(out=out, recipe=recipe, tokenizer=None), None, model, optimizer
+    )
 
 
 def counting_optimizer(parameters):
@@ -215,7 +261,9 @@ def counting_optimizer(parameters):
             super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.95)})
 
         def step(self, closure=None):
-            for parameter in (one for group in self.param_groups for one in group["params"]):
+            for parameter in (
+                one for group in self.param_groups for one in group["params"]
+            ):
                 state = self.state[parameter]
                 state["step"] = state.get("step", 0) + 1
                 state["qmap1"] = self.table
@@ -226,11 +274,18 @@ def counting_optimizer(parameters):
 def small_llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     return LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes))
 
 
-def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_path, quiet):
+def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(
+    tmp_path, quiet
+):
     import torch
 
     def stepped(times):
@@ -256,17 +311,25 @@ def test_the_same_step_again_replaces_only_the_record(train_recipe, quiet, monke
     """A training that goes on and stops at once: the checkpoint is whole at every moment, and tells the new reason."""
     from nextlong.train.metrics import Metrics
 
-    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "first" if number == 3 else None)
+    monkeypatch.setattr(
+        Metrics, "fault", lambda _logs, number, *_: "first" if number == 3 else None
+    )
     recipe = train_recipe()
-    with pytest.raises(RunError, match="first; stopped .*choose another `out` with a lower training.lr"):
+    with pytest.raises(
+        RunError, match="first; stopped .*choose another `out` with a lower training.lr"
+    ):
         train(recipe, quiet)
     kept = Path(recipe.out) / "checkpoints" / "step-000002"
     before = {path.name: path.stat().st_ino for path in kept.iterdir()}
-    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "second" if number == 3 else None)
+    monkeypatch.setattr(
+        Metrics, "fault", lambda _logs, number, *_: "second" if number == 3 else None
+    )
     with pytest.raises(RunError, match="second"):
         train(recipe, quiet)
     after = {path.name: path.stat().st_ino for path in kept.iterdir()}
-    assert {name for name in before if after.get(name) != before[name]} == {"trainer.json"}
+    assert {name for name in before if after.get(name) != before[name]} == {
+        "trainer.json"
+    }
     assert '"second"' in (kept / "trainer.json").read_text()
     monkeypatch.undo()
     assert (train(recipe, quiet) / "model.safetensors").exists()

@@ -39,7 +39,9 @@ def test_float32_whatever_the_model_computes_in():
     row = labelled(packed(BOUNDS), BOUNDS)
     with torch.no_grad():
         logits = model(**packed(BOUNDS)).logits
-    expected = torch.nn.functional.cross_entropy(logits[0, :-1].float(), row["labels"][0, 1:], ignore_index=-100)
+    expected = torch.nn.functional.cross_entropy(
+        logits[0, :-1].float(), row["labels"][0, 1:], ignore_index=-100
+    )
     exact.install_loss(model)
     found = model(**row).loss
     assert found.dtype == torch.float32
@@ -57,7 +59,11 @@ def test_parts_of_a_step_add_up_to_it():
     assert items == BOUNDS[-1] - len(BOUNDS) + 1
     parts = []
     for first, last, bounds in ((0, 300, [0, 130, 131, 300]), (300, 520, [0, 220])):
-        part = {key: value[:, first:last] for key, value in whole.items() if key != "cu_seq_lens_q"}
+        part = {
+            key: value[:, first:last]
+            for key, value in whole.items()
+            if key != "cu_seq_lens_q"
+        }
         part["cu_seq_lens_q"] = whole["cu_seq_lens_q"].new_tensor(bounds)
         parts.append(model(**part, num_items_in_batch=items).loss.item())
     assert sum(parts) == pytest.approx(model(**whole).loss.item(), abs=1e-5)
@@ -73,8 +79,12 @@ def test_losses_of_single_tokens_sum_to_the_loss():
         hidden = model.model(
             **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
         ).last_hidden_state
-        (each,) = exact._token_losses(hidden, row["labels"], head=model.lm_head, scale=1.0, block_tokens=100)
-        expected = model(**row).loss * int((row["labels"][:, 1:] != -100).sum())  # by the stock forward pass
+        (each,) = exact._token_losses(
+            hidden, row["labels"], head=model.lm_head, scale=1.0, block_tokens=100
+        )
+        expected = model(**row).loss * int(
+            (row["labels"][:, 1:] != -100).sum()
+        )  # by the stock forward pass
     assert (each[row["labels"][0] == -100] == 0).all()
     assert each.sum().item() == pytest.approx(expected.item(), rel=1e-5)
 

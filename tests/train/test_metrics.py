@@ -22,9 +22,17 @@ def log(path, rows):
 
 
 def write_metrics(folder, *, distances):
-    log(folder / "metrics.jsonl", [{"step": step, "loss": 9 - step} for step in range(4)])
+    log(
+        folder / "metrics.jsonl",
+        [{"step": step, "loss": 9 - step} for step in range(4)],
+    )
     measured = [
-        {"step": step, "loss": 8.0 - step, "role": {"meta": [7.0, 5], "separator": [1.0, 2]}, "distance": distances}
+        {
+            "step": step,
+            "loss": 8.0 - step,
+            "role": {"meta": [7.0, 5], "separator": [1.0, 2]},
+            "distance": distances,
+        }
         for step in (0, 3)
     ]
     log(folder / "held_out.jsonl", measured)
@@ -45,11 +53,17 @@ def test_losses_are_drawn_by_step_and_by_role(tmp_path, metrics):
     write_metrics(tmp_path, distances={})
     assert metrics.draw(tmp_path) == tmp_path / "loss.svg"
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert {"Loss", "training", "held out", "Held out, by role", "meta"} <= set(texts(tmp_path))
-    assert not {"separator", "negative", "Held-out meta-chunks, by distance"} & set(texts(tmp_path))
+    assert {"Loss", "training", "held out", "Held out, by role", "meta"} <= set(
+        texts(tmp_path)
+    )
+    assert not {"separator", "negative", "Held-out meta-chunks, by distance"} & set(
+        texts(tmp_path)
+    )
 
 
-def test_distances_have_a_picture_of_their_own_and_the_first_and_last_measurement_a_name(tmp_path, metrics):
+def test_distances_have_a_picture_of_their_own_and_the_first_and_last_measurement_a_name(
+    tmp_path, metrics
+):
     first, *_, last = metrics._DISTANCES
     write_metrics(tmp_path, distances={last: [3.0, 5], first: [2.0, 5]})
     metrics.draw(tmp_path)
@@ -67,11 +81,16 @@ def test_a_training_that_measured_nothing_is_drawn_by_its_steps(tmp_path, metric
 
 def test_the_same_metrics_give_the_same_bytes(tmp_path, metrics):
     write_metrics(tmp_path, distances={})
-    drawn = [(metrics.draw(tmp_path).read_bytes(), (tmp_path / "loss.png").read_bytes()) for _ in range(2)]
+    drawn = [
+        (metrics.draw(tmp_path).read_bytes(), (tmp_path / "loss.png").read_bytes())
+        for _ in range(2)
+    ]
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.parametrize(("name", "peak"), [("NVIDIA H200", 989e12), ("NVIDIA GeForce RTX 4090", None)])
+@pytest.mark.parametrize(
+    ("name", "peak"), [("NVIDIA H200", 989e12), ("NVIDIA GeForce RTX 4090", None)]
+)
 def test_a_gpu_without_a_known_data_sheet_has_no_peak(monkeypatch, name, peak):
     import torch
 
@@ -109,7 +128,12 @@ def row_of(spans, tokens):
 
     made = np.zeros(len(spans), SPANS)
     for place, (sequence, role, first, last) in enumerate(spans):
-        made[place]["sequence"], made[place]["role"], made[place]["first"], made[place]["last"] = (
+        (
+            made[place]["sequence"],
+            made[place]["role"],
+            made[place]["first"],
+            made[place]["last"],
+        ) = (
             sequence,
             role,
             first,
@@ -139,7 +163,10 @@ def test_roles_and_distances_by_hand():
     found = metrics.means(metrics.tally(row, losses, longest=4096), longest=4096)
     assert found["loss"] == pytest.approx(np.arange(1, 4096).mean())
     assert found["role"]["meta"] == (pytest.approx(np.r_[1:100, 1000:1200].mean()), 299)
-    assert found["role"]["negative"] == (pytest.approx(np.r_[100:1000, 1200:4096].mean()), 3796)
+    assert found["role"]["negative"] == (
+        pytest.approx(np.r_[100:1000, 1200:4096].mean()),
+        3796,
+    )
     assert found["distance"] == {
         "first": (pytest.approx(np.arange(1, 100).mean()), 99),
         "<512": (pytest.approx(np.arange(1100, 1200).mean()), 100),
@@ -155,7 +182,10 @@ def test_roles_and_distances_by_hand():
         "3072–3584",
         "3584–4096",
     ]
-    assert found["position"]["512–1024"] == (pytest.approx(np.arange(512, 1024).mean()), 512)
+    assert found["position"]["512–1024"] == (
+        pytest.approx(np.arange(512, 1024).mean()),
+        512,
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,9 +203,16 @@ def test_distance_bins(gap, name):
     from nextlong.schemas import META, NEGATIVE
     from nextlong.train import metrics
 
-    row = row_of([(0, META, 0, 1), (0, NEGATIVE, 1, 1 + gap), (0, META, 1 + gap, 2 + gap)], 2 + gap)
-    found = metrics.means(metrics.tally(row, np.ones(2 + gap), longest=2 + gap), longest=2 + gap)
-    assert list(found["distance"]) == [name]  # the first meta-chunk is one token, which nothing predicts
+    row = row_of(
+        [(0, META, 0, 1), (0, NEGATIVE, 1, 1 + gap), (0, META, 1 + gap, 2 + gap)],
+        2 + gap,
+    )
+    found = metrics.means(
+        metrics.tally(row, np.ones(2 + gap), longest=2 + gap), longest=2 + gap
+    )
+    assert list(found["distance"]) == [
+        name
+    ]  # the first meta-chunk is one token, which nothing predicts
 
 
 def test_a_new_sequence_begins_anew():

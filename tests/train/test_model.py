@@ -18,10 +18,15 @@ def train(recipe, console):
 
 
 def losses(final):
-    return [json.loads(line)["loss"] for line in (final.parent / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["loss"]
+        for line in (final.parent / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # peft asks for it
 def test_adapters_are_trained_resumed_and_merged(train_recipe, quiet, llama):
     import torch
     from transformers import AutoModelForCausalLM
@@ -42,8 +47,13 @@ def test_adapters_are_trained_resumed_and_merged(train_recipe, quiet, llama):
     again = train(train_recipe(changes, out="again"), quiet)
     assert losses(again) == losses(whole)
     assert losses(whole)[-1] < losses(whole)[0]
-    base, merged = (AutoModelForCausalLM.from_pretrained(path) for path in (llama, whole))
-    assert not torch.equal(base.model.layers[0].mlp.up_proj.weight, merged.model.layers[0].mlp.up_proj.weight)
+    base, merged = (
+        AutoModelForCausalLM.from_pretrained(path) for path in (llama, whole)
+    )
+    assert not torch.equal(
+        base.model.layers[0].mlp.up_proj.weight,
+        merged.model.layers[0].mlp.up_proj.weight,
+    )
     assert torch.equal(base.model.embed_tokens.weight, merged.model.embed_tokens.weight)
     assert merged.config.rope_parameters["rope_theta"] == 1e6
     assert merged.config.max_position_embeddings == 2048
@@ -54,14 +64,21 @@ def test_bf16(train_recipe, quiet, checkpointing):
     import torch
     from transformers import AutoModelForCausalLM
 
-    final = train(train_recipe({"training.precision": "bf16", "memory.checkpointing": checkpointing}), quiet)
+    final = train(
+        train_recipe(
+            {"training.precision": "bf16", "memory.checkpointing": checkpointing}
+        ),
+        quiet,
+    )
     assert losses(final)[-1] < losses(final)[0]
     assert AutoModelForCausalLM.from_pretrained(final).dtype == torch.bfloat16
     (last,) = (final.parent / "checkpoints").glob("step-000006")
     assert AutoModelForCausalLM.from_pretrained(last).dtype == torch.float32
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # dynamo asks
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # dynamo asks
 def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatch):
     """By the backend that needs no C++ compiler: the graph is captured and differentiated, and run as it is."""
     import torch
@@ -72,7 +89,9 @@ def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatc
     changes = {"data.pack": 4096, "training.steps": 2, "training.warmup_steps": 0}
     plain = losses(train(train_recipe(changes, out="plain"), quiet))
     torch._dynamo.utils.counters.clear()
-    compiled = losses(train(train_recipe({**changes, "compile": "on"}, out="compiled"), quiet))
+    compiled = losses(
+        train(train_recipe({**changes, "compile": "on"}, out="compiled"), quiet)
+    )
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert compiled == pytest.approx(plain, abs=1e-5)
 
@@ -81,7 +100,12 @@ def config(**given):
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=97, hidden_size=48, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=2048, **given
+        vocab_size=97,
+        hidden_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+        **given,
     )
 
 
@@ -127,10 +151,14 @@ def test_the_base_is_in_the_frequencies_and_survives_a_reload(tmp_path):
     assert again.config.max_position_embeddings == 131_072
 
 
-@pytest.mark.parametrize(("scaling", "kind"), [("keep", "linear"), ("replace", "default")])
+@pytest.mark.parametrize(
+    ("scaling", "kind"), [("keep", "linear"), ("replace", "default")]
+)
 def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
 
-    scaled = config(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4})
+    scaled = config(
+        rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    )
     said = _set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
     assert scaled.rope_parameters["rope_type"] == kind
     assert ("factor" in scaled.rope_parameters) == (scaling == "keep")
@@ -140,7 +168,9 @@ def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
 def test_rows_that_a_model_cannot_be_stretched_to():
     from transformers import GPT2Config
 
-    with pytest.raises(RecipeError, match=r"rows have 4,096 tokens .* set model\.rope_base"):
+    with pytest.raises(
+        RecipeError, match=r"rows have 4,096 tokens .* set model\.rope_base"
+    ):
         _set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
     with pytest.raises(RecipeError, match="gpt2 cannot be extended beyond 1,024"):
         _set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)

@@ -12,16 +12,36 @@ pytestmark = pytest.mark.heavy
 
 CONFIGURATIONS = [
     ({"hidden_size": 64, "layers": 2}, [2048], {}),
-    ({"hidden_size": 128, "layers": 12}, [1024, 512, 1536], {"memory.checkpointing": "layers"}),
-    ({"hidden_size": 96, "layers": 10, "vocabulary": 4096}, [700, 1348], {"training.precision": "bf16"}),
+    (
+        {"hidden_size": 128, "layers": 12},
+        [1024, 512, 1536],
+        {"memory.checkpointing": "layers"},
+    ),
+    (
+        {"hidden_size": 96, "layers": 10, "vocabulary": 4096},
+        [700, 1348],
+        {"training.precision": "bf16"},
+    ),
     ({"hidden_size": 128, "layers": 4}, [1024], {"model.lora_rank": 4}),
-    ({"hidden_size": 128, "layers": 4}, [1024], {"model.lora_rank": 4, "memory.checkpointing": "layers"}),
+    (
+        {"hidden_size": 128, "layers": 4},
+        [1024],
+        {"model.lora_rank": 4, "memory.checkpointing": "layers"},
+    ),
 ]
 
 
 def recipe_of(train_recipe, sizes, changes):
-    scratch = {"intermediate_size": 256, "heads": 4, "key_value_heads": 2, "vocabulary": 512, **sizes}
-    return train_recipe({"model.scratch": scratch, "memory.loss_block_tokens": 256, **changes})
+    scratch = {
+        "intermediate_size": 256,
+        "heads": 4,
+        "key_value_heads": 2,
+        "vocabulary": 512,
+        **sizes,
+    }
+    return train_recipe(
+        {"model.scratch": scratch, "memory.loss_block_tokens": 256, **changes}
+    )
 
 
 def measured(recipe, config, lengths):
@@ -34,7 +54,9 @@ def measured(recipe, config, lengths):
     from nextlong.train.rows import packed_batch
 
     config.use_cache = False
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=exact.register_attention())
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation=exact.register_attention()
+    )
     model = ready_to_train(model, recipe)
     optimizer = optimizer_for(model.train(), recipe)
     bounds = list(itertools.accumulate([0, *lengths]))
@@ -50,19 +72,36 @@ def measured(recipe, config, lengths):
     step()
     optimizer.zero_grad(set_to_none=True)
     gc.collect()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
         step()
-    changes = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [
+        event
+        for event in profile.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
     changes.sort(key=lambda event: event.start_ns())
-    weights = sum(one.numel() * one.element_size() for one in {id(p): p for p in model.parameters()}.values())
-    states = sum(one.numel() * one.element_size() for state in optimizer.state.values() for one in state.values())
+    weights = sum(
+        one.numel() * one.element_size()
+        for one in {id(p): p for p in model.parameters()}.values()
+    )
+    states = sum(
+        one.numel() * one.element_size()
+        for state in optimizer.state.values()
+        for one in state.values()
+    )
     held = itertools.accumulate(event.nbytes() for event in changes)
     return weights + states + max(held)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft asks for it
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # peft asks for it
 @pytest.mark.parametrize(("sizes", "lengths", "changes"), CONFIGURATIONS)
-def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(train_recipe, sizes, lengths, changes):
+def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(
+    train_recipe, sizes, lengths, changes
+):
     from nextlong.train import forecast, model
 
     recipe = recipe_of(train_recipe, sizes, changes)
@@ -78,10 +117,22 @@ def test_what_fake_tensors_cannot_run_is_said(train_recipe):
     from nextlong.errors import RecipeError
     from nextlong.train import forecast
 
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config = MixtralConfig(vocab_size=128, num_key_value_heads=2, num_local_experts=4, **sizes)
-    with pytest.raises(RecipeError, match="the memory of a mixtral cannot be forecast .*; train without --dry-run"):
-        forecast._peak_memory(train_recipe({"training.precision": "bf16"}), config, [256])
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    config = MixtralConfig(
+        vocab_size=128, num_key_value_heads=2, num_local_experts=4, **sizes
+    )
+    with pytest.raises(
+        RecipeError,
+        match="the memory of a mixtral cannot be forecast .*; train without --dry-run",
+    ):
+        forecast._peak_memory(
+            train_recipe({"training.precision": "bf16"}), config, [256]
+        )
 
 
 K = 1024

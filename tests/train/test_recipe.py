@@ -12,7 +12,10 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("training.learning_rate=1", "unknown key 'training.learning_rate'; known here: "),
+        (
+            "training.learning_rate=1",
+            "unknown key 'training.learning_rate'; known here: ",
+        ),
         ("training.step=1", "unknown key 'training.step'; did you mean 'steps'"),
         ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
         (
@@ -28,7 +31,10 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
             "model={scratch: {hidden_size: 100, heads: 3}}",
             r"hidden_size=100 is not a multiple of 2 × heads=3; make it one",
         ),
-        ("model={scratch: {key_value_heads: 3}}", r"heads=4 is not a multiple of key_value_heads=3; make it one"),
+        (
+            "model={scratch: {key_value_heads: 3}}",
+            r"heads=4 is not a multiple of key_value_heads=3; make it one",
+        ),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),
         ("attention=causal", "attention must be 'sequence', 'document' or 'row'"),
         ("nothing", "is not KEY=VALUE"),
@@ -48,9 +54,15 @@ def test_chat_needs_a_length():
     ("text", "told"),
     [
         ("a: [", r"recipe\.yaml:2: not YAML"),
-        ("- 1", "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe"),
+        (
+            "- 1",
+            "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe",
+        ),
         ("out: a\nout: b", "duplicate key"),
-        ("out: a\nmodel: {path: b}", "data is missing; `nextlong train init` writes a recipe with every key"),
+        (
+            "out: a\nmodel: {path: b}",
+            "data is missing; `nextlong train init` writes a recipe with every key",
+        ),
     ],
 )
 def test_files_that_are_no_recipe(tmp_path, text, told):
@@ -61,9 +73,20 @@ def test_files_that_are_no_recipe(tmp_path, text, told):
 
 def test_only_keys_that_decide_the_weights_are_kept_with_a_checkpoint():
     one = TrainRecipe.from_dict(PLAIN).trained_keys()
-    for override in ("checkpoints.every_steps=7", "held_out.rows=3", "memory.checkpointing=offload", "watch.spike=9"):
+    for override in (
+        "checkpoints.every_steps=7",
+        "held_out.rows=3",
+        "memory.checkpointing=offload",
+        "watch.spike=9",
+    ):
         assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() == one
-    for override in ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6"):
+    for override in (
+        "seed=1",
+        "training.lr=1",
+        "attention=row",
+        "data.pack=4096",
+        "model.rope_base=1e6",
+    ):
         assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() != one
 
 
@@ -76,7 +99,9 @@ def test_only_keys_that_decide_the_weights_are_kept_with_a_checkpoint():
     ],
 )
 def test_up_then_down_to_the_least(schedule, rates):
-    training = Training(steps=12, warmup_steps=4, lr=1.0, min_lr_ratio=0.1, schedule=schedule)
+    training = Training(
+        steps=12, warmup_steps=4, lr=1.0, min_lr_ratio=0.1, schedule=schedule
+    )
     assert {step: training.lr_at(step) for step in rates} == pytest.approx(rates)
 
 
@@ -115,8 +140,18 @@ PINNED = {
 
 
 def made(name, *overrides):
-    data = {"chat": "chat.jsonl"} if name == "paper-sft" else {"runs": ["a", "b"] if "512k" in name else ["a"]}
-    return recipe_from(name, out="out", data=data, model=None if name == "tiny" else "model", overrides=overrides)
+    data = (
+        {"chat": "chat.jsonl"}
+        if name == "paper-sft"
+        else {"runs": ["a", "b"] if "512k" in name else ["a"]}
+    )
+    return recipe_from(
+        name,
+        out="out",
+        data=data,
+        model=None if name == "tiny" else "model",
+        overrides=overrides,
+    )
 
 
 def value_of(recipe, key):
@@ -148,13 +183,17 @@ def test_one_run_needs_no_mix():
 
 
 def test_a_preset_that_is_none():
-    with pytest.raises(RecipeError, match="--preset 'paper-1m': unknown preset; choose from paper-128k"):
+    with pytest.raises(
+        RecipeError, match="--preset 'paper-1m': unknown preset; choose from paper-128k"
+    ):
         made("paper-1m")
 
 
 def test_the_written_recipe_says_sources_and_reads_back(tmp_path):
     recipe = made("paper-128k")
-    text = commented_sections(recipe, sources=preset("paper-128k"), heading="A recipe.\nTwo lines.")
+    text = commented_sections(
+        recipe, sources=preset("paper-128k"), heading="A recipe.\nTwo lines."
+    )
     assert text.startswith("# A recipe.\n# Two lines.\n")
     (line,) = [line for line in text.splitlines() if line.strip().startswith("lr:")]
     assert line.split("#")[0].strip() == "lr: 4.0e-05"

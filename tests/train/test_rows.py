@@ -22,13 +22,19 @@ def rows_for(run, attention, **data):
     from nextlong.train.rows import rows_of
 
     keys = {"validation": 0.0, "runs": (str(run),), **data}
-    return replace(rows_of(Data(**keys), split="train", tokenizer=None), attention=attention)
+    return replace(
+        rows_of(Data(**keys), split="train", tokenizer=None), attention=attention
+    )
 
 
 def document_starts(sequence):
     """Return where the documents of a concatenation begin, by the spans of the opened run."""
     spans = [span for span in sequence.spans if span.role == "document"]
-    new = [span.token_start for before, span in pairwise(spans) if before.group != span.group]
+    new = [
+        span.token_start
+        for before, span in pairwise(spans)
+        if before.group != span.group
+    ]
     return [0, *new]
 
 
@@ -49,7 +55,12 @@ def test_an_extended_sequence_is_one_document(shared_run, attention):
 
 
 def test_packed_rows_by_sequence_and_whole(shared_run):
-    assert rows_for(shared_run, "sequence", pack=3 * 2048)[0].bounds.tolist() == [0, 2048, 4096, 6144]
+    assert rows_for(shared_run, "sequence", pack=3 * 2048)[0].bounds.tolist() == [
+        0,
+        2048,
+        4096,
+        6144,
+    ]
     whole = rows_for(shared_run, "row", pack=3 * 2048)[0]
     assert whole.bounds.tolist() == [0, 6144]
     assert whole.position_ids.tolist() == list(range(6144))
@@ -62,14 +73,18 @@ def test_packed_rows_by_sequence_and_whole(shared_run):
     seed=st.integers(0, 5),
     steps=st.integers(1, 30),
 )
-def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(rows, per_step, at_once, seed, steps):
+def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(
+    rows, per_step, at_once, seed, steps
+):
     from types import SimpleNamespace
 
     from nextlong.train.model import Prepared
     from nextlong.train.recipe import Training
 
     def read(step, micro_batch_rows=1):
-        recipe = SimpleNamespace(seed=seed, training=Training(micro_batch_rows=micro_batch_rows))
+        recipe = SimpleNamespace(
+            seed=seed, training=Training(micro_batch_rows=micro_batch_rows)
+        )
         ready = SimpleNamespace(recipe=recipe, rows=range(rows), rows_per_step=per_step)
         return Prepared.micro_batches(ready, step).flatten().tolist()
 
@@ -81,7 +96,10 @@ def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(ro
 def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
     for run in (shared_run, standard_run):
         files = tuple(str(path) for path in nextlong.open(run).exported("parquet"))
-        straight, exported = rows_for(run, "document"), rows_for(run, "document", runs=(), parquet=files)
+        straight, exported = (
+            rows_for(run, "document"),
+            rows_for(run, "document", runs=(), parquet=files),
+        )
         assert len(straight) == len(exported)
         for number in range(len(straight)):
             one, other = straight[number], exported[number]
@@ -95,9 +113,19 @@ def test_train_and_validation_of_parquet_share_nothing(shared_run):
     from nextlong.train.recipe import Data
     from nextlong.train.rows import rows_of
 
-    data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
-    train, validation = (rows_of(data, split=split, tokenizer=None) for split in ("train", "validation"))
-    first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
+    data = Data(
+        parquet=tuple(
+            str(path) for path in nextlong.open(shared_run).exported("parquet")
+        ),
+        validation=0.4,
+    )
+    train, validation = (
+        rows_of(data, split=split, tokenizer=None) for split in ("train", "validation")
+    )
+    first, second = (
+        {part.read(row)[0].tobytes() for row in range(len(part))}
+        for part in (train, validation)
+    )
     assert not first & second
     assert len(first | second) == 12
 
@@ -107,8 +135,21 @@ def written(path, rows, *, role="document"):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    spans = [[{"doc_id": "a", "chunk_id": 0, "role": role, "token_start": 0, "token_end": length}] for length in rows]
-    pq.write_table(pa.table({"input_ids": [[7] * length for length in rows], "spans": spans}), path)
+    spans = [
+        [
+            {
+                "doc_id": "a",
+                "chunk_id": 0,
+                "role": role,
+                "token_start": 0,
+                "token_end": length,
+            }
+        ]
+        for length in rows
+    ]
+    pq.write_table(
+        pa.table({"input_ids": [[7] * length for length in rows], "spans": spans}), path
+    )
     return str(path)
 
 
@@ -117,19 +158,37 @@ def test_parquet_that_cannot_be_trained_on(tmp_path):
     with pytest.raises(RecipeError, match=r"no\.parquet cannot be read as Parquet"):
         rows_for("", "row", runs=(), parquet=(str(tmp_path / "no.parquet"),))
     with pytest.raises(RecipeError, match="mixes rows of 4 and 6 tokens"):
-        rows_for("", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),))
-    other = rows_for("", "row", runs=(), parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),))
-    with pytest.raises(RecipeError, match=r"other\.parquet has spans of role 'title'; known are meta"):
+        rows_for(
+            "", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),)
+        )
+    other = rows_for(
+        "",
+        "row",
+        runs=(),
+        parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),),
+    )
+    with pytest.raises(
+        RecipeError, match=r"other\.parquet has spans of role 'title'; known are meta"
+    ):
         other[0]
 
 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"input_ids": ["a", "b"]}, "input_ids holds string, not lists of token ids; name files of `nextlong export"),
-        ({"input_ids": [[1, 2], None]}, "row 1 of row group 0 holds no tokens; remove the row, or export again"),
+        (
+            {"input_ids": ["a", "b"]},
+            "input_ids holds string, not lists of token ids; name files of `nextlong export",
+        ),
+        (
+            {"input_ids": [[1, 2], None]},
+            "row 1 of row group 0 holds no tokens; remove the row, or export again",
+        ),
         ({"input_ids": [[1], []]}, "row 1 of row group 0 holds no tokens"),
-        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[1, 1]]}, "row 0 of row group 0 add up to 2 tokens, not 3"),
+        (
+            {"input_ids": [[1, 2, 3]], "seq_lengths": [[1, 1]]},
+            "row 0 of row group 0 add up to 2 tokens, not 3",
+        ),
     ],
 )
 def test_rows_of_parquet_without_tokens_are_named(columns, told, tmp_path):
@@ -146,18 +205,27 @@ def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_pat
     import pyarrow.parquet as pq
 
     def fingerprint(token):
-        pq.write_table(pa.table({"input_ids": [[token] * 4] * 2}), tmp_path / "rows.parquet")
+        pq.write_table(
+            pa.table({"input_ids": [[token] * 4] * 2}), tmp_path / "rows.parquet"
+        )
         rows = rows_for("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))
         return (tmp_path / "rows.parquet").stat().st_size, rows.fingerprint
 
-    (size, one), (same_size, other), (_, again) = fingerprint(7), fingerprint(8), fingerprint(7)
+    (size, one), (same_size, other), (_, again) = (
+        fingerprint(7),
+        fingerprint(8),
+        fingerprint(7),
+    )
     assert size == same_size
     assert one == again != other
 
 
 def test_too_few_rows_for_a_side(tmp_path):
     rows = (written(tmp_path / "rows.parquet", [4, 4]),)
-    with pytest.raises(CorpusError, match=r"data\.parquet has no row for train; change data\.validation, or export"):
+    with pytest.raises(
+        CorpusError,
+        match=r"data\.parquet has no row for train; change data\.validation, or export",
+    ):
         rows_for("", "row", runs=(), parquet=rows, validation=0.999999)
 
 
@@ -166,10 +234,15 @@ def test_padded_documents_are_refused_with_the_cure(shared_run, tmp_path):
     from nextlong.train.rows import rows_of
 
     run_dir = shutil.copytree(shared_run, tmp_path / "run")
-    export([run_dir], formats=["parquet"], overrides=["export.pad_documents_to=6", "workers=1"])
+    export(
+        [run_dir],
+        formats=["parquet"],
+        overrides=["export.pad_documents_to=6", "workers=1"],
+    )
     data = Data(parquet=(str(run_dir / "data" / "parquet"),), validation=0.0)
     with pytest.raises(
-        RecipeError, match=r"part-00000\.parquet has padded documents, .* without export\.pad_documents_to"
+        RecipeError,
+        match=r"part-00000\.parquet has padded documents, .* without export\.pad_documents_to",
     ):
         rows_of(data, split="train", tokenizer=None)
 
@@ -192,23 +265,40 @@ def chat_tokenizer(shared_run):
 
 def conversation(*turns):
     roles = ("user", "assistant")
-    return {"messages": [{"role": roles[place % 2], "content": text} for place, text in enumerate(turns)]}
+    return {
+        "messages": [
+            {"role": roles[place % 2], "content": text}
+            for place, text in enumerate(turns)
+        ]
+    }
 
 
 def chat_rows(path, tokenizer, **keys):
     from nextlong.train.recipe import Data
     from nextlong.train.rows import rows_of
 
-    return rows_of(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+    return rows_of(
+        Data(chat=str(path), pack=80, validation=0.0, **keys),
+        split="train",
+        tokenizer=tokenizer,
+    )
 
 
 def test_only_answers_are_predicted(tmp_path, chat_tokenizer):
     path = tmp_path / "chat.jsonl"
-    path.write_text(json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n")
+    path.write_text(
+        json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n"
+    )
     row = chat_rows(path, chat_tokenizer)[0]
-    predicted = chat_tokenizer.decode(row.input_ids[row.labels != -100], clean_up_tokenization_spaces=False)
+    predicted = chat_tokenizer.decode(
+        row.input_ids[row.labels != -100], clean_up_tokenization_spaces=False
+    )
     assert predicted.replace(" ", "") == "aharbour</s>anoven</s>"
-    assert chat_tokenizer.decode(row.input_ids).replace(" ", "").startswith("<user>thesea</s><assistant>aharbour</s>")
+    assert (
+        chat_tokenizer.decode(row.input_ids)
+        .replace(" ", "")
+        .startswith("<user>thesea</s><assistant>aharbour</s>")
+    )
 
 
 def test_conversations_are_packed_whole_and_long_ones_dropped(tmp_path, chat_tokenizer):
@@ -228,7 +318,10 @@ def test_conversations_are_packed_whole_and_long_ones_dropped(tmp_path, chat_tok
 
 @pytest.mark.parametrize(
     ("line", "told"),
-    [("{}", "chat.jsonl:1: not a conversation"), (json.dumps(conversation("the sea")), "without an answer")],
+    [
+        ("{}", "chat.jsonl:1: not a conversation"),
+        (json.dumps(conversation("the sea")), "without an answer"),
+    ],
 )
 def test_conversations_that_are_none(tmp_path, chat_tokenizer, line, told):
     (tmp_path / "chat.jsonl").write_text(line + "\n")
@@ -240,9 +333,7 @@ def test_templates_that_rewrite_earlier_turns(tmp_path, chat_tokenizer):
     (tmp_path / "chat.jsonl").write_text(
         json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n"
     )
-    chat_tokenizer.chat_template = (
-        "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}"
-    )
+    chat_tokenizer.chat_template = "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}"
     with pytest.raises(TokenizerError, match="renders earlier turns differently"):
         chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
     chat_tokenizer.chat_template = None

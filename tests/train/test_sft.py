@@ -11,29 +11,55 @@ from nextlong.errors import RecipeError, RunError
 
 pytestmark = pytest.mark.heavy
 
-needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
+needs_trl = pytest.mark.skipif(
+    importlib.util.find_spec("trl") is None, reason="trl is not installed"
+)
 
 
 @pytest.fixture
 def conversations(train_recipe, llama, tmp_path):
     """A function of changes that returns a recipe over 60 conversations, three of which fill a row."""
-    turns = ["harbour tide anchor", "sail current reef", "flour yeast oven", "dough crust knead"]
+    turns = [
+        "harbour tide anchor",
+        "sail current reef",
+        "flour yeast oven",
+        "dough crust knead",
+    ]
     lines = []
     for number in range(60):
         words = [f"{text} {'wave ' * (number % 5)}".strip() for text in turns]
         roles = ("user", "assistant") * 2
-        lines.append({"messages": [{"role": role, "content": text} for role, text in zip(roles, words, strict=True)]})
-    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines.append(
+            {
+                "messages": [
+                    {"role": role, "content": text}
+                    for role, text in zip(roles, words, strict=True)
+                ]
+            }
+        )
+    (tmp_path / "chat.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
 
     def recipe(changes=None, *, out="trained"):
-        keys = {"data.runs": [], "data.chat": str(tmp_path / "chat.jsonl"), "data.pack": 512, "data.validation": 0.0}
+        keys = {
+            "data.runs": [],
+            "data.chat": str(tmp_path / "chat.jsonl"),
+            "data.pack": 512,
+            "data.validation": 0.0,
+        }
         keys |= {
             "training.tokens_per_step": 1024,
             "training.steps": 4,
             "training.lr": 0.003,
             "training.warmup_steps": 0,
         }
-        keys |= {"model.scratch": None, "model.path": llama, "training.schedule": "constant", "watch.spike": 2.0}
+        keys |= {
+            "model.scratch": None,
+            "model.path": llama,
+            "training.schedule": "constant",
+            "watch.spike": 2.0,
+        }
         keys |= {"held_out.every_steps": 50, "held_out.rows": 16}
         return train_recipe({**keys, **(changes or {})}, out=out)
 
@@ -48,8 +74,13 @@ def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
 
     ours = loop.train(conversations(out="ours"), quiet)
     theirs = loop.fine_tune(conversations(out="theirs"), quiet)
-    expected = [json.loads(line)["loss"] for line in (ours.parent / "metrics.jsonl").read_text().splitlines()]
-    state = json.loads(next((theirs.parent).glob("checkpoint-4/trainer_state.json")).read_text())
+    expected = [
+        json.loads(line)["loss"]
+        for line in (ours.parent / "metrics.jsonl").read_text().splitlines()
+    ]
+    state = json.loads(
+        next((theirs.parent).glob("checkpoint-4/trainer_state.json")).read_text()
+    )
     found = [row["loss"] for row in state["log_history"] if "loss" in row]
     assert found == pytest.approx(expected, abs=2e-4)  # TRL rounds to four digits
     assert found[-1] < found[0]
@@ -65,29 +96,45 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     final = loop.fine_tune(conversations(changes), quiet)
     out = final.parent
     (out / "checkpoint-3").mkdir()  # of a kill while it was saved
-    before, weights = (out / "recipe.yaml").read_bytes(), (final / "model.safetensors").read_bytes()
+    before, weights = (
+        (out / "recipe.yaml").read_bytes(),
+        (final / "model.safetensors").read_bytes(),
+    )
     with store.locked(out), pytest.raises(RunError, match="is in use by process"):
         loop.fine_tune(conversations(changes), quiet)
-    with pytest.raises(RunError, match=r"trained was trained with another recipe: training\.lr was 0\.003 and is 0\.5"):
+    with pytest.raises(
+        RunError,
+        match=r"trained was trained with another recipe: training\.lr was 0\.003 and is 0\.5",
+    ):
         loop.fine_tune(conversations({**changes, "training.lr": 0.5}), quiet)
     assert (out / "recipe.yaml").read_bytes() == before
     assert loop.fine_tune(conversations(changes), quiet) == final
     assert (final / "model.safetensors").read_bytes() == weights
     chat = Path(conversations().data.chat)
     chat.write_text(chat.read_text().replace("harbour", "garden"))
-    with pytest.raises(RunError, match="the training data have changed since .*trained was saved"):
+    with pytest.raises(
+        RunError, match="the training data have changed since .*trained was saved"
+    ):
         loop.fine_tune(conversations(changes), quiet)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"data.chat": None, "data.runs": ["run"], "data.pack": None}, r"set data\.chat and model\.path"),
+        (
+            {"data.chat": None, "data.runs": ["run"], "data.pack": None},
+            r"set data\.chat and model\.path",
+        ),
         ({"model.lora_rank": 4}, r"--engine trl does not support model\.lora_rank=4"),
-        ({"memory.checkpointing": "offload"}, r"memory\.checkpointing=offload \(only layers or none\)"),
+        (
+            {"memory.checkpointing": "offload"},
+            r"memory\.checkpointing=offload \(only layers or none\)",
+        ),
     ],
 )
-def test_what_trl_is_not_asked_for_is_refused(conversations, quiet, changes, told, monkeypatch):
+def test_what_trl_is_not_asked_for_is_refused(
+    conversations, quiet, changes, told, monkeypatch
+):
     from nextlong.train import loop
 
     monkeypatch.setattr(loop.importlib.util, "find_spec", lambda _: True)

@@ -14,16 +14,24 @@ from nextlong.runs import export
 def exported_run(recipe_for, started, tmp_path_factory):
     """A run of twelve sequences in every format, a row each; read-only."""
     run_dir = started(tmp_path_factory.mktemp("exports") / "run")
-    pipeline.run(recipe_for(run_dir, *SIZES, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS))
+    pipeline.run(
+        recipe_for(run_dir, *SIZES, f"export.formats=[{','.join(FORMATS)}]", *OPTIONS)
+    )
     return run_dir
 
 
 @pytest.fixture(scope="session")
 def packed_run(exported_run, tmp_path_factory):
     """The same, and all but axolotl's again as rows of two sequences, a third of these held out; read-only."""
-    run_dir = Path(shutil.copytree(exported_run, tmp_path_factory.mktemp("packed") / "run"))
+    run_dir = Path(
+        shutil.copytree(exported_run, tmp_path_factory.mktemp("packed") / "run")
+    )
     asked = [*OPTIONS, f"export.pack={2 * TOKENS}", "export.validation=0.3"]
-    export.export([run_dir], formats=[name for name in FORMATS if name != "axolotl"], overrides=asked)
+    export.export(
+        [run_dir],
+        formats=[name for name in FORMATS if name != "axolotl"],
+        overrides=asked,
+    )
     return run_dir
 
 

@@ -43,30 +43,55 @@ def test_checks_side_by_side_find_what_they_find_one_by_one(finished, monkeypatc
 
 def test_a_sound_run_passes_every_check(finished):
     outcomes = {outcome.check: outcome for outcome in verify(finished, sample=ALL)}
-    assert {name: outcome.examples for name, outcome in outcomes.items() if outcome.result != "pass"} == {}
+    assert {
+        name: outcome.examples
+        for name, outcome in outcomes.items()
+        if outcome.result != "pass"
+    } == {}
     assert outcomes["parquet rows"].checked == outcomes["jsonl rows"].checked == 4
     assert outcomes["documents"].checked == 260
-    assert outcomes["candidates searched again"].checked == outcomes["negatives are the nearest unused"].checked >= 12
-    assert outcomes["vectors encoded again"].checked == outcomes["chunks tile documents"].checked
+    assert (
+        outcomes["candidates searched again"].checked
+        == outcomes["negatives are the nearest unused"].checked
+        >= 12
+    )
+    assert (
+        outcomes["vectors encoded again"].checked
+        == outcomes["chunks tile documents"].checked
+    )
 
 
-@pytest.mark.parametrize("override", ["compose.method=standard", "compose.negatives=self-repeat"])
-def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, started, tmp_path, override):
+@pytest.mark.parametrize(
+    "override", ["compose.method=standard", "compose.negatives=self-repeat"]
+)
+def test_a_run_of_another_kind_passes_what_applies_to_it(
+    recipe_for, started, tmp_path, override
+):
     pipeline.run(recipe_for(started(tmp_path / "run"), "compose.sequences=4", override))
     outcomes = list(verify(tmp_path / "run"))
-    assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
-    assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-duplicates among negatives"}
+    assert {
+        outcome.check: outcome.examples for outcome in outcomes if outcome.breaches
+    } == {}
+    assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {
+        "near-duplicates among negatives"
+    }
 
 
 def test_a_shifted_border_between_spans(run):
     def alter(row):
-        lengths = [end - start for start, end in zip(row["token_start"], row["token_end"], strict=True)]
+        lengths = [
+            end - start
+            for start, end in zip(row["token_start"], row["token_end"], strict=True)
+        ]
         span = next(span for span in spans_of(row, NEGATIVE) if lengths[span + 1] > 1)
         row["token_end"][span] += 1
         row["token_start"][span + 1] += 1
 
     change_sequence(run, alter)
-    assert "is longer than its chunk" in breaches(run, "sequences")["spans tile the sequence"]
+    assert (
+        "is longer than its chunk"
+        in breaches(run, "sequences")["spans tile the sequence"]
+    )
 
 
 def test_a_gap_between_spans(run):
@@ -84,7 +109,10 @@ def test_a_sequence_that_is_too_short(run):
 
     change_sequence(run, alter)
     found = breaches(run, "sequences")
-    assert "sequence 0 has 1,023 tokens, compose.target_tokens is 1,024" in found["spans tile the sequence"]
+    assert (
+        "sequence 0 has 1,023 tokens, compose.target_tokens is 1,024"
+        in found["spans tile the sequence"]
+    )
     assert "has eos at spans []" in found["separators, bos, eos"]
 
 
@@ -102,7 +130,9 @@ def test_a_separator_that_is_missing(run):
         row["token_end"][span - 1] += 1
 
     change_sequence(run, alter)
-    assert "no separator follows it" in breaches(run, "sequences")["separators, bos, eos"]
+    assert (
+        "no separator follows it" in breaches(run, "sequences")["separators, bos, eos"]
+    )
 
 
 def test_two_negatives_swapped(run):
@@ -110,18 +140,24 @@ def test_two_negatives_swapped(run):
         one, other = next(
             (one, other)
             for one, other in itertools.combinations(spans_of(row, NEGATIVE), 2)
-            if row["group"][one] == row["group"][other] and row["score"][one] > row["score"][other] + 0.01
+            if row["group"][one] == row["group"][other]
+            and row["score"][one] > row["score"][other] + 0.01
         )
         for name in ("chunk_id", "score"):
             row[name][one], row[name][other] = row[name][other], row[name][one]
 
     change_sequence(run, alter)
-    assert "precedes a negative that is nearer" in breaches(run, "search")["scores are cosines"]
+    assert (
+        "precedes a negative that is nearer"
+        in breaches(run, "search")["scores are cosines"]
+    )
 
 
 def test_a_negative_of_the_meta_document(run):
     def alter(row):
-        row["chunk_id"][spans_of(row, NEGATIVE)[0]] = row["chunk_id"][spans_of(row, META)[1]]
+        row["chunk_id"][spans_of(row, NEGATIVE)[0]] = row["chunk_id"][
+            spans_of(row, META)[1]
+        ]
 
     change_sequence(run, alter)
     found = breaches(run, "sequences")
@@ -143,10 +179,16 @@ def test_a_negative_that_stands_twice(run):
 def test_meta_chunks_out_of_order(run):
     def alter(row):
         first, second = spans_of(row, META)[:2]
-        row["chunk_id"][first], row["chunk_id"][second] = row["chunk_id"][second], row["chunk_id"][first]
+        row["chunk_id"][first], row["chunk_id"][second] = (
+            row["chunk_id"][second],
+            row["chunk_id"][first],
+        )
 
     change_sequence(run, alter)
-    assert re.search("is in the place of .* · chunk 1$", breaches(run, "sequences")["chunks complete and in order"])
+    assert re.search(
+        "is in the place of .* · chunk 1$",
+        breaches(run, "sequences")["chunks complete and in order"],
+    )
 
 
 def test_a_meta_chunk_that_is_missing(run):
@@ -154,18 +196,29 @@ def test_a_meta_chunk_that_is_missing(run):
         row["role"][spans_of(row, META)[-1]] = NEGATIVE
 
     change_sequence(run, alter)
-    assert "chunks of its meta-document" in breaches(run, "sequences")["chunks complete and in order"]
+    assert (
+        "chunks of its meta-document"
+        in breaches(run, "sequences")["chunks complete and in order"]
+    )
 
 
 def test_a_meta_document_that_stands_in_two_sequences(run):
     paths = files(run, "compose", ".sequences.arrow")
     change_rows(paths[1], lambda rows: rows.__setitem__(0, first_sequence(run)))
-    assert "is already in an earlier sequence" in breaches(run, "sequences")["documents in one sequence only"]
+    assert (
+        "is already in an earlier sequence"
+        in breaches(run, "sequences")["documents in one sequence only"]
+    )
 
 
 def test_a_sequence_under_a_false_name(run):
-    change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "has the id nextlong-0123456789abcdef" in breaches(run, "sequences")["sequence ids and keys"]
+    change_sequence(
+        run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef")
+    )
+    assert (
+        "has the id nextlong-0123456789abcdef"
+        in breaches(run, "sequences")["sequence ids and keys"]
+    )
 
 
 def test_a_chunk_used_more_often_than_allowed(run):
@@ -193,31 +246,53 @@ def test_an_altered_jsonl_row_and_a_missing_one(run):
 def plant_copy(run, *, changed_words):
     """Make one negative the beginning of the meta-document, every n-th word changed."""
     row = first_sequence(run)
-    documents, chunks = files(run, "ingest", ".documents.arrow"), files(run, "chunk", ".chunks.arrow")
-    tables = [[row for batch in read_batches(path)[0] for row in batch.to_pylist()] for path in chunks]
+    documents, chunks = (
+        files(run, "ingest", ".documents.arrow"),
+        files(run, "chunk", ".chunks.arrow"),
+    )
+    tables = [
+        [row for batch in read_batches(path)[0] for row in batch.to_pylist()]
+        for path in chunks
+    ]
 
     def chunk(span):
         name = row["chunk_id"][span]
         return name >> SHARD_BITS, tables[name >> SHARD_BITS][name & ROW_MASK]
 
     shard, meta = chunk(spans_of(row, META)[0])
-    texts = [own["text"] for batch in read_batches(documents[shard])[0] for own in batch.to_pylist()]
+    texts = [
+        own["text"]
+        for batch in read_batches(documents[shard])[0]
+        for own in batch.to_pylist()
+    ]
     words = texts[meta["doc_row"]].split()
-    words[changed_words - 1 :: changed_words] = ["changed"] * len(words[changed_words - 1 :: changed_words])
+    words[changed_words - 1 :: changed_words] = ["changed"] * len(
+        words[changed_words - 1 :: changed_words]
+    )
     shard, negative = next(
-        found for found in map(chunk, spans_of(row, NEGATIVE)) if found[1]["end"] - found[1]["start"] > 120
+        found
+        for found in map(chunk, spans_of(row, NEGATIVE))
+        if found[1]["end"] - found[1]["start"] > 120
     )
 
     def alter(rows):
         own = rows[negative["doc_row"]]
         copy = " ".join(words)[: negative["end"] - negative["start"]]
-        own["text"] = own["text"][: negative["start"]] + copy + own["text"][negative["start"] + len(copy) :]
+        own["text"] = (
+            own["text"][: negative["start"]]
+            + copy
+            + own["text"][negative["start"] + len(copy) :]
+        )
 
     change_rows(documents[shard], alter)
 
 
-@pytest.mark.parametrize(("changed_words", "is_copy"), [(1000, True), (20, True), (4, False)])
-def test_a_near_duplicate_is_a_breach_where_the_recipe_asked_for_none(run, changed_words, is_copy):
+@pytest.mark.parametrize(
+    ("changed_words", "is_copy"), [(1000, True), (20, True), (4, False)]
+)
+def test_a_near_duplicate_is_a_breach_where_the_recipe_asked_for_none(
+    run, changed_words, is_copy
+):
     plant_copy(run, changed_words=changed_words)
     change_recipe(run, "mine", "near_duplicates", 0.8)
     found = breaches(run, "near-duplicates").get("near-duplicates among negatives", "")
@@ -237,20 +312,36 @@ def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
     plant_copy(run, changed_words=1000)
     change_recipe(run, "mine", "near_duplicates", asked)
     one_by_one = list(verify(run))
-    (copies,) = (found for found in one_by_one if found.check == "near-duplicates among negatives")
+    (copies,) = (
+        found
+        for found in one_by_one
+        if found.check == "near-duplicates among negatives"
+    )
     assert (copies.breaches == 1) == (asked is not None)
     monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
     assert list(verify(run, workers=3)) == one_by_one
     files(run, "weights", ".weights.npy")[0].write_bytes(b"torn")
-    torn = {outcome.check: outcome.examples for outcome in verify(run, workers=2) if outcome.unit == "files"}
-    assert torn == {outcome.check: outcome.examples for outcome in verify(run) if outcome.unit == "files"}
+    torn = {
+        outcome.check: outcome.examples
+        for outcome in verify(run, workers=2)
+        if outcome.unit == "files"
+    }
+    assert torn == {
+        outcome.check: outcome.examples
+        for outcome in verify(run)
+        if outcome.unit == "files"
+    }
     assert ("near-duplicates" in torn) == (asked is not None)
 
 
 def test_the_same_sample_for_the_same_seed(run):
-    change_array(files(run, "embed", ".vectors.npy")[0], lambda vectors: np.negative(vectors, out=vectors))
+    change_array(
+        files(run, "embed", ".vectors.npy")[0],
+        lambda vectors: np.negative(vectors, out=vectors),
+    )
     first, again, other = (
-        breaches(run, "vectors", sample=9, seed=seed).get("vectors encoded again") for seed in (1, 1, 2)
+        breaches(run, "vectors", sample=9, seed=seed).get("vectors encoded again")
+        for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -266,13 +357,17 @@ def test_no_finished_run_is_the_users_mistake(tmp_path):
 def test_the_command_says_what_it_found_and_exits_accordingly(run, capsys):
     assert main(["verify", str(run), "--sample", "5"]) == 0
     assert "no breach" in capsys.readouterr().out
-    change_sequence(run, lambda row: row["score"].__setitem__(spans_of(row, NEGATIVE)[0], 0.0))
+    change_sequence(
+        run, lambda row: row["score"].__setitem__(spans_of(row, NEGATIVE)[0], 0.0)
+    )
     assert main(["verify", str(run)]) == 1
     assert "scores are cosines: sequence 0 span " in capsys.readouterr().out
     assert main(["verify", str(run), "--json", "--sample", "0"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["passed"] is False
-    assert {check["check"] for check in said["checks"] if check["result"] == "breach"} >= {"scores are cosines"}
+    assert {
+        check["check"] for check in said["checks"] if check["result"] == "breach"
+    } >= {"scores are cosines"}
     assert main(["verify", str(run), "--sample", "-1"]) == 2
     assert main(["verify", str(run / "nowhere")]) == 2
 

@@ -10,7 +10,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from damage import (
     breaches,
@@ -35,7 +44,10 @@ def test_an_altered_document(run):
         rows[0]["text"] = "Z" + rows[0]["text"][1:]
 
     change_rows(files(run, "ingest", ".documents.arrow")[0], alter)
-    assert f"document {document_name(run, 0)} has the hash" in breaches(run, "documents and chunks")["documents"]
+    assert (
+        f"document {document_name(run, 0)} has the hash"
+        in breaches(run, "documents and chunks")["documents"]
+    )
 
 
 @pytest.mark.parametrize("place", [".hashes.npy", ".documents.arrow"])
@@ -48,7 +60,10 @@ def test_a_hash_that_is_right_in_one_of_its_two_places(run, place):
 
     change = change_array if place == ".hashes.npy" else change_rows
     change(files(run, "ingest", place)[0], alter)
-    assert f"document {document_name(run, 0)} has the hash" in breaches(run, "documents and chunks")["documents"]
+    assert (
+        f"document {document_name(run, 0)} has the hash"
+        in breaches(run, "documents and chunks")["documents"]
+    )
 
 
 @pytest.mark.parametrize(("asked", "is_right"), [("lang", True), ("year", False)])
@@ -59,9 +74,15 @@ def test_documents_keep_the_columns_of_the_names_asked_for(run, asked, is_right)
         with pa.ipc.new_file(path, table.schema) as writer:
             writer.write_table(table)
         rehash(path)
-    change_recipe(run, "ingest", "sources", [{"path": "x", "name": "small", "metadata": [asked]}])
+    change_recipe(
+        run, "ingest", "sources", [{"path": "x", "name": "small", "metadata": [asked]}]
+    )
     said = breaches(run, "documents and chunks").get("documents", "")
-    assert said == "" if is_right else "has the metadata columns ['lang'], the recipe asks for ['year']" in said
+    assert (
+        said == ""
+        if is_right
+        else "has the metadata columns ['lang'], the recipe asks for ['year']" in said
+    )
 
 
 def test_two_kept_documents_with_one_text(run):
@@ -74,7 +95,9 @@ def test_two_kept_documents_with_one_text(run):
     np.save(hashes_path, hashes)
 
     def alter(rows):
-        rows[kept[1]].update({name: rows[kept[0]][name] for name in ("text", "content_hash")})
+        rows[kept[1]].update(
+            {name: rows[kept[0]][name] for name in ("text", "content_hash")}
+        )
 
     change_rows(path, alter)
     said = breaches(run, "documents and chunks")["no duplicate documents"]
@@ -87,7 +110,10 @@ def test_chunks_with_a_gap(run):
         rows[0]["end"] -= 1
 
     change_rows(files(run, "chunk", ".chunks.arrow")[0], alter)
-    assert f"document {document_name(run, 0)}: " in breaches(run, "documents and chunks")["chunks tile documents"]
+    assert (
+        f"document {document_name(run, 0)}: "
+        in breaches(run, "documents and chunks")["chunks tile documents"]
+    )
 
 
 @pytest.fixture
@@ -113,11 +139,17 @@ def change_ids(run, change):
     """Alter stored ids of the first sequence's chunks, one after the other until `change` says that it did; return its name."""
     for chunk in filter(NO_CHUNK.__lt__, first_sequence(run)["chunk_id"]):
         shard, row = chunk >> SHARD_BITS, chunk & ROW_MASK
-        place = np.searchsorted(np.load(files(run, "referenced_chunks", ".rows.npy")[shard]), row)
-        first, stop = np.load(files(run, "tokens", ".offsets.npy")[shard])[place : place + 2]
+        place = np.searchsorted(
+            np.load(files(run, "referenced_chunks", ".rows.npy")[shard]), row
+        )
+        first, stop = np.load(files(run, "tokens", ".offsets.npy")[shard])[
+            place : place + 2
+        ]
         path = files(run, "tokens", ".ids.npy")[shard]
         if change(np.load(path)[first:stop].copy()):
-            change_array(path, lambda ids, first=first, stop=stop: change(ids[first:stop]))
+            change_array(
+                path, lambda ids, first=first, stop=stop: change(ids[first:stop])
+            )
             return chunk
     raise AssertionError("no chunk of this sequence can be changed so")
 
@@ -138,7 +170,9 @@ def spell_otherwise(run):
             spelled = "".join(map(tokenizer.id_to_token, window))
             for cuts in itertools.combinations(range(1, len(spelled)), count - 1):
                 bounds = itertools.pairwise([0, *cuts, len(spelled)])
-                other = [tokenizer.token_to_id(spelled[first:stop]) for first, stop in bounds]
+                other = [
+                    tokenizer.token_to_id(spelled[first:stop]) for first, stop in bounds
+                ]
                 if None not in other and other != window:
                     ids[at : at + count] = other
                     return True
@@ -164,26 +198,38 @@ def test_wrong_separators_of_the_tokenizer(run):
     assert "separator_ids is [7]" in breaches(run, "tokens")["token ids"]
 
 
-def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(finished, sampled, capsys):
+def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(
+    finished, sampled, capsys
+):
     assert token_outcome(finished).note == ""
     sampled(0)
     assert token_outcome(finished).note == "0 of them by the reference tokenizer"
     assert token_outcome(finished, sample=tokens.EVERYTHING).note == ""
     assert main(["verify", str(finished), "--sample", "all", "--json"]) == 0
-    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    checks = {
+        check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]
+    }
     assert checks["token ids"]["note"] == ""
-    assert checks["vectors encoded again"]["checked"] == checks["chunks tile documents"]["checked"]
+    assert (
+        checks["vectors encoded again"]["checked"]
+        == checks["chunks tile documents"]["checked"]
+    )
 
 
 def test_a_seed_draws_the_sample_of_the_reference(finished, sampled):
     sampled(2_000)
     first, again, other = (token_outcome(finished, seed=seed) for seed in (1, 1, 2))
-    counts = [int(outcome.note.removesuffix(" of them by the reference tokenizer")) for outcome in (first, other)]
+    counts = [
+        int(outcome.note.removesuffix(" of them by the reference tokenizer"))
+        for outcome in (first, other)
+    ]
     assert all(0 < count < first.checked for count in counts)
     assert first == again != other
 
 
-@pytest.mark.parametrize("chars", [0, 8_000_000], ids=["outside the sample", "all by the reference"])
+@pytest.mark.parametrize(
+    "chars", [0, 8_000_000], ids=["outside the sample", "all by the reference"]
+)
 def test_ids_that_only_spell_otherwise_are_found_in_any_chunk(run, sampled, chars):
     sampled(chars)
     chunk = chunk_name(run, change_ids(run, spell_otherwise(run)))
@@ -193,7 +239,9 @@ def test_ids_that_only_spell_otherwise_are_found_in_any_chunk(run, sampled, char
     assert "decoded text" not in found
 
 
-def test_a_tokenizer_that_fastokens_does_not_load_is_judged_by_the_reference_alone(run, sampled):
+def test_a_tokenizer_that_fastokens_does_not_load_is_judged_by_the_reference_alone(
+    run, sampled
+):
     change_tokenizer(run, lambda held: held.update(normalizer={"type": "NFKC"}))
     (path,) = files(run, "tokenizer", ".tokenizer.json")
     with pytest.raises(ValueError, match="NFKC"):
@@ -205,18 +253,28 @@ def test_a_tokenizer_that_fastokens_does_not_load_is_judged_by_the_reference_alo
     assert "token 2 is" in breaches(run)["token ids"]
 
 
-def test_where_fastokens_gives_other_ids_than_are_stored_the_reference_decides(finished, sampled, monkeypatch):
+def test_where_fastokens_gives_other_ids_than_are_stored_the_reference_decides(
+    finished, sampled, monkeypatch
+):
     other = fastokens.Tokenizer.from_json_str(byte_level().to_str())
-    monkeypatch.setattr(fastokens, "Tokenizer", SimpleNamespace(from_json_str=lambda _: other))
+    monkeypatch.setattr(
+        fastokens, "Tokenizer", SimpleNamespace(from_json_str=lambda _: other)
+    )
     sampled(0)
     outcome = token_outcome(finished)
     assert outcome.note == f"{outcome.checked:,} of them by the reference tokenizer"
     assert outcome.breaches == 0
 
 
-def test_the_sample_finds_where_stored_ids_are_those_of_fastokens_and_not_of_the_reference(run, sampled):
-    twice = processors.TemplateProcessing(single="$A $A", special_tokens=[])  # which fastokens leaves out, unasked
-    change_tokenizer(run, lambda held: held.update(post_processor=json.loads(twice.__getstate__())))
+def test_the_sample_finds_where_stored_ids_are_those_of_fastokens_and_not_of_the_reference(
+    run, sampled
+):
+    twice = processors.TemplateProcessing(
+        single="$A $A", special_tokens=[]
+    )  # which fastokens leaves out, unasked
+    change_tokenizer(
+        run, lambda held: held.update(post_processor=json.loads(twice.__getstate__()))
+    )
     sampled(0)
     (only,) = token_outcome(run).examples  # which is what a sample gives up
     assert only.startswith("tokenizer separator_ids is")
@@ -244,9 +302,15 @@ def byte_level(*, normalizer=None):
     if normalizer is not None:
         tokenizer.normalizer = normalizer
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["the first day, and they'll say “naïve” 東京 " * 3], trainer)
-    tokenizer.add_tokens([AddedToken("  "), AddedToken("é"), AddedToken("東京!"), AddedToken("\xad")])
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(
+        ["the first day, and they'll say “naïve” 東京 " * 3], trainer
+    )
+    tokenizer.add_tokens(
+        [AddedToken("  "), AddedToken("é"), AddedToken("東京!"), AddedToken("\xad")]
+    )
     tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
     return tokenizer
 
@@ -259,10 +323,21 @@ TOKENIZERS = [byte_level(), byte_level(normalizer=normalizers.NFC())]
 def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     """Tokens of all kinds, cut within a character or unknown, against their text, one of the same letters, and any."""
     run = SimpleNamespace(tokenizer=tokenizer)
-    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() + 3), max_size=8))
+    ids = data.draw(
+        st.lists(st.integers(0, tokenizer.get_vocab_size() + 3), max_size=8)
+    )
     decoded = tokenizer.decode(ids, skip_special_tokens=False)
-    text = data.draw(st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"]) | st.text(max_size=4))
-    expected = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    text = data.draw(
+        st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"])
+        | st.text(max_size=4)
+    )
+    expected = (
+        text
+        if tokenizer.normalizer is None
+        else tokenizer.normalizer.normalize_str(text)
+    )
     chunks = (np.array([7]), [text], [np.array(ids, np.uint32)])
     problems = tokens._text_problems(run, 0, chunks)
-    assert [problem.partition(" at ")[0] for problem in problems] == [tokens.chunk_name(7)] * (decoded != expected)
+    assert [problem.partition(" at ")[0] for problem in problems] == [
+        tokens.chunk_name(7)
+    ] * (decoded != expected)

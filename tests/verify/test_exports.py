@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counted import total
-from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of, record_of
+from exported_runs import (
+    EOD,
+    FORMATS,
+    SEQUENCES,
+    TOKENS,
+    breaches,
+    change_json,
+    folder_of,
+    outcomes_of,
+    record_of,
+)
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.export.arrange import packed as packed_rows
@@ -42,7 +52,9 @@ def test_every_format_passes_as_written(exported_run):
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
 
 
-def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_export(packed_run):
+def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_export(
+    packed_run,
+):
     outcomes = outcomes_of(packed_run)
     assert breaches(packed_run) == {}
     assert outcomes["train and validation apart"].checked == SEQUENCES
@@ -51,7 +63,10 @@ def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_expor
     held_out = outcomes["megatron-validation rows"].checked
     assert held_out + outcomes["megatron rows"].checked == SEQUENCES
     assert outcomes["mds-validation rows"].checked == -(-held_out // 2)
-    assert [outcome.examples for outcome in check_files(StoredRun(packed_run))] == [[], []]
+    assert [outcome.examples for outcome in check_files(StoredRun(packed_run))] == [
+        [],
+        [],
+    ]
 
 
 def test_a_validation_split_of_other_rows_than_train_is_no_longer_the_runs(packed):
@@ -72,12 +87,16 @@ def change_arrow(folder, change):
     with pa.ipc.open_stream(path.read_bytes()) as reader:
         table = reader.read_all()
     with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema))
+        writer.write_table(
+            pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema)
+        )
 
 
 def change_jsonl(folder, change):
     path = min(folder.glob("*.jsonl"))
-    rows = change([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
+    rows = change(
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -103,7 +122,9 @@ def test_dropped_doubled_and_swapped_rows(run):
         assert told == [f"{name} row {SEQUENCES - 1} is missing"]
     for name, told in change_all(run, lambda rows: [rows[0], *rows]).items():
         assert told[0].startswith(f"{name} row 1: ")
-    for name, told in change_all(run, lambda rows: [rows[2], rows[1], *rows[3:]]).items():
+    for name, told in change_all(
+        run, lambda rows: [rows[2], rows[1], *rows[3:]]
+    ).items():
         assert told[0].startswith(f"{name} row 0: ")
         assert outcomes_of(run)[f"{name} rows"].checked == SEQUENCES - 1
 
@@ -124,12 +145,36 @@ def in_row(number, change):
 
 
 ALTERED = [  # the rows of a format from the second on, and what is said of each
-    ("parquet", lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600), f"input_ids[{TOKENS + 1}] is 600"),
-    ("parquet", lambda row: row.update(seq_lengths=[511, 513]), "seq_lengths is [511, 513], expected [512, 512]"),
-    ("parquet", lambda row: row.update(method="quest"), "method is 'quest', expected 'nextlong'"),
-    ("arrow", lambda row: row.update(domain="law"), "domain is 'law', expected 'small'"),
-    ("arrow", lambda row: row["spans"][-1].update(token_end=9), "token_end is 9, expected "),
-    ("arrow", lambda row: row["spans"][0].update(char_end=1, source_id="x"), "spans[0].source_id is 'x'"),
+    (
+        "parquet",
+        lambda row: row["input_ids"].__setitem__(TOKENS + 1, 600),
+        f"input_ids[{TOKENS + 1}] is 600",
+    ),
+    (
+        "parquet",
+        lambda row: row.update(seq_lengths=[511, 513]),
+        "seq_lengths is [511, 513], expected [512, 512]",
+    ),
+    (
+        "parquet",
+        lambda row: row.update(method="quest"),
+        "method is 'quest', expected 'nextlong'",
+    ),
+    (
+        "arrow",
+        lambda row: row.update(domain="law"),
+        "domain is 'law', expected 'small'",
+    ),
+    (
+        "arrow",
+        lambda row: row["spans"][-1].update(token_end=9),
+        "token_end is 9, expected ",
+    ),
+    (
+        "arrow",
+        lambda row: row["spans"][0].update(char_end=1, source_id="x"),
+        "spans[0].source_id is 'x'",
+    ),
     ("jsonl", lambda row: row.update(text="§" + row["text"][1:]), "its text is '§"),
     ("jsonl", lambda row: row.update(sequence_id="x"), "sequence_id is 'x'"),
     ("jsonl", lambda row: row["spans"].pop(), "spans, expected"),
@@ -142,7 +187,11 @@ def test_altered_packed_rows(packed):
     found = breaches(packed)
     assert found.keys() == {f"{name} rows" for name, *_ in ALTERED}
     for place, (name, _, problem) in enumerate(ALTERED):
-        told = [one for one in found[f"{name} rows"] if one.startswith(f"{name} row {1 + place % 3}: ")]
+        told = [
+            one
+            for one in found[f"{name} rows"]
+            if one.startswith(f"{name} row {1 + place % 3}: ")
+        ]
         assert problem in "".join(told)
     assert "spans[0].char_end is 1" in "".join(found["arrow rows"])
 
@@ -185,7 +234,10 @@ def test_swapped_mds_samples(run):
     data = path.read_bytes()
     first, second = (data[start:stop] for start, stop in pairwise(offsets[:3]))
     poke(path, offsets[0], second + first)
-    assert [example.partition(": ")[0] for example in breaches(run)["mds rows"]] == ["mds row 0", "mds row 1"]
+    assert [example.partition(": ")[0] for example in breaches(run)["mds rows"]] == [
+        "mds row 0",
+        "mds row 1",
+    ]
 
 
 def change_lengths(folder, change):
@@ -195,7 +247,12 @@ def change_lengths(folder, change):
     lengths = np.frombuffer(index, "<i4", count, 34).copy()
     change(lengths)
     struct.pack_into(f"<{count}i", index, 34, *lengths.tolist())
-    struct.pack_into(f"<{count}q", index, 34 + 4 * count, *(2 * (np.cumsum(lengths) - lengths)).tolist())
+    struct.pack_into(
+        f"<{count}q",
+        index,
+        34 + 4 * count,
+        *(2 * (np.cumsum(lengths) - lengths)).tolist(),
+    )
     path.write_bytes(index)
 
 
@@ -209,37 +266,65 @@ def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
     first, second = breaches(run)["megatron rows"]
     assert first == f"megatron row 0: input_ids[{TOKENS}] is 600, expected {eod}"
     assert second.startswith("megatron row 1: input_ids[2] is 600, expected ")
-    change_lengths(folder, lambda lengths: lengths.__iadd__([1, -1] + [0] * (SEQUENCES - 2)))
-    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 2} ids, expected {TOKENS + 1}"
+    change_lengths(
+        folder, lambda lengths: lengths.__iadd__([1, -1] + [0] * (SEQUENCES - 2))
+    )
+    assert (
+        breaches(run)["megatron rows"][0]
+        == f"megatron row 0: {TOKENS + 2} ids, expected {TOKENS + 1}"
+    )
 
 
 def test_a_format_that_the_record_lacks(run):
     change_json(record_of(run), lambda record: record["steps"].pop("mds"))
-    assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
+    assert breaches(run) == {
+        "mds rows": ["the recipe asks for mds, but the record names no such export"]
+    }
 
 
 def test_exports_that_others_took_the_place_of_are_still_verified(run):
     plain = folder_of(run, "parquet")
-    runs_export.export([run], formats=["parquet"], overrides=["export.pack=1024", "workers=1"])
+    runs_export.export(
+        [run], formats=["parquet"], overrides=["export.pack=1024", "workers=1"]
+    )
     assert folder_of(run, "parquet") != plain
     outcome = outcomes_of(run)[f"{plain.name} rows"]
     assert (outcome.result, outcome.checked) == ("pass", SEQUENCES)
     change_parquet(plain, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
-    assert f"{plain.name} row 2: input_ids[7] is 600" in breaches(run)[f"{plain.name} rows"][0]
-    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(StoredRun(run))[1].examples)
+    assert (
+        f"{plain.name} row 2: input_ids[7] is 600"
+        in breaches(run)[f"{plain.name} rows"][0]
+    )
+    assert any(
+        f"{plain.name}/part-00000.parquet has" in told
+        for told in check_files(StoredRun(run))[1].examples
+    )
 
 
 def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for):
-    sizes = ["compose.sequences=3", "compose.target_tokens=256", "compose.min_meta_chunks=2", "export.formats=[mds]"]
+    sizes = [
+        "compose.sequences=3",
+        "compose.target_tokens=256",
+        "compose.min_meta_chunks=2",
+        "export.formats=[mds]",
+    ]
     other = record.find(run).name
     pipeline.run(recipe_for(run, *sizes, "workers=1"))
     outcomes = {outcome.check: outcome for outcome in verify(run, sample=0)}
-    assert {check: outcome.examples for check, outcome in outcomes.items() if outcome.breaches} == {}
+    assert {
+        check: outcome.examples
+        for check, outcome in outcomes.items()
+        if outcome.breaches
+    } == {}
     assert outcomes["mds rows"].checked == 3
     assert outcomes[f"{other}: parquet rows"].checked == SEQUENCES
     folder = run / record.find(f"{run}@{other}").steps["parquet"]
     change_parquet(folder, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
-    found = {outcome.check: outcome.examples for outcome in verify(run, sample=0) if outcome.breaches}
+    found = {
+        outcome.check: outcome.examples
+        for outcome in verify(run, sample=0)
+        if outcome.breaches
+    }
     assert found.keys() == {f"{other}: hashes", f"{other}: parquet rows"}
     assert "parquet row 2: input_ids[7] is 600" in found[f"{other}: parquet rows"][0]
 
@@ -251,51 +336,80 @@ def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
     (sequences, *_) = check_sequences(StoredRun(titan))
     assert sequences.checked
     assert not sequences.breaches  # of TOKENS + 1 each
-    change_parquet(folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop()))
+    change_parquet(
+        folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop())
+    )
     change = in_row(0, lambda row: row["input_ids"].__setitem__(5, 600))
     change_parquet(folder_of(titan, "torchtitan-validation"), change)
     change_parquet(
-        folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
+        folder_of(titan, "torchtitan"),
+        in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]])),
     )
     found = breaches(titan)
     assert found["torchtitan-validation rows"][0].startswith(
         "torchtitan-validation row 0: input_ids[5] is 600, expected"
     )
     assert "torchtitan row 1: 1,025 ids, expected 1,026" in found["torchtitan rows"]
-    assert "torchtitan row 2: seq_lengths is [513], expected [513, 513]" in found["torchtitan rows"]
+    assert (
+        "torchtitan row 2: seq_lengths is [513], expected [513, 513]"
+        in found["torchtitan rows"]
+    )
 
 
 def test_altered_axolotl_rows(run):
     problems = {
-        "input_ids[7] is 600, expected": lambda row: row["input_ids"].__setitem__(7, 600),
+        "input_ids[7] is 600, expected": lambda row: row["input_ids"].__setitem__(
+            7, 600
+        ),
         "labels[7] is 600, expected": lambda row: row["labels"].__setitem__(7, 600),
         "labels[7] is -100, expected": lambda row: row["labels"].__setitem__(7, -100),
         "expected -100": lambda row: row["labels"].__setitem__(0, row["input_ids"][0]),
-        "attention_mask[7] is 0, expected 1": lambda row: row["attention_mask"].__setitem__(7, 0),
+        "attention_mask[7] is 0, expected 1": lambda row: row[
+            "attention_mask"
+        ].__setitem__(7, 0),
     }
     for number, change in enumerate(problems.values()):
         change_parquet(folder_of(run, "axolotl"), in_row(number, change))
-    for number, (problem, told) in enumerate(zip(problems, breaches(run)["axolotl rows"], strict=True)):
+    for number, (problem, told) in enumerate(
+        zip(problems, breaches(run)["axolotl rows"], strict=True)
+    ):
         assert told.startswith(f"axolotl row {number}: ")
         assert problem in told
-    change_parquet(folder_of(run, "axolotl"), lambda rows: [rows[-1] | {"attention_mask": [1] * 511}, *rows[1:]])
+    change_parquet(
+        folder_of(run, "axolotl"),
+        lambda rows: [rows[-1] | {"attention_mask": [1] * 511}, *rows[1:]],
+    )
     assert "511 attention_mask, expected 512" in "".join(breaches(run)["axolotl rows"])
 
 
 def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     path = folder_of(run, "megatron") / "manifest.json"
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
-    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, expected {TOKENS}"
-    change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
-    assert "'<|nothing|>', which must end each document, is not a token" in breaches(run)["megatron rows"][0]
+    assert (
+        breaches(run)["megatron rows"][0]
+        == f"megatron row 0: {TOKENS + 1} ids, expected {TOKENS}"
+    )
+    change_json(
+        path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>")
+    )
+    assert (
+        "'<|nothing|>', which must end each document, is not a token"
+        in breaches(run)["megatron rows"][0]
+    )
 
 
 def test_an_index_of_mds_that_lies(run):
     problems = {
-        "shard.00000.mds has 12 samples, index.json says 3": lambda shard: shard.update(samples=3),
+        "shard.00000.mds has 12 samples, index.json says 3": lambda shard: shard.update(
+            samples=3
+        ),
         "bytes, index.json says 9": lambda shard: shard["raw_data"].update(bytes=9),
-        "names shard.00001.mds in place of": lambda shard: shard["raw_data"].update(basename="shard.00001.mds"),
-        "has size_limit 8000000, index.json says 1": lambda shard: shard.update(size_limit=1),
+        "names shard.00001.mds in place of": lambda shard: shard["raw_data"].update(
+            basename="shard.00001.mds"
+        ),
+        "has size_limit 8000000, index.json says 1": lambda shard: shard.update(
+            size_limit=1
+        ),
         "zip_data": lambda shard: shard.pop("zip_data"),
     }
     path = folder_of(run, "mds") / "index.json"
@@ -310,12 +424,20 @@ def test_an_index_of_mds_that_lies(run):
 
 def test_a_blend_that_lies(run):
     for text, problem in (
-        ("1 part-00000\n", f"part-00000.bin has {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
-        ("6156 part-00001\n", "blend.txt names part-00001.bin in place of part-00000.bin"),
+        (
+            "1 part-00000\n",
+            f"part-00000.bin has {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1",
+        ),
+        (
+            "6156 part-00001\n",
+            "blend.txt names part-00001.bin in place of part-00000.bin",
+        ),
         ("", "blend.txt names 0 files, but there are 1"),
     ):
         (folder_of(run, "megatron") / "blend.txt").write_text(text)
-        assert breaches(run) == {"megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]}
+        assert breaches(run) == {
+            "megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]
+        }
 
 
 def test_megatron_documents_cut_off(run):
@@ -326,28 +448,45 @@ def test_megatron_documents_cut_off(run):
 
 def test_what_load_from_disk_reads_must_be_what_was_written(run):
     folder = folder_of(run, "arrow")
-    change_json(folder / "dataset_info.json", lambda info: info["features"]["length"].update(dtype="int64"))
-    assert "has other columns than dataset_info.json says" in breaches(run)["arrow rows"][0]
-    change_json(folder / "state.json", lambda state: state["_data_files"].append(state["_data_files"][0]))
+    change_json(
+        folder / "dataset_info.json",
+        lambda info: info["features"]["length"].update(dtype="int64"),
+    )
+    assert (
+        "has other columns than dataset_info.json says"
+        in breaches(run)["arrow rows"][0]
+    )
+    change_json(
+        folder / "state.json",
+        lambda state: state["_data_files"].append(state["_data_files"][0]),
+    )
     assert "state.json names 2 files, but there are 1" in breaches(run)["arrow rows"][0]
 
 
 def test_files_and_columns_too_many_or_too_few(run):
     folder = folder_of(run, "parquet")
     shutil.copy(folder / "part-00000.parquet", folder / "part-00001.parquet")
-    assert "part-00001.parquet is not in the manifest" in breaches(run)["parquet rows"][0]
+    assert (
+        "part-00001.parquet is not in the manifest" in breaches(run)["parquet rows"][0]
+    )
     (folder_of(run, "jsonl") / "part-00000.jsonl").unlink()
     assert "No such file" in breaches(run)["jsonl rows"][0]
     path = folder_of(run, "axolotl") / "part-00000.parquet"
     pq.write_table(pq.read_table(path, columns=["input_ids", "labels"]), path)
-    assert "have the columns ['input_ids', 'labels'], expected" in breaches(run)["axolotl rows"][0]
+    assert (
+        "have the columns ['input_ids', 'labels'], expected"
+        in breaches(run)["axolotl rows"][0]
+    )
 
 
 def test_rows_that_are_gone(packed):
     shutil.rmtree(
         next(
             packed.glob(
-                "*-rows-" + json.loads((folder_of(packed, "axolotl") / "manifest.json").read_text())["inputs"]["rows"]
+                "*-rows-"
+                + json.loads(
+                    (folder_of(packed, "axolotl") / "manifest.json").read_text()
+                )["inputs"]["rows"]
             )
         )
     )
@@ -359,7 +498,10 @@ def test_rows_that_are_gone(packed):
 
 def change_rows(run, change, split="train"):
     """Alter index and offsets of a split of the recorded rows; `change` gets both and returns both."""
-    paths = [folder_of(run, "rows") / f"part-00000.{split}.{kind}.npy" for kind in ("index", "offsets")]
+    paths = [
+        folder_of(run, "rows") / f"part-00000.{split}.{kind}.npy"
+        for kind in ("index", "offsets")
+    ]
     for path, array in zip(paths, change(*map(np.load, paths)), strict=True):
         np.save(path, array)
 
@@ -381,7 +523,10 @@ def test_rows_of_wrong_sequences_lengths_and_keys(run):
     assert "train: length of sequence 3 is 511, expected 512" in row_breaches(run)[0]
     change_rows(run, with_field("length", 3, 512))
     change_rows(run, with_field("key", 3, 5))
-    assert "train: key of sequence 3 is 0000000000000005, expected " in row_breaches(run)[0]
+    assert (
+        "train: key of sequence 3 is 0000000000000005, expected "
+        in row_breaches(run)[0]
+    )
 
 
 def test_a_sequence_twice_and_one_in_no_row(run):
@@ -394,25 +539,41 @@ def test_a_sequence_twice_and_one_in_no_row(run):
     assert "sequence 0 is in the rows 2 times" in found
     assert "1 sequences are in no row, its manifest records 0" in found
     assert ": sequence 1 is in no row" in found
-    assert len(breaches(run)) == 1 + len(FORMATS)  # and every export has another second row
+    assert len(breaches(run)) == 1 + len(
+        FORMATS
+    )  # and every export has another second row
 
 
 def test_a_sequence_that_is_not_of_the_data_set(run):
     change_rows(run, with_field("place", 0, 1000))
-    assert "index[0] refers to sequence 1000 of part 0, which is not in the data set" in row_breaches(run)[0]
+    assert (
+        "index[0] refers to sequence 1000 of part 0, which is not in the data set"
+        in row_breaches(run)[0]
+    )
 
 
 def test_rows_that_are_swapped(run):
-    change_rows(run, lambda index, offsets: (index[[1, 0, *range(2, SEQUENCES)]], offsets))
-    assert row_breaches(run)[0].endswith("row 1 begins with sequence 0, the row before with 1")
+    change_rows(
+        run, lambda index, offsets: (index[[1, 0, *range(2, SEQUENCES)]], offsets)
+    )
+    assert row_breaches(run)[0].endswith(
+        "row 1 begins with sequence 0, the row before with 1"
+    )
 
 
 def test_rows_packed_too_full_or_not_full_enough(packed):
     change_rows(packed, lambda index, offsets: (index, np.delete(offsets, 1)))
-    assert "train: row 0 has 2,048 tokens, more than pack=1,024" in row_breaches(packed)[0]
-    change_rows(packed, lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])))
+    assert (
+        "train: row 0 has 2,048 tokens, more than pack=1,024" in row_breaches(packed)[0]
+    )
+    change_rows(
+        packed,
+        lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])),
+    )
     found = "\n".join(row_breaches(packed))
-    assert "rows 0 and 1 have 512 and 512 tokens, which fit into one row of 1,024" in found
+    assert (
+        "rows 0 and 1 have 512 and 512 tokens, which fit into one row of 1,024" in found
+    )
     assert "its manifest records {'rows'" in found
 
 
@@ -451,7 +612,9 @@ def read_index(run, split):
 
 def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
     assert breaches(parted) == {}
-    drawn = np.load(min(parted.glob("*-rows-*/part-00000.train.index.npy")))  # undivided, of the run itself
+    drawn = np.load(
+        min(parted.glob("*-rows-*/part-00000.train.index.npy"))
+    )  # undivided, of the run itself
     train, validation = read_index(parted, "train"), read_index(parted, "validation")
     left_out, *_ = np.flatnonzero(~np.isin(drawn, np.concatenate([train, validation])))
     (kept,) = np.flatnonzero(drawn == train[-1])
@@ -464,7 +627,10 @@ def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
     found = breaches(parted)["train and validation apart"]
     assert len(found) == 2
     assert any(f"sequence {left_out} of train has " in example for example in found)
-    assert any(f"sequence {kept} is left out, but shares no chunk with validation" in example for example in found)
+    assert any(
+        f"sequence {kept} is left out, but shares no chunk with validation" in example
+        for example in found
+    )
 
 
 def test_a_split_that_keeps_shared_chunks_leaves_nothing_out(parted):

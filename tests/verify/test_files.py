@@ -44,9 +44,14 @@ def test_a_step_that_was_made_from_others_is_found(run):
 
 def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     assert check_mixes(StoredRun(own_run)) == []
-    done = exported([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
+    done = exported(
+        [own_run, shorter_run], formats=["parquet"], overrides=["workers=1"]
+    )
     (outcome,) = check_mixes(StoredRun(own_run))
-    assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
+    assert (outcome.result, outcome.checked) == (
+        "pass",
+        3,
+    )  # index and offsets of the rows, one file of Parquet
     assert "only hashes are checked" in outcome.note
     assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
     path = done["parquet"].files(".parquet")[0]
@@ -57,7 +62,10 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (done["rows"].folder / "manifest.json").write_text("{}")
     (outcome,) = check_mixes(StoredRun(own_run))
     assert outcome.breaches == 2
-    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is not the manifest of a step"
+    assert (
+        outcome.examples[0]
+        == f"{done['rows'].folder.name}/manifest.json is not the manifest of a step"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +74,9 @@ def delivered(exported_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("delivered")
     run = Path(shutil.copytree(exported_run, folder / "run"))
     asked = ["workers=1", "export.validation=0.3", f"export.megatron_eod='{EOD}'"]
-    runs_export.export([run], formats=FORMATS, overrides=[*asked, f"export.push={folder / 'there'}"])
+    runs_export.export(
+        [run], formats=FORMATS, overrides=[*asked, f"export.push={folder / 'there'}"]
+    )
     return run, folder / "there"
 
 
@@ -81,13 +91,19 @@ def verify_delivered(folder, run=None):
 
 
 def breaches(folder, run=None):
-    return {outcome.check: outcome.examples for outcome in verify_delivered(folder, run) if outcome.breaches}
+    return {
+        outcome.check: outcome.examples
+        for outcome in verify_delivered(folder, run)
+        if outcome.breaches
+    }
 
 
 def fingerprint(record):
     """Return the hash of a record without its own, whatever its layout as JSON."""
     plain = {key: value for key, value in record.items() if key != "xxh3"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    return xxhash.xxh3_128_hexdigest(
+        json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    )
 
 
 def rehash(folder, name):
@@ -103,10 +119,28 @@ def rehash(folder, name):
 def test_every_format_passes_as_delivered_alone_and_against_its_run(delivered, name):
     run, there = delivered
     for made_by in (None, run):
-        outcomes = {outcome.check: outcome for outcome in verify_delivered(there / name, made_by)}
-        assert {check: outcome.examples for check, outcome in outcomes.items() if outcome.result != "pass"} == {}
-        assert list(outcomes) == ["record", "hashes", f"{name} train rows", f"{name} validation rows"]
-        assert sum(outcomes[f"{name} {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
+        outcomes = {
+            outcome.check: outcome
+            for outcome in verify_delivered(there / name, made_by)
+        }
+        assert {
+            check: outcome.examples
+            for check, outcome in outcomes.items()
+            if outcome.result != "pass"
+        } == {}
+        assert list(outcomes) == [
+            "record",
+            "hashes",
+            f"{name} train rows",
+            f"{name} validation rows",
+        ]
+        assert (
+            sum(
+                outcomes[f"{name} {split} rows"].checked
+                for split in ("train", "validation")
+            )
+            == SEQUENCES
+        )
 
 
 def test_the_record_tells_what_it_is_of(delivered):
@@ -118,7 +152,10 @@ def test_the_record_tells_what_it_is_of(delivered):
     }
     (told,) = record["runs"]
     assert (told["name"], told["sequences"]) == ("run", SEQUENCES)
-    assert told["steps"]["compose"] == runs_export.Run(run).steps["compose"].manifest["fingerprint"]
+    assert (
+        told["steps"]["compose"]
+        == runs_export.Run(run).steps["compose"].manifest["fingerprint"]
+    )
     assert record["settings"]["validation"] == 0.3
     assert str(there.parent) not in json.dumps(record)
 
@@ -136,7 +173,9 @@ def test_every_truncated_and_every_flipped_file_is_found(there, name):
             assert breaches(there / name), path
         path.unlink()
         if path.name != "manifest.json":
-            assert any("is missing" in told for told in breaches(there / name)["hashes"]), path
+            assert any(
+                "is missing" in told for told in breaches(there / name)["hashes"]
+            ), path
         path.write_bytes(raw)
     assert breaches(there / name) == {}
 
@@ -146,7 +185,9 @@ def test_a_file_too_many_is_found_but_a_licence_and_hidden_ones_may_lie_there(th
     (folder / "LICENSE").write_text("all rights")
     (folder / ".gitattributes").write_text("*")
     assert breaches(folder) == {}
-    shutil.copy(folder / "train" / "part-00000.parquet", folder / "train" / "part-00001.parquet")
+    shutil.copy(
+        folder / "train" / "part-00000.parquet", folder / "train" / "part-00001.parquet"
+    )
     assert breaches(folder)["hashes"] == [
         "train/part-00001.parquet is not in the record, but readers may load it as part of the data set"
     ]
@@ -157,13 +198,18 @@ def test_what_hashes_cannot_tell_the_counts_and_the_run_do(delivered, there):
     table = pq.read_table(folder / name)
     pq.write_table(table.slice(1), folder / name)
     rehash(folder, name)
-    assert breaches(folder)["parquet train rows"][0] == f"{len(table) - 1} rows, but {len(table)} are recorded"
+    assert (
+        breaches(folder)["parquet train rows"][0]
+        == f"{len(table) - 1} rows, but {len(table)} are recorded"
+    )
     rows = table.to_pylist()
     rows[2]["input_ids"][7] += 1
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
     rehash(folder, name)
     assert breaches(folder) == {}
-    assert breaches(folder, delivered[0])["parquet train rows"][0].startswith("parquet train row 2: input_ids[7] is ")
+    assert breaches(folder, delivered[0])["parquet train rows"][0].startswith(
+        "parquet train row 2: input_ids[7] is "
+    )
 
 
 def test_an_altered_record_is_found(there):
@@ -171,7 +217,9 @@ def test_an_altered_record_is_found(there):
     change_json(path, lambda record: record["splits"]["train"].update(rows=99))
     assert "manifest.json has been altered" in breaches(there / "jsonl")["record"][0]
     path.write_text("{}")
-    assert breaches(there / "jsonl")["record"][0].startswith("manifest.json is not the record of an export")
+    assert breaches(there / "jsonl")["record"][0].startswith(
+        "manifest.json is not the record of an export"
+    )
 
 
 def test_a_mix_is_not_to_be_compared_with_one_run(there):
@@ -180,7 +228,9 @@ def test_a_mix_is_not_to_be_compared_with_one_run(there):
     record["runs"] *= 2
     path.write_text(json.dumps(record | {"xxh3": fingerprint(record)}), "utf-8")
     told = [outcome.note for outcome in verify_delivered(there / "parquet")]
-    assert [note for note in told if note] == ["counted only; a mix of several runs, so verify each run separately"] * 2
+    assert [note for note in told if note] == [
+        "counted only; a mix of several runs, so verify each run separately"
+    ] * 2
 
 
 def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
@@ -189,25 +239,48 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
     ids[5] += 1
     ids.tofile(folder / name)
     rehash(folder, name)
-    assert "megatron train row 0: input_ids[5] is" in breaches(folder, delivered[0])["megatron train rows"][0]
+    assert (
+        "megatron train row 0: input_ids[5] is"
+        in breaches(folder, delivered[0])["megatron train rows"][0]
+    )
 
 
 def test_another_run_is_refused(there, recipe_for, started, tmp_path):
     pipeline.run(
-        recipe_for(started(tmp_path / "other"), "compose.sequences=2", "compose.target_tokens=512", "workers=1")
+        recipe_for(
+            started(tmp_path / "other"),
+            "compose.sequences=2",
+            "compose.target_tokens=512",
+            "workers=1",
+        )
     )
-    with pytest.raises(RunError, match=r"this export has the sequences compose-.*omit --run to check files and counts"):
+    with pytest.raises(
+        RunError,
+        match=r"this export has the sequences compose-.*omit --run to check files and counts",
+    ):
         list(verify_delivered(there / "mds", tmp_path / "other"))
 
 
-def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_says_so(delivered, there, tmp_path):
+def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_says_so(
+    delivered, there, tmp_path
+):
     run = Path(shutil.copytree(delivered[0], tmp_path / "run"))
     rows = json.loads((there / "jsonl/manifest.json").read_text())["rows"]
     shutil.rmtree(next(run.glob(f"*-rows-{rows}")))
-    outcomes = {outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)}
+    outcomes = {
+        outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)
+    }
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
-    assert "(deleted by gc?), so the order of the rows is unknown" in outcomes["jsonl train rows"].note
-    assert sum(outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
+    assert (
+        "(deleted by gc?), so the order of the rows is unknown"
+        in outcomes["jsonl train rows"].note
+    )
+    assert (
+        sum(
+            outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")
+        )
+        == SEQUENCES
+    )
     lines = (
         (there / "jsonl/train").glob("*.jsonl")
         if (there / "jsonl/train").is_dir()
@@ -225,7 +298,9 @@ def test_a_folder_of_several_formats_is_verified_whole(delivered, capsys):
     assert all(f"{name}: {name} train rows" in told for name in FORMATS)
 
 
-def test_a_run_that_has_not_finished_is_no_delivered_export(delivered, tmp_path, capsys):
+def test_a_run_that_has_not_finished_is_no_delivered_export(
+    delivered, tmp_path, capsys
+):
     run = Path(shutil.copytree(delivered[0], tmp_path / "run"))
     (run / "run.json").unlink()
     shutil.rmtree(run / "variants")
@@ -243,15 +318,21 @@ def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     told = json.loads(capsys.readouterr().out)
     assert not told["passed"]
     assert main(["verify", str(delivered[0]), "--run", str(delivered[0])]) == 2
-    assert "needs the folder of a delivered export" in " ".join(capsys.readouterr().err.split())
+    assert "needs the folder of a delivered export" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (step,) = delivered[0].glob("*-mds-validation-*")
     assert main(["verify", str(step)]) == 2
-    assert "is a step of a run; verify the run" in " ".join(capsys.readouterr().err.split())
+    assert "is a step of a run; verify the run" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.fixture(scope="module")
 def remote_run(exported_run, tmp_path_factory):
-    return Path(shutil.copytree(exported_run, tmp_path_factory.mktemp("remote") / "run"))
+    return Path(
+        shutil.copytree(exported_run, tmp_path_factory.mktemp("remote") / "run")
+    )
 
 
 @pytest.fixture
@@ -277,13 +358,21 @@ def test_as_delivered_it_passes_for_one_format_and_for_all(bucket, remote_run, c
     url, _, _ = bucket
     code, checks, _ = verified(capsys, url)
     assert code == 0
-    assert checks["jsonl: hashes"]["result"] == checks["parquet: hashes"]["result"] == "pass"
+    assert (
+        checks["jsonl: hashes"]["result"]
+        == checks["parquet: hashes"]["result"]
+        == "pass"
+    )
     assert verified(capsys, f"{url}/parquet", "--run", remote_run)[0] == 0
 
 
 def test_a_byte_that_differs_there_is_found(bucket, capsys):
     url, fs, root = bucket
-    (name,) = [path for path in fs.find(f"{root}/parquet") if path.endswith(".parquet") and "/train/" in path][:1]
+    (name,) = [
+        path
+        for path in fs.find(f"{root}/parquet")
+        if path.endswith(".parquet") and "/train/" in path
+    ][:1]
     raw = bytearray(fs.cat_file(name))
     raw[len(raw) // 2] ^= 1
     fs.pipe_file(name, bytes(raw))

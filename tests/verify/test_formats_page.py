@@ -13,7 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 def snippets():
     """Return the blocks of Python by the format whose folder they read."""
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
+    )
     return {re.search(r"RUN/data/(\w+)", block)[1]: block for block in blocks}
 
 
@@ -23,7 +25,9 @@ def test_every_format_of_a_library_has_a_snippet():
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
-def test_datasets_reads_the_first_row_as_the_page_says(exported_run, monkeypatch, tmp_path, name):
+def test_datasets_reads_the_first_row_as_the_page_says(
+    exported_run, monkeypatch, tmp_path, name
+):
     run = shutil.copytree(exported_run, tmp_path / "RUN")
     runs_export.export([run], formats=[name], overrides=["workers=1"])
     monkeypatch.chdir(tmp_path)

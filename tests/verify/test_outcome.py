@@ -24,7 +24,10 @@ def test_every_breach_counts_and_the_first_five_are_told(examples, skipped, not_
 
 
 def test_an_error_names_its_file_or_its_kind():
-    assert in_words(FileNotFoundError(2, "No such file or directory", "/a/b")) == "/a/b: No such file or directory"
+    assert (
+        in_words(FileNotFoundError(2, "No such file or directory", "/a/b"))
+        == "/a/b: No such file or directory"
+    )
     assert in_words(ValueError("odd")) == "ValueError: odd"
     assert in_words(ValueError()) == "ValueError"
 
@@ -38,7 +41,9 @@ SKIPPED = CheckOutcome("vectors", "vectors", skipped="openai:x cannot be asked t
 NOT_NEEDED = CheckOutcome("candidates", "meta-chunks", not_needed="this run mined none")
 
 
-BROKEN = CheckOutcome("spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"])
+BROKEN = CheckOutcome(
+    "spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"]
+)
 
 
 def test_a_breach_is_no_pass_and_a_skipped_check_is_no_breach():
@@ -48,26 +53,43 @@ def test_a_breach_is_no_pass_and_a_skipped_check_is_no_breach():
 
 def test_a_line_a_check_then_its_breaches_then_their_number():
     sink = io.StringIO()
-    show([SOUND, SKIPPED, NOT_NEEDED, BROKEN], Path("run"), Console(file=sink, width=120))
+    show(
+        [SOUND, SKIPPED, NOT_NEEDED, BROKEN], Path("run"), Console(file=sink, width=120)
+    )
     lines = [" ".join(line.split()) for line in sink.getvalue().splitlines()]
     assert "hashes 12,345 files pass" in lines
     assert "vectors 0 vectors skipped openai:x cannot be asked twice" in lines
     assert "candidates 0 meta-chunks not needed this run mined none" in lines
     assert "spans 3 sequences breach 7 breaches" in lines
-    assert lines[-3:] == ["spans: one [bold]", "spans: two", "7 breaches; 1 check skipped"]
+    assert lines[-3:] == [
+        "spans: one [bold]",
+        "spans: two",
+        "7 breaches; 1 check skipped",
+    ]
 
 
 def test_skipped_checks_are_counted_at_the_end():
-    for skipped, told in (0, "no breach"), (1, "no breach; 1 check skipped"), (2, "no breach; 2 checks skipped"):
+    for skipped, told in (
+        (0, "no breach"),
+        (1, "no breach; 1 check skipped"),
+        (2, "no breach; 2 checks skipped"),
+    ):
         sink = io.StringIO()
-        show([SOUND, NOT_NEEDED] + [SKIPPED] * skipped, Path("run"), Console(file=sink, width=120))
+        show(
+            [SOUND, NOT_NEEDED] + [SKIPPED] * skipped,
+            Path("run"),
+            Console(file=sink, width=120),
+        )
         assert sink.getvalue().splitlines()[-1] == told
 
 
 def test_json_holds_every_check():
     found = json.loads(as_json([SOUND, BROKEN], Path("run")))
     assert (found["run"], found["passed"]) == ("run", False)
-    assert [(check["check"], check["result"], check["examples"]) for check in found["checks"]] == [
+    assert [
+        (check["check"], check["result"], check["examples"])
+        for check in found["checks"]
+    ] == [
         ("hashes", "pass", []),
         ("spans", "breach", ["one [bold]", "two"]),
     ]

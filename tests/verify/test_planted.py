@@ -28,7 +28,12 @@ from nextlong.verify.files import check_files
 from nextlong.verify.run_files import StoredRun
 
 QUICK = ["nextlong top", "untie_the_knots"]  # negatives, and documents in parts
-KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK}))]
+KINDS = [
+    *QUICK,
+    *thorough(
+        "nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK})
+    ),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -37,8 +42,15 @@ def finished(request, recipe_for, started, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("planted") / "run"
     method, *negatives = request.param.split()
     chosen = [f"compose.negatives={negatives[0]}"] if negatives else []
-    sizes = ["compose.sequences=4", "compose.target_tokens=1024", "export.formats=[parquet]", "workers=1"]
-    pipeline.run(recipe_for(started(run_dir), f"compose.method={method}", *chosen, *sizes))
+    sizes = [
+        "compose.sequences=4",
+        "compose.target_tokens=1024",
+        "export.formats=[parquet]",
+        "workers=1",
+    ]
+    pipeline.run(
+        recipe_for(started(run_dir), f"compose.method={method}", *chosen, *sizes)
+    )
     return run_dir
 
 
@@ -57,7 +69,9 @@ def two_chunks_swapped(row):
 
 def a_chunk_replaced(row):
     spans = chunk_spans(row)
-    row["chunk_id"][spans[0]] = next(chunk for chunk in range(200) if chunk not in row["chunk_id"])
+    row["chunk_id"][spans[0]] = next(
+        chunk for chunk in range(200) if chunk not in row["chunk_id"]
+    )
 
 
 def a_chunk_twice(row):
@@ -75,7 +89,10 @@ def a_wrong_role(row):
 
 
 def a_wrong_score(row):
-    span = next((span for span in chunk_spans(row) if row["role"][span] == NEGATIVE), chunk_spans(row)[0])
+    span = next(
+        (span for span in chunk_spans(row) if row["role"][span] == NEGATIVE),
+        chunk_spans(row)[0],
+    )
     row["score"][span] = 0.123
 
 
@@ -121,19 +138,24 @@ def test_faults_in_a_sequence(finished, tmp_path):
     for fault, finders in IN_A_SEQUENCE.items():
         shutil.copytree(sound, run / sound.name, dirs_exist_ok=True)
         change_sequence(run, fault)
-        assert breaches(run, "sequences", "search", sample=5).keys() & finders, fault.__name__
+        assert breaches(run, "sequences", "search", sample=5).keys() & finders, (
+            fault.__name__
+        )
 
 
 def sequences_of(run):
     """Return the files that hold sequences, and how many each."""
     counted = [
-        (path, sum(len(batch) for batch in read_batches(path)[0])) for path in files(run, "compose", ".sequences.arrow")
+        (path, sum(len(batch) for batch in read_batches(path)[0]))
+        for path in files(run, "compose", ".sequences.arrow")
     ]
     return [(path, count) for path, count in counted if count]
 
 
 def a_sequence_less(run):
-    change_rows(sequences_of(run)[0][0], lambda rows: rows.pop(0))  # the last may be one too many
+    change_rows(
+        sequences_of(run)[0][0], lambda rows: rows.pop(0)
+    )  # the last may be one too many
 
 
 def a_sequence_twice(run):
@@ -158,7 +180,10 @@ def a_letter_of_each_document(run):
 
 
 def chunks_with_gaps(run):
-    change_rows(files(run, "chunk", ".chunks.arrow")[0], lambda rows: rows[0].update(end=rows[0]["end"] - 1))
+    change_rows(
+        files(run, "chunk", ".chunks.arrow")[0],
+        lambda rows: rows[0].update(end=rows[0]["end"] - 1),
+    )
 
 
 def exported_rows_swapped(run):
@@ -193,8 +218,14 @@ def another_size_of_chunks_in_the_recipe(run):
 
 
 IN_THE_FILES = {
-    a_sequence_less: ("exports", {"rows hold each sequence once", "parquet rows", "exports"}),
-    a_sequence_twice: ("exports", {"rows hold each sequence once", "parquet rows", "exports"}),
+    a_sequence_less: (
+        "exports",
+        {"rows hold each sequence once", "parquet rows", "exports"},
+    ),
+    a_sequence_twice: (
+        "exports",
+        {"rows hold each sequence once", "parquet rows", "exports"},
+    ),
     a_token_of_each_chunk: ("tokens", {"token ids"}),
     a_letter_of_each_document: ("documents and chunks", {"documents"}),
     chunks_with_gaps: ("documents and chunks", {"chunks tile documents"}),
@@ -202,7 +233,10 @@ IN_THE_FILES = {
     an_exported_row_less: ("exports", {"parquet rows"}),
     an_exported_id_altered: ("exports", {"parquet rows"}),
     another_length_in_the_recipe: ("sequences", {"spans tile the sequence"}),
-    another_size_of_chunks_in_the_recipe: ("documents and chunks", {"chunks tile documents"}),
+    another_size_of_chunks_in_the_recipe: (
+        "documents and chunks",
+        {"chunks tile documents"},
+    ),
 }
 
 
@@ -218,7 +252,12 @@ def test_a_sound_run_passes_and_any_flipped_or_cut_file_is_found(finished, tmp_p
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     draw = np.random.default_rng(0)
     steps = [run / folder for folder in nextlong.open(run).variant.steps.values()]
-    paths = [path for step in steps for path in sorted(step.glob("[!.]*")) if path.stat().st_size]
+    paths = [
+        path
+        for step in steps
+        for path in sorted(step.glob("[!.]*"))
+        if path.stat().st_size
+    ]
     whole = {path: path.read_bytes() for path in paths}
 
     def flipped(raw):
@@ -226,9 +265,13 @@ def test_a_sound_run_passes_and_any_flipped_or_cut_file_is_found(finished, tmp_p
         return raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
 
     for some in at_a_time([path for path in paths if path.name != "manifest.json"]):
-        assert told_of(run, {path: flipped(whole[path]) for path in some}) >= names(some)
+        assert told_of(run, {path: flipped(whole[path]) for path in some}) >= names(
+            some
+        )
     for some in at_a_time(paths):
-        assert told_of(run, {path: whole[path][: len(whole[path]) // 2] for path in some}) >= names(some)
+        assert told_of(
+            run, {path: whole[path][: len(whole[path]) // 2] for path in some}
+        ) >= names(some)
     assert len(paths) > 30
 
 
@@ -251,4 +294,6 @@ def told_of(run, damaged):
     outcomes = check_files(StoredRun(run))
     for path, raw in whole.items():
         path.write_bytes(raw)
-    return {example.split(" ")[0] for outcome in outcomes for example in outcome.examples}
+    return {
+        example.split(" ")[0] for outcome in outcomes for example in outcome.examples
+    }

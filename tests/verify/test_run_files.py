@@ -22,16 +22,28 @@ from nextlong.verify.run_files import ResolvedSequence, StoredRun, _open_step
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
-def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_run, monkeypatch, parts):
+def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(
+    exported_run, monkeypatch, parts
+):
     run, parsed, stored = StoredRun(exported_run), [], StoredRun._stored
     assert max(run.takes) > 1  # so that parts end within a file, too
     whole = [(sequence.number, sequence.id) for sequence in run.bare_sequences()]
-    monkeypatch.setattr(StoredRun, "_stored", lambda *where: parsed.append(where[1:]) or stored(*where))
+    monkeypatch.setattr(
+        StoredRun, "_stored", lambda *where: parsed.append(where[1:]) or stored(*where)
+    )
     count = sum(run.takes)
     bounds = [count * part // parts for part in range(parts + 1)]
-    blocks = [block for low, high in itertools.pairwise(bounds) for block in run.blocks(range(low, high))]
-    assert [(sequence.number, sequence.id) for block in blocks for sequence in block] == whole
-    assert parsed == [(part, place) for part, take in enumerate(run.takes) for place in range(take)]
+    blocks = [
+        block
+        for low, high in itertools.pairwise(bounds)
+        for block in run.blocks(range(low, high))
+    ]
+    assert [
+        (sequence.number, sequence.id) for block in blocks for sequence in block
+    ] == whole
+    assert parsed == [
+        (part, place) for part, take in enumerate(run.takes) for place in range(take)
+    ]
 
 
 def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
@@ -39,7 +51,9 @@ def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
     assert artefacts.takes[:4] == [1, 1, 1, 1]
     for path in [paths[0], *paths[3:]]:
         path.write_bytes(b"not an Arrow file")
-    assert [sequence.number for block in artefacts.blocks(range(1, 3)) for sequence in block] == [1, 2]
+    assert [
+        sequence.number for block in artefacts.blocks(range(1, 3)) for sequence in block
+    ] == [1, 2]
 
 
 def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):
@@ -69,7 +83,9 @@ def test_a_variant_is_verified_by_its_name(run):
 
 def composed(spans):
     """Spans are (chunk, role, tokens placed, tokens of the whole chunk)."""
-    chunk, role, placed, tokens = (np.array(column) for column in zip(*spans, strict=True))
+    chunk, role, placed, tokens = (
+        np.array(column) for column in zip(*spans, strict=True)
+    )
     end, zeros = np.cumsum(placed), np.zeros(len(spans), np.int64)
     return ResolvedSequence(
         number=4, id="s", key=7, method="nextlong", layout="extended",
@@ -79,13 +95,17 @@ def composed(spans):
 
 
 def test_a_chunk_with_fewer_tokens_than_it_has_is_truncated_and_nothing_else_is():
-    sequence = composed([(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (9, NEGATIVE, 2, 3)])
+    sequence = composed(
+        [(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (9, NEGATIVE, 2, 3)]
+    )
     assert sequence.is_chunk.tolist() == [True, False, True]
     assert sequence.is_truncated.tolist() == [False, False, True]
 
 
 def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
-    sequence = composed([(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (6, 99, 2, 2)])
+    sequence = composed(
+        [(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (6, 99, 2, 2)]
+    )
     assert [sequence.where(span) for span in range(3)] == [
         "sequence 4 span 0 (meta ⟦chunk 5⟧, tokens 0–4)",
         "sequence 4 span 1 (separator, tokens 4–5)",
@@ -105,15 +125,27 @@ def test_a_mark_becomes_the_name_whatever_its_shard(finished):
     shard = len(files(finished, "chunk", ".chunks.arrow")) - 1
     assert shard > 0
     for chunk in (3, (shard << SHARD_BITS) + 4):
-        assert said(finished, f"{chunk_name(chunk)} is long") == f"{told(finished, chunk)} is long"
+        assert (
+            said(finished, f"{chunk_name(chunk)} is long")
+            == f"{told(finished, chunk)} is long"
+        )
     wanted = told_document(finished, 2, shard=shard)
-    assert said(finished, f"document {document_name((shard << SHARD_BITS) + 2)}") == f"document {wanted}"
+    assert (
+        said(finished, f"document {document_name((shard << SHARD_BITS) + 2)}")
+        == f"document {wanted}"
+    )
 
 
 def test_an_id_that_the_run_does_not_have_is_told_by_its_place(finished):
     assert said(finished, chunk_name(1 << 40)) == "unknown chunk (shard 256, row 0)"
-    assert said(finished, chunk_name((1 << 32) - 1)) == "unknown chunk (shard 0, row 4,294,967,295)"
-    assert said(finished, document_name(10**6)) == "unknown document (shard 0, row 1,000,000)"
+    assert (
+        said(finished, chunk_name((1 << 32) - 1))
+        == "unknown chunk (shard 0, row 4,294,967,295)"
+    )
+    assert (
+        said(finished, document_name(10**6))
+        == "unknown document (shard 0, row 1,000,000)"
+    )
     assert said(finished, chunk_name(NO_CHUNK)) == "no chunk"
 
 
@@ -135,7 +167,11 @@ def test_files_stand_in_the_order_of_their_numbers(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest(*names)))
     step = _open_step("a", tmp_path)
     assert step.damage == ""
-    assert [path.name for path in step.files(".npy")] == ["part-2.9.npy", "part-2.10.npy", "part-10.1.npy"]
+    assert [path.name for path in step.files(".npy")] == [
+        "part-2.9.npy",
+        "part-2.10.npy",
+        "part-10.1.npy",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +181,10 @@ def test_files_stand_in_the_order_of_their_numbers(tmp_path):
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
         ("{}", "is not the manifest of a step"),
-        ('{"fingerprint": "f", "inputs": {}, "parts": [{}]}', "is not the manifest of a step"),
+        (
+            '{"fingerprint": "f", "inputs": {}, "parts": [{}]}',
+            "is not the manifest of a step",
+        ),
     ],
 )
 def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):

@@ -39,9 +39,16 @@ def test_a_wrong_score(run):
 
 def true_neighbours(run, meta, own):
     """Return ids and cosines of all chunks outside `own`, nearest first."""
-    shards = [np.load(path).astype(np.float32) for path in files(run, "embed", ".vectors.npy")]
+    shards = [
+        np.load(path).astype(np.float32) for path in files(run, "embed", ".vectors.npy")
+    ]
     vectors = np.concatenate(shards)
-    ids = np.concatenate([(shard << SHARD_BITS) + np.arange(len(rows)) for shard, rows in enumerate(shards)])
+    ids = np.concatenate(
+        [
+            (shard << SHARD_BITS) + np.arange(len(rows))
+            for shard, rows in enumerate(shards)
+        ]
+    )
     scores = vectors @ vectors[np.flatnonzero(ids == meta)[0]]
     order = np.argsort(-scores, kind="stable")
     order = order[~np.isin(ids[order], own)]
@@ -53,12 +60,19 @@ def breach_of_candidates(run, meta, chunk, score, *, place):
 
     def alter(rows):
         for row in (row for row in rows if row["chunk_id"] == meta):
-            row["neighbour_ids"], row["scores"] = row["neighbour_ids"][1:], row["scores"][1:]
+            row["neighbour_ids"], row["scores"] = (
+                row["neighbour_ids"][1:],
+                row["scores"][1:],
+            )
             row["neighbour_ids"].insert(place, int(chunk))
             row["scores"].insert(place, float(score))
 
     for path in files(run, "mine", ".candidates.arrow"):
-        if meta in [chunk for batch in read_batches(path)[0] for chunk in batch.column("chunk_id").to_pylist()]:
+        if meta in [
+            chunk
+            for batch in read_batches(path)[0]
+            for chunk in batch.column("chunk_id").to_pylist()
+        ]:
             change_rows(path, alter)
     found = breaches(run, sample=ALL)
     assert set(found) == {"candidates searched again"}
@@ -83,7 +97,10 @@ def test_a_candidate_of_the_own_document(run):
 
 def test_the_chunk_right_behind_the_document_is_searched(run):
     sequence = next(StoredRun(run).sequences())
-    meta, behind = int(sequence.chunk[sequence.known(META)[0]]), int(sequence.doc_stop[sequence.known(META)[0]])
+    meta, behind = (
+        int(sequence.chunk[sequence.known(META)[0]]),
+        int(sequence.doc_stop[sequence.known(META)[0]]),
+    )
 
     def alter(vectors):
         vectors[behind & ROW_MASK] = vectors[meta & ROW_MASK]
@@ -98,7 +115,9 @@ def test_the_chunk_right_behind_the_document_is_searched(run):
 def test_a_negative_that_is_not_the_nearest_free_one(run):
     row = first_sequence(run)
     own = [row["chunk_id"][span] for span in spans_of(row, META)]
-    span = next(span for span in reversed(spans_of(row, NEGATIVE)) if row["group"][span] == 0)
+    span = next(
+        span for span in reversed(spans_of(row, NEGATIVE)) if row["group"][span] == 0
+    )
     ids, scores = true_neighbours(run, own[0], own)
 
     def alter(row):
@@ -106,14 +125,18 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
 
     change_sequence(run, alter)
     assert (
-        "is unused and nearer to meta-chunk" in breaches(run, "search", sample=ALL)["negatives are the nearest unused"]
+        "is unused and nearer to meta-chunk"
+        in breaches(run, "search", sample=ALL)["negatives are the nearest unused"]
     )
 
 
 def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
     def halve(rows):
         for row in rows[::2]:
-            row["neighbour_ids"], row["scores"] = row["neighbour_ids"][50:], row["scores"][50:]
+            row["neighbour_ids"], row["scores"] = (
+                row["neighbour_ids"][50:],
+                row["scores"][50:],
+            )
 
     for path in files(run, "mine", ".candidates.arrow"):
         change_rows(path, halve)
@@ -122,7 +145,9 @@ def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
         artefacts = StoredRun(run, sample=ALL)
         manifest = {"parts": [{"counts": {"recall": promised}}]}
         artefacts.steps["tune"] = SimpleNamespace(manifest=manifest, files=lambda _: [])
-        (outcome,) = (one for one in check_search(artefacts) if one.check.startswith("recall"))
+        (outcome,) = (
+            one for one in check_search(artefacts) if one.check.startswith("recall")
+        )
         return outcome
 
     outcome = recall(0.0)
@@ -130,7 +155,9 @@ def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
     assert 0.5 < mean < 1
     assert "5th percentile 0.5" in outcome.note
     assert "worst 0.5" in outcome.note
-    error = ((1 - mean) * (mean - 0.5) / outcome.checked) ** 0.5  # of each list all was found, or half
+    error = (
+        (1 - mean) * (mean - 0.5) / outcome.checked
+    ) ** 0.5  # of each list all was found, or half
     assert [recall(mean + errors * error).breaches for errors in (2, 4)] == [0, 1]
 
 
@@ -140,7 +167,10 @@ def test_a_vector_that_is_not_the_encoders(run):
 
     change_array(files(run, "embed", ".vectors.npy")[0], alter)
     found = breaches(run, "vectors", sample=ALL)
-    assert f"the vector of {chunk_name(run, 3)} has the cosine -1.0000" in found["vectors encoded again"]
+    assert (
+        f"the vector of {chunk_name(run, 3)} has the cosine -1.0000"
+        in found["vectors encoded again"]
+    )
     assert "vectors have unit length" not in found
 
 
@@ -160,7 +190,12 @@ def test_a_vector_that_is_too_short(run):
 def shortlisted(recipe_for, started, tmp_path_factory):
     """A run that embeds a part of its chunks; read-only."""
     folder = tmp_path_factory.mktemp("shortlisted") / "run"
-    short = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
+    short = (
+        "mine.shortlist=bm25",
+        "mine.shortlist_chunks=12",
+        "compose.sequences=2",
+        "compose.target_tokens=512",
+    )
     pipeline.run(recipe_for(started(folder), *short))
     return folder
 
@@ -171,14 +206,19 @@ def test_a_run_with_a_shortlist_is_as_it_must_be(shortlisted):
 
 def test_a_vector_of_a_chunk_that_is_not_on_the_shortlist(shortlisted, tmp_path):
     run = Path(shutil.copytree(shortlisted, tmp_path / "run"))
-    row = int(np.flatnonzero(np.load(files(run, "shortlist", ".shortlist.npy")[0]) == 0)[0])
+    row = int(
+        np.flatnonzero(np.load(files(run, "shortlist", ".shortlist.npy")[0]) == 0)[0]
+    )
 
     def alter(vectors):
         vectors[row] = np.eye(len(vectors[row]))[0]
 
     change_array(files(run, "embed", ".vectors.npy")[0], alter)
     found = breaches(run, "vectors", sample=0)
-    assert f"the vector of {chunk_name(run, row)} has the length 1.0000" in found["vectors have unit length"]
+    assert (
+        f"the vector of {chunk_name(run, row)} has the length 1.0000"
+        in found["vectors have unit length"]
+    )
 
 
 SIZES = (
@@ -195,7 +235,11 @@ def spliced(recipe_for, started, tmp_path_factory):
     """Runs whose trees are paths, and wide, and reversed; read-only."""
     folder = started(tmp_path_factory.mktemp("spliced") / "run")
     made = {}
-    for name, options in (("path", ()), ("wide", ("splice.neighbours=3",)), ("reverse", ("splice.order=reverse",))):
+    for name, options in (
+        ("path", ()),
+        ("wide", ("splice.neighbours=3",)),
+        ("reverse", ("splice.order=reverse",)),
+    ):
         pipeline.run(recipe_for(folder, *SIZES, *options, f"name={name}"))
         made[name] = folder
     return made
@@ -214,14 +258,19 @@ def test_the_scores_of_a_sound_run_pass(spliced, name):
 
 def test_a_score_of_no_other_document_is_found(spliced, tmp_path):
     def alter(row):
-        spans = [span for span, chunk in enumerate(row["chunk_id"]) if chunk != NO_CHUNK]
+        spans = [
+            span for span, chunk in enumerate(row["chunk_id"]) if chunk != NO_CHUNK
+        ]
         scored = next(span for span in spans if not np.isnan(row["score"][span]))
         for span in spans:
             if row["score"][span] == row["score"][scored] and span != scored:
                 row["score"][span] = -0.5
         row["score"][scored] = -0.5
 
-    for name, said in (("path", "the previous document"), ("wide", "an earlier document of the sequence")):
+    for name, said in (
+        ("path", "the previous document"),
+        ("wide", "an earlier document of the sequence"),
+    ):
         run = Path(shutil.copytree(spliced[name], tmp_path / name))
         (run / "run.json").write_text(json.dumps({"variant": name}))
         change_sequence(run, alter)
@@ -232,5 +281,6 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path):
 
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
-        judged(spliced["reverse"], "reverse").skipped == "not checked: only the drafts record their parent in the tree"
+        judged(spliced["reverse"], "reverse").skipped
+        == "not checked: only the drafts record their parent in the tree"
     )

@@ -35,14 +35,18 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
         negatives=NEGATIVES["top"],
         extra_tokens=0,
         is_exact=layout == Layout.EXTENDED,
-        setting=lambda section, key, default=None: settings.get((section, key), default),
+        setting=lambda section, key, default=None: settings.get(
+            (section, key), default
+        ),
         special_ids=special or {SEPARATOR: [9], BOS: [], EOS: []},
     )
 
 
 def sequence(*spans, layout=Layout.CONCATENATED):
     """Spans are (chunk, role, group, length); every chunk lacks its newline."""
-    chunk, role, group, length = (np.array(column) for column in zip(*spans, strict=True))
+    chunk, role, group, length = (
+        np.array(column) for column in zip(*spans, strict=True)
+    )
     docs = np.array([DOCS[one] for one in chunk])
     end = np.cumsum(length)
     return ResolvedSequence(
@@ -85,7 +89,9 @@ def test_whole_documents_with_a_separator_between_them_pass():
 
 
 def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
-    assert problems(*SOUND[:-1], (4, DOCUMENT, 1, 2), run=run_of(target_tokens=17)) == []
+    assert (
+        problems(*SOUND[:-1], (4, DOCUMENT, 1, 2), run=run_of(target_tokens=17)) == []
+    )
     assert problems(*SOUND[:-1], run=run_of(target_tokens=15)) == []
 
 
@@ -98,7 +104,15 @@ def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
         ((A, (1, DOCUMENT, 0, 2), C, JOIN, D, E), "is cut before the end"),
         ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "is in the place of ⟦chunk 3⟧"),
         (
-            (A, B, C, JOIN, (0, DOCUMENT, 1, 4), (1, DOCUMENT, 1, 3), (2, DOCUMENT, 1, 2)),
+            (
+                A,
+                B,
+                C,
+                JOIN,
+                (0, DOCUMENT, 1, 4),
+                (1, DOCUMENT, 1, 3),
+                (2, DOCUMENT, 1, 2),
+            ),
             "holds document ⟦document 0⟧ twice",
         ),
         ((A, JOIN, B, C, JOIN, D, E), "does not follow a chunk that needs one"),
@@ -115,22 +129,35 @@ def test_two_separators_missing():
         list(_separator_problems(run_of(), one)) == []
     )  # one chunk may lack its separator where it just fills the budget
     twice = sequence(A, B, C, D, E, A)
-    assert any("no separator follows it" in found for found in _separator_problems(run_of(), twice))
+    assert any(
+        "no separator follows it" in found
+        for found in _separator_problems(run_of(), twice)
+    )
 
 
 def test_a_chunk_and_a_separator_of_one_token_too_many():
     longer = (4, DOCUMENT, 1, 7)
-    assert any("is longer than its chunk, which has 6" in found for found in problems(*SOUND[:-1], longer))
+    assert any(
+        "is longer than its chunk, which has 6" in found
+        for found in problems(*SOUND[:-1], longer)
+    )
     wide = (-1, SEPARATOR, 0, 2)
-    assert any("should have 1 tokens" in found for found in problems(A, B, C, wide, D, E))
+    assert any(
+        "should have 1 tokens" in found for found in problems(A, B, C, wide, D, E)
+    )
 
 
 def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
     run = run_of(target_tokens=23, special={SEPARATOR: [9], BOS: [1], EOS: [2]})
     bos, eos = (-1, BOS, -1, 1), (-1, EOS, -1, 1)
     assert problems(bos, *SOUND, eos, run=run) == []
-    assert any("has bos at spans []" in found for found in problems(*SOUND, eos, run=run))
-    assert any("has eos at spans [1, 8]" in found for found in problems(bos, eos, *SOUND, eos, run=run))
+    assert any(
+        "has bos at spans []" in found for found in problems(*SOUND, eos, run=run)
+    )
+    assert any(
+        "has eos at spans [1, 8]" in found
+        for found in problems(bos, eos, *SOUND, eos, run=run)
+    )
 
 
 def interleaved(*spans, target_tokens=22):
@@ -146,8 +173,14 @@ def test_parts_of_documents_may_stand_between_each_other_in_their_order():
     [
         ((A, JOIN, D, JOIN, C, JOIN, B), "is in the place of ⟦chunk 1⟧"),
         ((A, JOIN, E, JOIN, D), "is in the place of ⟦chunk 3⟧"),
-        ((A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B), "has group 0, its document is number 1"),
-        ((A, JOIN, (3, DOCUMENT, 1, 2), JOIN, B), "is cut before the end of the sequence"),
+        (
+            (A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B),
+            "has group 0, its document is number 1",
+        ),
+        (
+            (A, JOIN, (3, DOCUMENT, 1, 2), JOIN, B),
+            "is cut before the end of the sequence",
+        ),
     ],
 )
 def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
@@ -156,14 +189,18 @@ def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
 
 def test_a_sequence_must_have_the_layout_of_its_run():
     one = sequence(*SOUND, layout=Layout.INTERLEAVED)
-    assert list(_order_problems(run_of(), one)) == ["sequence 0 is interleaved, those of the run are concatenated"]
+    assert list(_order_problems(run_of(), one)) == [
+        "sequence 0 is interleaved, those of the run are concatenated"
+    ]
 
 
 # meta-chunks and negatives: document 0 is extended by chunks of document 1
 
 
 def extended(*spans, min_gap_tokens=1, special=None):
-    run = run_of(Layout.EXTENDED, target_tokens=sum(span[3] for span in spans), special=special)
+    run = run_of(
+        Layout.EXTENDED, target_tokens=sum(span[3] for span in spans), special=special
+    )
     run.method, run.min_gap_tokens = "standard", min_gap_tokens
     return run, sequence(*spans, layout=Layout.EXTENDED)
 
@@ -173,9 +210,16 @@ N3, N4 = (3, NEGATIVE, 0, 5), (4, NEGATIVE, 1, 6)
 
 
 def test_only_the_last_negative_may_be_cut():
-    run, cut_first = extended(M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
-    assert any("is cut, but is not the last negative" in found for found in _order_problems(run, cut_first))
-    run, cut_last = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 3))
+    run, cut_first = extended(
+        M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6)
+    )
+    assert any(
+        "is cut, but is not the last negative" in found
+        for found in _order_problems(run, cut_first)
+    )
+    run, cut_last = extended(
+        M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 3)
+    )
     assert list(_order_problems(run, cut_last)) == []
 
 
@@ -184,9 +228,15 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
     assert list(_separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
-    assert any("needs fewer separators" in found for found in _separator_problems(run, overfull))
+    assert any(
+        "needs fewer separators" in found
+        for found in _separator_problems(run, overfull)
+    )
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
-    assert any("does not follow a chunk that needs one" in found for found in _separator_problems(run, whole))
+    assert any(
+        "does not follow a chunk that needs one" in found
+        for found in _separator_problems(run, whole)
+    )
 
 
 def test_a_gap_below_the_minimum_is_found(own_run):
@@ -195,14 +245,20 @@ def test_a_gap_below_the_minimum_is_found(own_run):
     for one in nextlong.open(own_run).sequences():
         metas = [place for place, span in enumerate(one.spans) if span.role == "meta"]
         between = [one.spans[first:last] for first, last in itertools.pairwise(metas)]
-        gaps += [sum(span.length for span in spans if span.role == "negative") for spans in between]
+        gaps += [
+            sum(span.length for span in spans if span.role == "negative")
+            for spans in between
+        ]
     change_recipe(own_run, "compose", "min_gap_tokens", min(gaps))
     sound = outcomes(own_run, "sequences")[name]
     assert (sound.checked, sound.breaches) == (len(gaps), 0)
     change_recipe(own_run, "compose", "min_gap_tokens", min(gaps) + 1)
     found = outcomes(own_run, "sequences")[name]
     assert found.breaches == gaps.count(min(gaps))
-    assert f"has {min(gaps)} tokens of negatives between it and the meta-chunk before" in found.examples[0]
+    assert (
+        f"has {min(gaps)} tokens of negatives between it and the meta-chunk before"
+        in found.examples[0]
+    )
 
 
 # cuts between characters
@@ -221,7 +277,9 @@ CUT_RUN = SimpleNamespace(
 
 def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,)):
     """Return what is wrong with a sequence of one chunk, cut to so many tokens, and separators."""
-    run = SimpleNamespace(**{**vars(CUT_RUN), "special_ids": {SEPARATOR: list(separator)}})
+    run = SimpleNamespace(
+        **{**vars(CUT_RUN), "special_ids": {SEPARATOR: list(separator)}}
+    )
     roles = np.array([role, *[SEPARATOR] * separators])
     one = SimpleNamespace(
         role=roles,
@@ -260,7 +318,9 @@ def test_without_separators_nothing_could_fill():
 
 def test_of_what_is_not_extended_less_than_a_character_may_be_left():
     assert cut_problems(2, separators=0, role=META) == []
-    assert cut_problems(4, separators=0, role=META) == ["span 0 ends within a character; 1 tokens fewer would not"]
+    assert cut_problems(4, separators=0, role=META) == [
+        "span 0 ends within a character; 1 tokens fewer would not"
+    ]
 
 
 def test_what_is_visible_is_a_character_at_least():

@@ -19,11 +19,20 @@ def folder(shared_run, tmp_path_factory):
 
 def test_every_link_leads_to_a_page_of_the_copy(folder):
     names = {path.name for path in folder.iterdir()}
-    assert {"index.html", "sequence-0.html", "sequence-2.html", "filtered.html"} <= names
+    assert {
+        "index.html",
+        "sequence-0.html",
+        "sequence-2.html",
+        "filtered.html",
+    } <= names
     assert "sequence-3.html" not in names
     for path in folder.iterdir():
         text = path.read_text(encoding="utf-8")
-        assert {link for link in re.findall(r'href="([^"]+)"', text) if not link.startswith(("#", "data:"))} <= names
+        assert {
+            link
+            for link in re.findall(r'href="([^"]+)"', text)
+            if not link.startswith(("#", "data:"))
+        } <= names
         assert not re.search(r'src="|action="/|http://(?!www.w3.org)', text)
 
 
@@ -35,4 +44,6 @@ def test_a_sequence_holds_its_texts(folder, shared_run):
 
 def test_a_folder_that_holds_something_is_refused(folder, shared_run, capsys):
     assert main(["view", str(shared_run), "--export", str(folder)]) == 2
-    assert f"--export {folder} is not an empty folder" in " ".join(capsys.readouterr().err.split())
+    assert f"--export {folder} is not an empty folder" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -20,23 +20,47 @@ def run(recipe_for, tmp_path_factory):
     write_corpus(folder / "corpus", documents=100)
     first = (folder / "corpus" / "0.jsonl").read_text().splitlines()[0]
     words = " ".join(f"word{n}" for n in range(400))
-    lines = [first, json.dumps({"id": "long", "text": "\n".join(words for _ in range(9))}), '{"id": "broken"']
+    lines = [
+        first,
+        json.dumps({"id": "long", "text": "\n".join(words for _ in range(9))}),
+        '{"id": "broken"',
+    ]
     lines.append(json.dumps({"id": "unwanted", "text": words}))
     (folder / "corpus" / "4.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "eval.jsonl").write_text(json.dumps({"text": json.loads(first)["text"]}) + "\n")
-    sources = json.dumps([{"path": str(folder / "corpus"), "name": "small", "filter": "id <> 'unwanted'"}])
+    (folder / "eval.jsonl").write_text(
+        json.dumps({"text": json.loads(first)["text"]}) + "\n"
+    )
+    sources = json.dumps(
+        [
+            {
+                "path": str(folder / "corpus"),
+                "name": "small",
+                "filter": "id <> 'unwanted'",
+            }
+        ]
+    )
     changes = (
         f"ingest.sources={sources}",
         "ingest.max_reject_share=0.5",
         f"decontaminate.files=[{folder / 'eval.jsonl'}]",
     )
-    pipeline.run(recipe_for(folder / "run", *changes, "compose.sequences=all", "compose.target_tokens=1024"))
+    pipeline.run(
+        recipe_for(
+            folder / "run",
+            *changes,
+            "compose.sequences=all",
+            "compose.target_tokens=1024",
+        )
+    )
     return nextlong.open(folder / "run")
 
 
 @pytest.fixture(scope="module")
 def kinds(run):
-    return {kind.reason if kind.key.startswith("corpus") else kind.key: kind for kind in filtered.kinds(run)}
+    return {
+        kind.reason if kind.key.startswith("corpus") else kind.key: kind
+        for kind in filtered.kinds(run)
+    }
 
 
 def test_records_that_are_no_documents(kinds):
@@ -61,14 +85,23 @@ def test_copies(run, kinds):
 def test_contaminated_chunks(run, kinds):
     kind = kinds["shares words with an evaluation text"]
     entries = list(kind.entries())
-    assert len(entries) == kind.count == total(run.steps["decontaminate"], "contaminated") > 0
+    assert (
+        len(entries)
+        == kind.count
+        == total(run.steps["decontaminate"], "contaminated")
+        > 0
+    )
 
 
 def test_drafts_that_became_no_sequence(run, kinds):
     expected = Counter()
     for own in counts_of(run.steps["draft"]) + counts_of(run.steps["compose"]):
         expected.update(own["dropped"])
-    found = {kind.reason: kind.count for key, kind in kinds.items() if key.startswith(("draft", "compose"))}
+    found = {
+        kind.reason: kind.count
+        for key, kind in kinds.items()
+        if key.startswith(("draft", "compose"))
+    }
     assert found == {reason: count for reason, count in expected.items() if count}
     too_long = next(kind for kind in kinds.values() if "alone fills" in kind.reason)
     assert [entry.name for entry in too_long.entries()] == ["long"]

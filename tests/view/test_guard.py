@@ -22,12 +22,27 @@ def ask(method="GET", *, query=b"token=secret", **headers):
     async def send(message):
         sent.append(message)
 
-    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": "http", "method": method, "headers": raw, "path": "/", "query_string": query}
-    guard = BaseHTTPMiddleware(PlainTextResponse("the corpus"), dispatch=partial(_guard, token=TOKEN))
+    raw = [
+        (name.replace("_", "-").encode(), value.encode())
+        for name, value in headers.items()
+    ]
+    scope = {
+        "type": "http",
+        "method": method,
+        "headers": raw,
+        "path": "/",
+        "query_string": query,
+    }
+    guard = BaseHTTPMiddleware(
+        PlainTextResponse("the corpus"), dispatch=partial(_guard, token=TOKEN)
+    )
     asyncio.run(guard(scope, None, send))
     answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], answer, b"".join(message.get("body", b"") for message in sent[1:])
+    return (
+        sent[0]["status"],
+        answer,
+        b"".join(message.get("body", b"") for message in sent[1:]),
+    )
 
 
 OWN = "127.0.0.1:8000"

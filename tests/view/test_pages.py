@@ -21,7 +21,14 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.rows, self.links, self.fields, self.checked, self.texts, self.stack = [], [], {}, [], [], []
+        self.rows, self.links, self.fields, self.checked, self.texts, self.stack = (
+            [],
+            [],
+            {},
+            [],
+            [],
+            [],
+        )
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -50,7 +57,11 @@ class Page(HTMLParser):
     @property
     def body(self):
         """The rows below the headings of their columns."""
-        return [[text.strip() for _, text in row] for row in self.rows if any(tag == "td" for tag, _ in row)]
+        return [
+            [text.strip() for _, text in row]
+            for row in self.rows
+            if any(tag == "td" for tag, _ in row)
+        ]
 
     @property
     def text(self):
@@ -70,7 +81,9 @@ def run(shared_run):
 
 def listed(variants, query=None, *, sort="", first=0, columns=(), **options):
     view = View(variants, "base")
-    shown = pages.sequence_list(view, query or Query(), sort=sort, first=first, columns=columns, **options)
+    shown = pages.sequence_list(
+        view, query or Query(), sort=sort, first=first, columns=columns, **options
+    )
     return Page(shown)
 
 
@@ -87,7 +100,10 @@ def test_no_name_leads_out_of_its_place_in_a_link(variant, query):
 
 def test_a_static_copy_links_only_to_pages_it_has():
     view = View(None, "v", frozenset({"sequence-3.html"}))
-    assert (view.url("v", "sequence", 3, first=9), view.url("v", "sequence", 4)) == ("sequence-3.html", "")
+    assert (view.url("v", "sequence", 3, first=9), view.url("v", "sequence", 4)) == (
+        "sequence-3.html",
+        "",
+    )
 
 
 def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(variants, run):
@@ -98,7 +114,9 @@ def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(variants, run):
         lead = pieces.lead_document(spans)
         own = [one for one in spans if one.doc_id == lead]
         assert row[:3] == [str(number), own[0].source_id, "small"]
-        first_words = " ".join(run.sequence(number).texts_of([spans.index(own[0])])[0].split())
+        first_words = " ".join(
+            run.sequence(number).texts_of([spans.index(own[0])])[0].split()
+        )
         assert first_words.startswith(row[3].rstrip("…")[:60])
         assert int(row[4]) == sum(one.role in pieces.CHUNK_ROLES for one in spans)
         assert row[7] == f"{sum(one.length for one in own) / 2048:.1%}"
@@ -124,9 +142,18 @@ def test_a_heading_sorts_and_sorts_back(variants):
 
 def test_a_filter_stands_in_the_form_and_in_the_links(variants):
     page = listed(variants, Query(least=-0.5, name="a", text="the"), most=2)
-    assert (page.fields["least"], page.fields["most"], page.fields["name"]) == ("-0.5", "", "a")
+    assert (page.fields["least"], page.fields["most"], page.fields["name"]) == (
+        "-0.5",
+        "",
+        "a",
+    )
     (following,) = [link for link in page.links if "after=2" in link]
-    assert parse_qs(urlsplit(following).query) == {"text": ["the"], "name": ["a"], "least": ["-0.5"], "after": ["2"]}
+    assert parse_qs(urlsplit(following).query) == {
+        "text": ["the"],
+        "name": ["a"],
+        "least": ["-0.5"],
+        "after": ["2"],
+    }
     rest = listed(variants, first=11)
     assert [row[0] for row in rest.body] == ["11"]
     assert any("after=0" in link for link in listed(variants, first=11, most=11).links)
@@ -142,13 +169,19 @@ def test_how_many_match_is_said(variants):
 
 
 def one(variants, number, *, first=0, chosen=pages.EVERY):
-    return Page(pages.sequence(View(variants, "base"), number, first=first, chosen=chosen))
+    return Page(
+        pages.sequence(View(variants, "base"), number, first=first, chosen=chosen)
+    )
 
 
 def test_a_sequence_lists_its_chunks_in_their_order(variants, run, monkeypatch):
     monkeypatch.setattr(pages, "_CHUNK_ROWS", 100)
     spans = run.sequence(0).spans
-    chunks = [(place, own) for place, own in enumerate(spans) if own.role in pieces.CHUNK_ROLES]
+    chunks = [
+        (place, own)
+        for place, own in enumerate(spans)
+        if own.role in pieces.CHUNK_ROLES
+    ]
     page = one(variants, 0)
     assert [(row[0], row[1], row[2]) for row in page.body] == [
         (str(place), own.role, own.source_id) for place, own in chunks
@@ -185,11 +218,17 @@ def test_the_sequences_beside_it_are_linked_to(variants):
 def test_chunks_are_chosen_by_role_name_and_cosine(chosen, chunks):
     spans = [own for own in EXTENDED if own.role in pieces.CHUNK_ROLES]
     assert [own.chunk_id for own in spans if pages._fits(own, chosen)] == chunks
-    assert not pages._fits(span("document", 1, 0, 0, 9), Query(least=-1.0))  # it has no cosine
+    assert not pages._fits(
+        span("document", 1, 0, 0, 9), Query(least=-1.0)
+    )  # it has no cosine
 
 
 def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch):
-    page = Page(pages.document_list(View(variants, "base"), Query(text='"sail reef"'), first=Place()))
+    page = Page(
+        pages.document_list(
+            View(variants, "base"), Query(text='"sail reef"'), first=Place()
+        )
+    )
     assert page.body
     assert all("sail reef" in row[2].lower() for row in page.body)
     assert page.fields["text"] == '"sail reef"'
@@ -209,7 +248,10 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
     assert all(line in "\n".join(page.texts) for line in text.splitlines())
     assert f"/base/sequences?document={lead}" in page.links
     monkeypatch.setattr(pages, "_SHOWN_CHUNKS", 1)
-    assert "The first 1 chunks are shown." in Page(pages.document(View(variants, "base"), lead)).texts
+    assert (
+        "The first 1 chunks are shown."
+        in Page(pages.document(View(variants, "base"), lead)).texts
+    )
     with pytest.raises(IndexError, match="document 9999 does not exist"):
         pages.document(View(variants, "base"), 9999)
 
@@ -219,13 +261,17 @@ def test_what_was_marked_is_said_where_it_is(own_run):
     variants = pages.Variants(run)
     lead = pieces.lead_document(run.sequence(0).spans)
     found = documents.read(run.corpus, lead)
-    documents.change_mark(run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True)
+    documents.change_mark(
+        run.path, Mark(found["source"], found["source_id"], "spam <b>"), is_set=True
+    )
     page = Page(pages.document(View(variants, "base"), lead))
     assert "This document is marked as bad. spam <b>" in page.text
     assert "This source is marked as bad." not in page.text
     assert "This sequence is marked as bad." not in one(variants, 0).text
     table = Page(pages.marked(View(variants, "base")))
-    assert [row[:4] for row in table.body] == [["document", found["source"], found["source_id"], "spam <b>"]]
+    assert [row[:4] for row in table.body] == [
+        ["document", found["source"], found["source_id"], "spam <b>"]
+    ]
     (run.path / documents.MARKS_FILE).unlink()
     assert "Nothing is marked yet." in Page(pages.marked(View(variants, "base"))).text
 
@@ -233,7 +279,9 @@ def test_what_was_marked_is_said_where_it_is(own_run):
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
     from nextlong.view.pages import Variants
 
-    nextlong.run(recipe_for(own_run))  # measures the statistics, which the shared run lacks
+    nextlong.run(
+        recipe_for(own_run)
+    )  # measures the statistics, which the shared run lacks
     nextlong.run(recipe_for(own_run, "compose.position=tail", "name=tail"))
 
     held = Variants(nextlong.open(f"{own_run}@base"))
@@ -243,7 +291,10 @@ def test_two_variants_stand_side_by_side(own_run, recipe_for):
     assert any(re.fullmatch(r"/tail/sequence/\d+", link) for link in page.links)
     rows = {row[0]: row[1:] for row in page.body}
     assert rows["sequences"] == ["12 of 2,048 tokens"] * 2
-    leads = {pieces.lead_document(sequence.spans) for sequence in held.get("base").run.sequences()}
+    leads = {
+        pieces.lead_document(sequence.spans)
+        for sequence in held.get("base").run.sequences()
+    }
     other = next(doc_id for doc_id in range(260) if doc_id not in leads)
     assert (
         "No sequence of this variant is about this document."
@@ -257,16 +308,26 @@ def left(variants, key="", *, first=0):
 
 def test_every_reason_is_listed_with_its_count(variants):
     kinds = filtered.kinds(variants.get("base").run)
-    assert [row[:3] for row in left(variants).body] == [[f"{one.count:,}", one.what, one.reason] for one in kinds]
+    assert [row[:3] for row in left(variants).body] == [
+        [f"{one.count:,}", one.what, one.reason] for one in kinds
+    ]
 
 
 def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
-    entries = [filtered._Entry("one", 7, "beside it", 8), filtered._Entry("two", detail="why")]
-    kind = filtered._Kind("k", "chunks", "a reason", 1234, lambda: iter(entries), is_sampled=True)
+    entries = [
+        filtered._Entry("one", 7, "beside it", 8),
+        filtered._Entry("two", detail="why"),
+    ]
+    kind = filtered._Kind(
+        "k", "chunks", "a reason", 1234, lambda: iter(entries), is_sampled=True
+    )
     monkeypatch.setattr(filtered, "kinds", lambda run: [kind])
     page = left(variants, "k")
     assert "1,234 chunks: a reason" in page.texts
-    assert [row for row in page.body if len(row) == 2] == [["one", "beside it"], ["two", "why"]]
+    assert [row for row in page.body if len(row) == 2] == [
+        ["one", "beside it"],
+        ["two", "why"],
+    ]
     assert {"/base/document/7", "/base/document/8"} <= set(page.links)
     assert "These are all recorded examples (a few per task)." in page.text
     monkeypatch.setattr(pages, "_ROWS", 1)
@@ -278,6 +339,10 @@ def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
 
 
 def test_an_error_has_a_way_back(variants):
-    page = Page(pages.problem(View(variants, "nosuch"), "no variant <x>", title="Page not found"))
+    page = Page(
+        pages.problem(
+            View(variants, "nosuch"), "no variant <x>", title="Page not found"
+        )
+    )
     assert "no variant <x>" in page.texts
     assert {"/base/sequences", "/base/documents"} <= set(page.links)

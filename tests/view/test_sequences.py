@@ -44,7 +44,9 @@ def test_cosines_are_bounded(run, sequences):
     above = [n for n, own in enumerate(sequences) if cosine(own) >= middle]
     assert found(run, Query(least=middle))[:2] == (above, len(above))
     assert found(run, Query(most=middle, least=middle + 1)).numbers == []
-    assert sorted({*found(run, Query(most=middle)).numbers, *above}) == list(range(len(sequences)))
+    assert sorted({*found(run, Query(most=middle)).numbers, *above}) == list(
+        range(len(sequences))
+    )
 
 
 def test_names_and_sources_are_those_of_the_meta_document(run, sequences):
@@ -56,22 +58,36 @@ def test_names_and_sources_are_those_of_the_meta_document(run, sequences):
 
 
 def test_a_document_is_found_wherever_it_serves(run, sequences):
-    document = next(span.doc_id for span in sequences[4].spans if span.role == "negative")
-    holding = [n for n, own in enumerate(sequences) if any(span.doc_id == document for span in own.spans)]
+    document = next(
+        span.doc_id for span in sequences[4].spans if span.role == "negative"
+    )
+    holding = [
+        n
+        for n, own in enumerate(sequences)
+        if any(span.doc_id == document for span in own.spans)
+    ]
     assert found(run, Query(document=document)).numbers == holding
     metas = [n for n, own in enumerate(sequences) if lead(own).doc_id == document]
     assert found(run, Query(about=document)).numbers == metas
 
 
-@pytest.mark.parametrize(("text", "terms"), [("sail REEF", ["sail", "reef"]), ('"sail reef"', ["sail reef"])])
+@pytest.mark.parametrize(
+    ("text", "terms"), [("sail REEF", ["sail", "reef"]), ('"sail reef"', ["sail reef"])]
+)
 def test_one_chunk_has_to_contain_all_words_or_the_phrase(run, sequences, text, terms):
     def contains(sequence):
-        chunks = [own.lower() for own, span in zip(sequence.texts, sequence.spans, strict=True) if span.doc_id >= 0]
+        chunks = [
+            own.lower()
+            for own, span in zip(sequence.texts, sequence.spans, strict=True)
+            if span.doc_id >= 0
+        ]
         return any(all(term in chunk for term in terms) for chunk in chunks)
 
     own = SequenceIndex(run)
     matches = own.find(Query(text=text), most=100).numbers
-    assert set(matches) >= {n for n, sequence in enumerate(sequences) if contains(sequence)}  # the last negative is cut
+    assert set(matches) >= {
+        n for n, sequence in enumerate(sequences) if contains(sequence)
+    }  # the last negative is cut
     for number in matches:
         chunk = own.chunk_with_text(Query(text=text), number)
         assert chunk in {span.chunk_id for span in sequences[number].spans}
@@ -83,20 +99,29 @@ def test_one_chunk_has_to_contain_all_words_or_the_phrase(run, sequences, text, 
 def test_a_column_sorts_both_ways(run, sequences):
     by_cosine = sorted(range(len(sequences)), key=lambda n: cosine(sequences[n]))
     assert found(run, Query(), sort="cosine").numbers == by_cosine
-    assert found(run, Query(), sort="-cosine", first=2, most=3).numbers == by_cosine[::-1][2:5]
+    assert (
+        found(run, Query(), sort="-cosine", first=2, most=3).numbers
+        == by_cosine[::-1][2:5]
+    )
     chunks = [sum(span.doc_id >= 0 for span in own.spans) for own in sequences]
-    assert [chunks[n] for n in found(run, Query(), sort="-chunks").numbers] == sorted(chunks, reverse=True)
+    assert [chunks[n] for n in found(run, Query(), sort="-chunks").numbers] == sorted(
+        chunks, reverse=True
+    )
 
 
 def test_a_random_sample_is_fixed_by_its_seed(run):
-    one, other = (found(run, Query(), sort=f"random-{seed}", most=8).numbers for seed in (1, 2))
+    one, other = (
+        found(run, Query(), sort=f"random-{seed}", most=8).numbers for seed in (1, 2)
+    )
     assert one == found(run, Query(), sort="random-1", most=8).numbers
     assert one != other
     assert len(set(one)) == 8
     assert set(found(run, Query(least=-1.0), sort="random-3").numbers) == set(range(12))
 
 
-def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(run, monkeypatch):
+def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(
+    run, monkeypatch
+):
     monkeypatch.setattr(index, "_BLOCK_TOKENS", 2 * 2048)
     own, read = SequenceIndex(run), [0]
     while read[-1] < len(run):
@@ -121,7 +146,9 @@ def test_histograms_count_every_match(run, sequences):
     values = [cosine(one) for one in sequences if "sea" in lead(one).source_id]
     assert set(histograms) == set(SORTS)
     assert counted == len(values) == sum(histograms["cosine"].counts)
-    assert (histograms["cosine"].least, histograms["cosine"].most) == pytest.approx((min(values), max(values)))
+    assert (histograms["cosine"].least, histograms["cosine"].most) == pytest.approx(
+        (min(values), max(values))
+    )
 
 
 def test_what_is_known_of_a_sequence_is_what_it_holds(run, sequences):
@@ -129,17 +156,29 @@ def test_what_is_known_of_a_sequence_is_what_it_holds(run, sequences):
     for number, sequence in enumerate(sequences):
         own.know(number)
         chunks = [span for span in sequence.spans if span.doc_id >= 0]
-        of_lead = [span.token_end - span.token_start for span in chunks if span.doc_id == lead(sequence).doc_id]
+        of_lead = [
+            span.token_end - span.token_start
+            for span in chunks
+            if span.doc_id == lead(sequence).doc_id
+        ]
         assert dict(zip(SORTS, own.values[:, number], strict=True)) == {
             "cosine": pytest.approx(cosine(sequence)),
             "chunks": len(chunks),
             "documents": len({span.doc_id for span in chunks}),
             "share": sum(of_lead) / 2048,
         }
-        assert (own.leads[number], own.first_chunks[number]) == (lead(sequence).doc_id, lead(sequence).chunk_id)
+        assert (own.leads[number], own.first_chunks[number]) == (
+            lead(sequence).doc_id,
+            lead(sequence).chunk_id,
+        )
 
 
-@given(st.lists(st.sampled_from([0.5, -1.0, 2.0, np.nan]), max_size=90), st.integers(0, 12))
+@given(
+    st.lists(st.sampled_from([0.5, -1.0, 2.0, np.nan]), max_size=90), st.integers(0, 12)
+)
 def test_the_smallest_are_those_of_a_whole_sort(keys, count):
     keys = np.array(keys, np.float64)
-    assert index._smallest(keys, count).tolist() == np.argsort(keys, kind="stable")[:count].tolist()
+    assert (
+        index._smallest(keys, count).tolist()
+        == np.argsort(keys, kind="stable")[:count].tolist()
+    )

@@ -43,11 +43,24 @@ def run(recipe_for, small_corpus, tmp_path_factory):
     (folder / "corpus").mkdir()
     for path in small_corpus.iterdir():
         rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        lines = [json.dumps({"id": HOSTILE + row["id"], "text": row["text"] + "\n" + HOSTILE}) + "\n" for row in rows]
+        lines = [
+            json.dumps(
+                {"id": HOSTILE + row["id"], "text": row["text"] + "\n" + HOSTILE}
+            )
+            + "\n"
+            for row in rows
+        ]
         (folder / "corpus" / path.name).write_text("".join(lines), encoding="utf-8")
     sources = json.dumps([{"path": str(folder / "corpus"), "name": HOSTILE}])
     pipeline.run(recipe_for(folder / "run", f"ingest.sources={sources}", "name=first"))
-    pipeline.run(recipe_for(folder / "run", f"ingest.sources={sources}", "name=other", "compose.method=standard"))
+    pipeline.run(
+        recipe_for(
+            folder / "run",
+            f"ingest.sources={sources}",
+            "name=other",
+            "compose.method=standard",
+        )
+    )
     return folder / "run"
 
 
@@ -84,17 +97,30 @@ def test_every_link_leads_to_a_page_that_holds_no_foreign_tag(address):
         page = Page(text)
         assert "img" not in {tag for tag, _ in page.tags}
         scripts = [own for tag, own in page.tags if tag == "script"]
-        assert all(own.get("type") == "application/json" or own.get("src", "")[0] == "/" for own in scripts)
-        assert all(not name.startswith("on") and name != "style" for _, own in page.tags for name in own)
+        assert all(
+            own.get("type") == "application/json" or own.get("src", "")[0] == "/"
+            for own in scripts
+        )
+        assert all(
+            not name.startswith("on") and name != "style"
+            for _, own in page.tags
+            for name in own
+        )
         assert all(link.startswith(("/", "#")) for link in page.links)
-        waiting += [link for link in page.links if link.startswith("/") and link not in seen]
+        waiting += [
+            link for link in page.links if link.startswith("/") and link not in seen
+        ]
     assert len(seen) == 60
 
 
 def test_other_users_of_the_machine_see_nothing_without_the_token(address):
     token = address.headers["Authorization"].removeprefix("token ")
     port = urlsplit(address).port
-    for path, cookie in (("/", "x=y"), ("/?token=wrong", "x=y"), ("/style.css", f"nextlong-view-{port}=wrong")):
+    for path, cookie in (
+        ("/", "x=y"),
+        ("/?token=wrong", "x=y"),
+        ("/style.css", f"nextlong-view-{port}=wrong"),
+    ):
         answer, text = ask(address, path, Cookie=cookie)
         assert (answer.status, "?token=" in text) == (403, True)
         assert "set-cookie" not in answer.headers
@@ -116,11 +142,22 @@ def test_filters_and_searches_answer(address, run):
     opened = nextlong.open(f"{run}@first")
     span = opened.sequence(0).spans[0]
     rows = "/first/sequences?name="
-    numbers = {link for link in Page(ask(address, rows)[1]).links if "/sequence/" in link}
+    numbers = {
+        link for link in Page(ask(address, rows)[1]).links if "/sequence/" in link
+    }
     assert numbers == {f"/first/sequence/{number}" for number in range(len(opened))}
-    assert "/first/sequence/0" in Page(ask(address, f"{rows}&document={span.doc_id}")[1]).links
-    assert not [link for link in Page(ask(address, f"{rows}&least=0.999")[1]).links if "/sequence/" in link]
-    found = Page(ask(address, f"/first/documents?name={quote(span.source_id)}")[1]).links
+    assert (
+        "/first/sequence/0"
+        in Page(ask(address, f"{rows}&document={span.doc_id}")[1]).links
+    )
+    assert not [
+        link
+        for link in Page(ask(address, f"{rows}&least=0.999")[1]).links
+        if "/sequence/" in link
+    ]
+    found = Page(
+        ask(address, f"/first/documents?name={quote(span.source_id)}")[1]
+    ).links
     assert f"/first/document/{span.doc_id}" in found
     answer, text = ask(address, f"/first/compare?with=other&document={span.doc_id}")
     assert answer.status == 200
@@ -129,22 +166,34 @@ def test_filters_and_searches_answer(address, run):
 
 def test_a_filter_of_chunks_still_offers_the_other_roles(address):
     page = Page(ask(address, "/first/sequence/3?role=meta")[1])
-    assert {own["value"] for tag, own in page.tags if tag == "option"} == {"", "meta", "negative"}
+    assert {own["value"] for tag, own in page.tags if tag == "option"} == {
+        "",
+        "meta",
+        "negative",
+    }
 
 
 def test_a_pair_holds_both_texts_and_the_words_they_share(address, run):
     sequence = nextlong.open(f"{run}@first").sequence(3)
     place = next(n for n, span in enumerate(sequence.spans) if span.role == "negative")
-    meta = max(n for n, span in enumerate(sequence.spans[:place]) if span.role == "meta")
+    meta = max(
+        n for n, span in enumerate(sequence.spans[:place]) if span.role == "meta"
+    )
     pair = json.loads(ask(address, f"/first/sequence/3/pairs/{place}")[1])
     assert pair["text"] == sequence.texts[place]
     assert pair["partner"] == sequence.texts[meta]
-    assert all(word in pair["text"].lower() and word in pair["partner"].lower() for word in pair["words"])
+    assert all(
+        word in pair["text"].lower() and word in pair["partner"].lower()
+        for word in pair["words"]
+    )
 
 
 def test_every_piece_has_a_text_separators_too(address, run):
     sequence = nextlong.open(f"{run}@other").sequence(0)
-    texts = [json.loads(ask(address, f"/other/sequence/0/pairs/{n}")[1])["text"] for n in range(len(sequence.spans))]
+    texts = [
+        json.loads(ask(address, f"/other/sequence/0/pairs/{n}")[1])["text"]
+        for n in range(len(sequence.spans))
+    ]
     assert texts == sequence.texts
     assert "separator" in {span.role for span in sequence.spans}
 
@@ -160,7 +209,11 @@ def test_every_piece_has_a_text_separators_too(address, run):
         ("GET", {"Host": ""}, 421),
         ("GET", {"Origin": "http://evil.example"}, 403),
         ("GET", {"Origin": "null"}, 403),
-        ("GET", {"Origin": "http://127.0.0.1:1"}, 403),  # another program of this machine
+        (
+            "GET",
+            {"Origin": "http://127.0.0.1:1"},
+            403,
+        ),  # another program of this machine
         ("GET", {"Sec_Fetch_Site": "cross-site"}, 403),
         ("GET", {"Sec_Fetch_Site": "same-site"}, 403),
         ("GET", {"Sec_Fetch_Site": "same-origin"}, 200),
@@ -178,7 +231,9 @@ def test_the_policy_lets_nothing_inline_run(address):
     for path in ("/first/sequences", "/first/nothing", "/page.js"):
         answer, _ = ask(address, path)
         policy = answer.headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert policy.startswith(
+            "default-src 'none'; script-src 'self'; style-src 'self'"
+        )
         assert "unsafe" not in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
@@ -211,17 +266,44 @@ def test_what_is_not_there_is_told(address, path, status):
 
 
 def test_a_mark_is_kept_in_the_run_directory_and_taken_back(address, run):
-    form = urlencode({"mark": json.dumps({"source": HOSTILE, "id": "d1"}), "note": "<b>", "action": "add"}).encode()
+    form = urlencode(
+        {
+            "mark": json.dumps({"source": HOSTILE, "id": "d1"}),
+            "note": "<b>",
+            "action": "add",
+        }
+    ).encode()
     answer, _ = ask(address, "/first/marks", method="POST", body=form)
     assert (answer.status, answer.headers["location"]) == (303, "/first/marks")
     (mark,) = documents.read_marks(run)
     assert mark == documents.Mark(HOSTILE, "d1", "<b>")
     assert "&lt;b&gt;" in ask(address, "/first/marks")[1]
-    assert ask(address, "/first/marks", method="POST", body=b"action=add")[0].status == 400
-    assert ask(address, "/first/marks", method="POST", body=form.replace(b"add", b"burn"))[0].status == 400
-    assert ask(address, "/first/marks", method="POST", body=form, Origin="http://evil.example")[0].status == 403
+    assert (
+        ask(address, "/first/marks", method="POST", body=b"action=add")[0].status == 400
+    )
+    assert (
+        ask(address, "/first/marks", method="POST", body=form.replace(b"add", b"burn"))[
+            0
+        ].status
+        == 400
+    )
+    assert (
+        ask(
+            address,
+            "/first/marks",
+            method="POST",
+            body=form,
+            Origin="http://evil.example",
+        )[0].status
+        == 403
+    )
     assert documents.read_marks(run) == [mark]
-    ask(address, "/first/marks", method="POST", body=form.replace(b"action=add", b"action=remove"))
+    ask(
+        address,
+        "/first/marks",
+        method="POST",
+        body=form.replace(b"action=add", b"action=remove"),
+    )
     assert documents.read_marks(run) == []
 
 
@@ -247,27 +329,54 @@ def test_a_whole_source_is_marked_only_by_its_kind(address, run, form):
 def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
     doc = nextlong.open(f"{run}@first").sequence(0).spans[0].doc_id
     for path, action in ((f"/first/document/{doc}", "add"), ("/first/marks", "remove")):
-        forms = re.findall(r'<form class="(?:mark|plain)".*?</form>', ask(address, path)[1], re.DOTALL)
+        forms = re.findall(
+            r'<form class="(?:mark|plain)".*?</form>', ask(address, path)[1], re.DOTALL
+        )
         fields = [
-            {one["name"]: one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"} for form in forms
+            {
+                one["name"]: one["value"]
+                for tag, one in Page(form).tags
+                if one.get("type") == "hidden"
+            }
+            for form in forms
         ]
-        (source,) = [form for form in fields if json.loads(form["mark"])["kind"] == "source"]
-        ask(address, "/first/marks", method="POST", body=urlencode(source | {"action": action}).encode())
-        assert [mark.kind for mark in documents.read_marks(run)] == (["source"] if action == "add" else [])
+        (source,) = [
+            form for form in fields if json.loads(form["mark"])["kind"] == "source"
+        ]
+        ask(
+            address,
+            "/first/marks",
+            method="POST",
+            body=urlencode(source | {"action": action}).encode(),
+        )
+        assert [mark.kind for mark in documents.read_marks(run)] == (
+            ["source"] if action == "add" else []
+        )
 
 
 def test_an_id_with_control_characters_is_marked_as_it_is(address, run):
     mark = documents.Mark("s", "a\nb\r\x01\x00c")
     documents.change_mark(run, mark, is_set=True)
-    (form,) = re.findall(r'<form class="plain".*?</form>', ask(address, "/first/marks")[1], re.DOTALL)
-    (field,) = [one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"]
-    ask(address, "/first/marks", method="POST", body=urlencode({"mark": field, "action": "remove"}).encode())
+    (form,) = re.findall(
+        r'<form class="plain".*?</form>', ask(address, "/first/marks")[1], re.DOTALL
+    )
+    (field,) = [
+        one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"
+    ]
+    ask(
+        address,
+        "/first/marks",
+        method="POST",
+        body=urlencode({"mark": field, "action": "remove"}).encode(),
+    )
     assert documents.read_marks(run) == []
 
 
 def test_a_random_sequence_is_one_of_the_run(address):
     answer, _ = ask(address, "/first/random")
-    assert re.fullmatch(r"/first/sequence/\d", answer.headers["location"]) or answer.headers["location"][-2:] in (
+    assert re.fullmatch(
+        r"/first/sequence/\d", answer.headers["location"]
+    ) or answer.headers["location"][-2:] in (
         "10",
         "11",
     )
@@ -275,7 +384,9 @@ def test_a_random_sequence_is_one_of_the_run(address):
 
 def test_it_listens_on_this_machine_alone(address):
     port = urlsplit(address).port
-    with pytest.raises(ConnectionRefusedError):  # what listens everywhere answers there too
+    with pytest.raises(
+        ConnectionRefusedError
+    ):  # what listens everywhere answers there too
         socket.create_connection(("127.0.0.2", port), timeout=5)
 
 

@@ -17,7 +17,11 @@ def variant(shared_run):
 def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypatch):
     read = []
     real = variant.run.sequence
-    monkeypatch.setattr(type(variant.run), "sequence", lambda _, number: read.append(number) or real(number))
+    monkeypatch.setattr(
+        type(variant.run),
+        "sequence",
+        lambda _, number: read.append(number) or real(number),
+    )
     variant = _OpenVariant(variant.run)
     first = variant.sequence(0)
     for number in range(1, pages._HELD_SEQUENCES):

@@ -120,7 +120,9 @@ class TokenizerResult(TaskResult):
     separator_ids: tuple[int, ...]
     special_texts: tuple[str, str, str]  # decoded separator, bos and eos
     lost_share: float = 0.0
-    ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
+    ordinary: tuple[
+        str, ...
+    ] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
 
 
 class ComposeResult(TaskResult):
@@ -152,7 +154,9 @@ class CorpusFiles:
         shards, back = lookup.by_shard(chunk_ids)
         texts: list[str] = []
         for shard, rows in shards:
-            for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows):
+            for batch in iter_chunk_texts(
+                self.documents[shard], self.chunks[shard], rows
+            ):
                 texts += batch.texts
         return np.array(texts, object)[back]
 
@@ -168,9 +172,20 @@ class SpecialIds:
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
 
-    def copy_into(self, target: NDArray[Any], *, roles: NDArray[np.int8], starts: Ints, lengths: Ints) -> None:
+    def copy_into(
+        self,
+        target: NDArray[Any],
+        *,
+        roles: NDArray[np.int8],
+        starts: Ints,
+        lengths: Ints,
+    ) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[starts[j]:]`; spans of chunks are skipped."""
-        for role, ids in {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}.items():
+        for role, ids in {
+            schemas.SEPARATOR: self.separator,
+            schemas.BOS: self.bos,
+            schemas.EOS: self.eos,
+        }.items():
             spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
                 target[starts[spans[lengths[spans] > number]] + number] = token
@@ -193,7 +208,9 @@ class SequenceFiles:
     special: SpecialIds
     special_texts: dict[int, str]
     tokenizer: Path
-    token_chars: Path  # TOKEN_CHARS, from which the characters of a cut chunk are computed
+    token_chars: (
+        Path  # TOKEN_CHARS, from which the characters of a cut chunk are computed
+    )
 
     @classmethod
     def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
@@ -208,7 +225,9 @@ class SequenceFiles:
             hashes=done["ingest"].files(".hashes.npy"),
             tokens=token_store(done),
             special=special_ids(done),
-            special_texts=dict(zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)),
+            special_texts=dict(
+                zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)
+            ),
             tokenizer=tokenizer.file(".tokenizer.json"),
             token_chars=tokenizer.file(".tokenchars.npy"),
         )
@@ -216,20 +235,33 @@ class SequenceFiles:
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
         """Return the SEQUENCE_INDEX of the run in draft order; `run` is its number among several runs."""
         rows = [
-            (run, part, place, batch.column("token_end").values[-1].as_py(), batch.column("key")[0].as_py())
+            (
+                run,
+                part,
+                place,
+                batch.column("token_end").values[-1].as_py(),
+                batch.column("key")[0].as_py(),
+            )
             for part, place, batch in self._batches()
         ]
         return np.array(rows, SEQUENCE_INDEX)
 
     def chunk_ids(self) -> tuple[Ints, Ints]:
         """Return the chunk ids of the sequences in the order of `read_index`; those of i are ids[offsets[i]:offsets[i + 1]]."""
-        id_arrays = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
+        id_arrays = (
+            batch.column("chunk_id").values.to_numpy()
+            for _, _, batch in self._batches()
+        )
         chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in id_arrays]
-        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
+        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum(
+            [0, *map(len, chunk_ids)], dtype=np.int64
+        )
 
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """Yield part, place within it, and the record batch of each sequence of the data set."""
-        for part, (path, count) in enumerate(zip(self.sequences, self.take, strict=True)):
+        for part, (path, count) in enumerate(
+            zip(self.sequences, self.take, strict=True)
+        ):
             with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
                 for place in range(count):
                     yield part, place, reader.get_batch(place)
@@ -256,7 +288,11 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 def token_store(done: Artifacts) -> TokenStore:
     text, tokens = corpus(done), done["tokens"]
-    of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
+    of_shards = (
+        done["referenced_chunks"].files(".rows.npy"),
+        tokens.files(".offsets.npy"),
+        tokens.files(".ids.npy"),
+    )
     return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
 
 
@@ -266,17 +302,33 @@ def chunks_of(done: Artifacts) -> Artifact:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
-    return CorpusFiles(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"))
+    return CorpusFiles(
+        done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+    )
 
 
 def special_ids(done: Artifacts) -> SpecialIds:
     """Return the ids that a finished run inserts between chunks."""
     tokenizer = done["tokenizer"].result(TokenizerResult)
-    bos, eos = ((special,) if special is not None else () for special in (tokenizer.bos_id, tokenizer.eos_id))
+    bos, eos = (
+        (special,) if special is not None else ()
+        for special in (tokenizer.bos_id, tokenizer.eos_id)
+    )
     return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)
 
 
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draft order."""
-    ends = np.cumsum([0, *(count for part in compose.results(ComposeResult) for count in part.sequences_per_file)])
-    return list(map(int, np.diff(ends if sequences == "all" else np.minimum(ends, sequences))))
+    ends = np.cumsum(
+        [
+            0,
+            *(
+                count
+                for part in compose.results(ComposeResult)
+                for count in part.sequences_per_file
+            ),
+        ]
+    )
+    return list(
+        map(int, np.diff(ends if sequences == "all" else np.minimum(ends, sequences)))
+    )

@@ -27,8 +27,12 @@ from nextlong.schemas import Ints
 _Column = NDArray[Any]  # of a table, one value per row
 
 # To read one column of DOCUMENTS, so that the others stay compressed.
-_TEXTS = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("text")])
-_HASHES = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")])
+_TEXTS = pa.ipc.IpcReadOptions(
+    included_fields=[schemas.DOCUMENTS.get_field_index("text")]
+)
+_HASHES = pa.ipc.IpcReadOptions(
+    included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")]
+)
 _CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 _cached_bytes = 0
@@ -43,7 +47,10 @@ def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
     distinct, back = np.unique(ids, return_inverse=True)
     shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))
-    return [(int(shards[first]), rows[first:last]) for first, last in pairwise([*firsts.tolist(), len(distinct)])], back
+    return [
+        (int(shards[first]), rows[first:last])
+        for first, last in pairwise([*firsts.tolist(), len(distinct)])
+    ], back
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
@@ -57,24 +64,38 @@ def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
     """Yield bounds [first, last) of consecutive runs of `sizes`, shape (n,), each with a sum of at most `most` or one element."""
     ends, first = np.append(0, np.cumsum(sizes)), 0
     while first < len(ends) - 1:
-        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
+        last = max(
+            first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
+        )
         yield first, last
         first = last
 
 
-def chunk_columns(ids: Ints, chunks: Sequence[Path], names: Sequence[str]) -> list[Ints]:
+def chunk_columns(
+    ids: Ints, chunks: Sequence[Path], names: Sequence[str]
+) -> list[Ints]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)
-    tables = [(_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards]
-    return [np.concatenate([table[name][rows] for table, rows in tables])[back] for name in names]
+    tables = [
+        (_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards
+    ]
+    return [
+        np.concatenate([table[name][rows] for table, rows in tables])[back]
+        for name in names
+    ]
 
 
 def documents_of(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the doc_id of each chunk, shape (n,)."""
-    return schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
+    return (
+        schemas.shard_of(ids) << schemas.SHARD_BITS
+        | chunk_columns(ids, chunks, ("doc_row",))[0]
+    )
 
 
-def chunk_names(ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
+def chunk_names(
+    ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]
+) -> list[tuple[str, int]]:
     """Return a readable name for each chunk id: its document's `source_id` and its position in the document, from 1."""
     shards, back = by_shard(ids)
     ordinals = []
@@ -96,7 +117,9 @@ def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[str]) -> list[_Column]:
+def document_columns(
+    doc_ids: Ints, documents: Sequence[Path], names: Sequence[str]
+) -> list[_Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
 
     `metadata` is JSON, or None for a document whose source has no metadata columns. The columns of the first shards stay in
@@ -110,8 +133,14 @@ def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[s
         if (table := _cached_tables.get(key)) is None:
             source = pa.memory_map(str(documents[shard]))
             with pa.ipc.open_file(source) as reader:
-                fields = [place for place in map(reader.schema.get_field_index, names) if place >= 0]  # [] would be all
-            options = pa.ipc.IpcReadOptions(included_fields=fields or [0], use_threads=False)
+                fields = [
+                    place
+                    for place in map(reader.schema.get_field_index, names)
+                    if place >= 0
+                ]  # [] would be all
+            options = pa.ipc.IpcReadOptions(
+                included_fields=fields or [0], use_threads=False
+            )
             with pa.ipc.open_file(source, options=options) as reader:
                 table = reader.read_all().combine_chunks()
             if _cached_bytes + table.nbytes <= _CACHED_BYTES:
@@ -119,11 +148,18 @@ def document_columns(doc_ids: Ints, documents: Sequence[Path], names: Sequence[s
                 _cached_bytes += table.nbytes
         taken, present = table.take(pa.array(rows)), table.column_names
         absent = np.full(len(rows), None)
-        pieces.append([taken.column(name).to_numpy() if name in present else absent for name in names])
+        pieces.append(
+            [
+                taken.column(name).to_numpy() if name in present else absent
+                for name in names
+            ]
+        )
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
-@lru_cache(maxsize=1024)  # memory maps, which use neither memory nor a file descriptor; opening one takes 0.2 ms
+@lru_cache(
+    maxsize=1024
+)  # memory maps, which use neither memory nor a file descriptor; opening one takes 0.2 ms
 def _chunk_table(chunks: FileVersion) -> dict[str, _Column]:
     return read_chunks(chunks.path)
 
@@ -146,7 +182,10 @@ def file_version(path: Path) -> FileVersion:
 def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) from memory-mapped arrays, one file per shard."""
     shards, back = by_shard(ids)
-    pieces = [opened(paths[shard])[rows] for shard, rows in shards or [(0, np.empty(0, np.int64))]]
+    pieces = [
+        opened(paths[shard])[rows]
+        for shard, rows in shards or [(0, np.empty(0, np.int64))]
+    ]
     return np.concatenate(pieces)[back]
 
 
@@ -163,7 +202,9 @@ class _ChunkTexts(NamedTuple):
     texts: list[str]
 
 
-def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) -> Iterator[_ChunkTexts]:
+def iter_chunk_texts(
+    documents: Path, chunks: Path, rows: Ints | None = None
+) -> Iterator[_ChunkTexts]:
     """Stream the texts of a shard's chunks, or of the given sorted chunk rows, by record batches of documents."""
     table = read_chunks(chunks)
     doc_row_of = table["doc_row"]
@@ -172,23 +213,41 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: Ints | None = None) ->
     first_doc = 0
     # The row counts come from one narrow column, so that the texts of batches without selected chunks stay compressed.
     source = pa.memory_map(str(documents))
-    with pa.ipc.open_file(source, options=_TEXTS) as reader, pa.ipc.open_file(source, options=_HASHES) as counter:
+    with (
+        pa.ipc.open_file(source, options=_TEXTS) as reader,
+        pa.ipc.open_file(source, options=_HASHES) as counter,
+    ):
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
             if low < high:
-                batch, these, doc_rows = reader.get_batch(number), selected[low:high], docs_of_selected[low:high]
+                batch, these, doc_rows = (
+                    reader.get_batch(number),
+                    selected[low:high],
+                    docs_of_selected[low:high],
+                )
                 # (n,) the document of each chunk; only documents with selected chunks become Python strings
                 distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
                 column = batch.column("text")
-                docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
-                bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
+                docs = (
+                    column.take(pa.array(distinct))
+                    if len(distinct) < batch.num_rows
+                    else column
+                ).to_pylist()
+                bounds = zip(
+                    which.tolist(),
+                    table["start"][these].tolist(),
+                    table["end"][these].tolist(),
+                    strict=True,
+                )
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
                 yield _ChunkTexts(these, doc_rows.astype(np.int64), texts)
             first_doc = last_doc
 
 
-def record_batches(path: Path, *, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+def record_batches(
+    path: Path, *, options: pa.ipc.IpcReadOptions | None = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the record batches of an Arrow file, each with the number of rows before it."""
     first = 0
     with pa.ipc.open_file(pa.memory_map(str(path)), options=options) as reader:
@@ -200,32 +259,58 @@ def record_batches(path: Path, *, options: pa.ipc.IpcReadOptions | None = None) 
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
     """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
-    batches = (batch.column(0).to_numpy() for _, batch in record_batches(documents, options=_HASHES))
+    batches = (
+        batch.column(0).to_numpy()
+        for _, batch in record_batches(documents, options=_HASHES)
+    )
     return np.concatenate([np.empty(0, np.uint64), *batches])
 
 
-def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
+def sample_texts(
+    documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int
+) -> list[str]:
     """Return the texts of about this fraction of the chunks of all shards, sampled and ordered by keyed hash."""
     keys: list[NDArray[np.uint64]] = []
     texts: list[str] = []
     for documents_path, chunks_path in zip(documents, chunks, strict=True):
-        key_of_row = chunk_keys(documents_path, chunks_path, seed=seed, stage="embed.fit")
-        rows = np.flatnonzero(key_of_row < threshold_for(fraction)) if fraction < 1 else np.arange(len(key_of_row))
+        key_of_row = chunk_keys(
+            documents_path, chunks_path, seed=seed, stage="embed.fit"
+        )
+        rows = (
+            np.flatnonzero(key_of_row < threshold_for(fraction))
+            if fraction < 1
+            else np.arange(len(key_of_row))
+        )
         keys.append(key_of_row[rows])
         for batch in iter_chunk_texts(documents_path, chunks_path, rows):
             texts += batch.texts
-    return [texts[place] for place in np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")]
+    return [
+        texts[place]
+        for place in np.argsort(
+            np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable"
+        )
+    ]
 
 
-def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
+def chunk_keys(
+    documents: Path, chunks: Path, *, seed: int, stage: str
+) -> NDArray[np.uint64]:
     """Return a random key for each chunk, shape (rows,), from its document's content and its position there, never its shard."""
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
-    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
-    return keyed_hash(content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number"), seed=seed, stage=stage)
+    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(
+        np.uint64
+    )
+    return keyed_hash(
+        content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number"),
+        seed=seed,
+        stage=stage,
+    )
 
 
-def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, _Column]:
+def read_chunks(
+    chunks: Path, names: Sequence[str] = schemas.CHUNKS.names
+) -> dict[str, _Column]:
     """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         table = reader.read_all()
@@ -239,7 +324,9 @@ def count_chunks(chunks: Path) -> int:
 
 def write_header(sink: BinaryIO, dtype: np.dtype[Any], *shape: int) -> None:
     """Write the header of a `.npy`; its size does not depend on the numbers, so it can be overwritten at the end."""
-    np.lib.format.write_array_header_1_0(sink, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        sink, {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    )
 
 
 def opened(path: Path) -> NDArray[Any]:
@@ -282,8 +369,12 @@ class TokenStore:
     task: opening and faulting them again took a third of the look-up time of an export.
     """
 
-    tokens: tuple[Sequence[Path], Sequence[Path], Sequence[Path]]  # the files of rows, of offsets and of ids
-    documents: Sequence[Path] = ()  # used, with `chunks`, only to name a chunk in an error
+    tokens: tuple[
+        Sequence[Path], Sequence[Path], Sequence[Path]
+    ]  # the files of rows, of offsets and of ids
+    documents: Sequence[
+        Path
+    ] = ()  # used, with `chunks`, only to name a chunk in an error
     chunks: Sequence[Path] = ()
 
     def counts(self, chunk_ids: Ints) -> Ints:
@@ -301,28 +392,50 @@ class TokenStore:
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, selected)
             if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
-                raise self._not_tokenized(schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][0])
+                raise self._not_tokenized(
+                    schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][
+                        0
+                    ]
+                )
             starts.append(shard.offsets[places])
             stops.append(shard.offsets[places + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
-    def copy_into(self, target: NDArray[Any], *, chunk_ids: Ints, starts: Ints, at: Ints, lengths: Ints) -> None:
+    def copy_into(
+        self,
+        target: NDArray[Any],
+        *,
+        chunk_ids: Ints,
+        starts: Ints,
+        at: Ints,
+        lengths: Ints,
+    ) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
         shards = schemas.shard_of(chunk_ids)
-        held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
+        held: dict[int, Any] = {
+            n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()
+        }
         into: Any = target
-        if target.dtype == np.int32:  # slices of memoryviews cost half as much as slices of arrays, but do not convert
+        if (
+            target.dtype == np.int32
+        ):  # slices of memoryviews cost half as much as slices of arrays, but do not convert
             held, into = {number: ids.data for number, ids in held.items()}, target.data
         columns = (shards, starts, at, lengths)
-        for number, start, place, length in zip(*(column.tolist() for column in columns), strict=True):
+        for number, start, place, length in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
             into[place : place + length] = held[number][start : start + length]
 
-    def ids(self, chunk_ids: Ints, *, starts: Ints, stops: Ints) -> tuple[NDArray[np.int32], Ints]:
+    def ids(
+        self, chunk_ids: Ints, *, starts: Ints, stops: Ints
+    ) -> tuple[NDArray[np.int32], Ints]:
         """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,), given the chunks' `bounds`."""
         lengths = stops - starts
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         ids = np.empty(offsets[-1], np.int32)
-        self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
+        self.copy_into(
+            ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths
+        )
         return ids, offsets
 
     def _shard(self, number: int) -> _TokenShard:
@@ -330,7 +443,9 @@ class TokenStore:
 
     def _not_tokenized(self, chunk_id: int) -> RunError:
         try:
-            ((document, ordinal),) = chunk_names(np.array([chunk_id]), documents=self.documents, chunks=self.chunks)
+            ((document, ordinal),) = chunk_names(
+                np.array([chunk_id]), documents=self.documents, chunks=self.chunks
+            )
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
@@ -341,4 +456,6 @@ class TokenStore:
 @lru_cache(maxsize=SHARDS_KEPT)
 def _open(*files: FileVersion) -> _TokenShard:
     """Memory-map the rows, offsets and ids of a shard."""
-    return _TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))
+    return _TokenShard(
+        *(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)
+    )

@@ -65,7 +65,10 @@ class Variant:
 
 def variants(run_dir: Path) -> list[Variant]:
     """Return the variants of a run directory, oldest first. Raises RunError for a damaged record."""
-    return sorted(map(_read, run_dir.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")), key=attrgetter("made", "name"))
+    return sorted(
+        map(_read, run_dir.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")),
+        key=attrgetter("made", "name"),
+    )
 
 
 def existing(run_dir: Path) -> list[Variant]:
@@ -76,23 +79,40 @@ def existing(run_dir: Path) -> list[Variant]:
         raise RunError(f"{run_dir} holds no finished run: {unfinished_steps(run_dir)}")
     fix = f"name the run_dir of a finished recipe{did_you_mean(run_dir, accepts=_holds_run)}"
     if run_dir.is_file():
-        raise RunError(f"{run_dir} is a file, not a run directory; name the run_dir of the recipe")
+        raise RunError(
+            f"{run_dir} is a file, not a run directory; name the run_dir of the recipe"
+        )
     if not run_dir.exists():
         raise RunError(f"{run_dir} does not exist; {fix}")
-    below = ", ".join(str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path))
-    raise RunError(f"{run_dir} holds no finished run; {f'name one of its subfolders: {below}' if below else fix}")
+    below = ", ".join(
+        str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path)
+    )
+    raise RunError(
+        f"{run_dir} holds no finished run; {f'name one of its subfolders: {below}' if below else fix}"
+    )
 
 
 def _holds_run(path: Path) -> bool:
-    return any(path.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")) or any(path.glob(_STEP_FOLDERS))
+    return any(path.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")) or any(
+        path.glob(_STEP_FOLDERS)
+    )
 
 
 def unfinished_steps(run_dir: Path) -> str:
     """Describe where a run stopped and how to resume it; "" if no task of an unfinished step had finished."""
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
-    unfinished = [folder for folder in folders if not (folder / store.MANIFEST).exists()]
-    tasks = {folder.name.split("-")[1]: len(list(folder.glob(".part-*.json"))) for folder in unfinished}
-    begun = [f"{name} ({counted(count, 'task')} done)" for name, count in tasks.items() if count]
+    unfinished = [
+        folder for folder in folders if not (folder / store.MANIFEST).exists()
+    ]
+    tasks = {
+        folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
+        for folder in unfinished
+    }
+    begun = [
+        f"{name} ({counted(count, 'task')} done)"
+        for name, count in tasks.items()
+        if count
+    ]
     resume = "`nextlong run RECIPE` resumes it"
     if begun:
         return f"stopped in {', '.join(begun)}; {resume}"
@@ -114,7 +134,9 @@ def current(run_dir: Path) -> str | None:
     match store.read_json(path):
         case {"variant": str(name)}:
             return name
-    raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
+    raise RunError(
+        f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again"
+    )
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
@@ -122,7 +144,11 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
     path = Path(named).expanduser()
     head, at, name = str(path).rpartition("@")
     run_dir = Path(head)
-    if not (at and head and name) or "/" in name or (path.exists() and not _path(run_dir, name).is_file()):
+    if (
+        not (at and head and name)
+        or "/" in name
+        or (path.exists() and not _path(run_dir, name).is_file())
+    ):
         return path, None
     return run_dir, name
 
@@ -147,9 +173,16 @@ def _path(run_dir: Path, name: str) -> Path:
 
 def _read(path: Path) -> Variant:
     match store.read_json(path):
-        case {"recipe": dict(recipe), "steps": dict(steps), "sequences_per_part": list(per_part), "made": str(made)}:
+        case {
+            "recipe": dict(recipe),
+            "steps": dict(steps),
+            "sequences_per_part": list(per_part),
+            "made": str(made),
+        }:
             return Variant(path.stem, path, recipe, steps, per_part, made)
-    raise RunError(f"{path} is not the record of a variant; delete this file and run its recipe again")
+    raise RunError(
+        f"{path} is not the record of a variant; delete this file and run its recipe again"
+    )
 
 
 def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Variant:
@@ -166,9 +199,20 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             before = _read(path)
             if before.steps.get("compose") == steps["compose"]:
                 made, steps = before.made, before.steps | steps
-        per_part, plain = sequences_per_part(recipe.compose.sequences, done["compose"]), recipe.model_dump(mode="json")
+        per_part, plain = (
+            sequences_per_part(recipe.compose.sequences, done["compose"]),
+            recipe.model_dump(mode="json"),
+        )
         store.write_file(path.with_suffix(".yaml"), as_yaml(plain | {"name": None}))
-        store.write_json(path, {"made": made, "steps": steps, "sequences_per_part": per_part, "recipe": plain})
+        store.write_json(
+            path,
+            {
+                "made": made,
+                "steps": steps,
+                "sequences_per_part": per_part,
+                "recipe": plain,
+            },
+        )
     if not recipe.overridden:
         with store.explained(run_dir):
             store.write_json(run_dir / _RUN_FILE, {"variant": name})
@@ -202,8 +246,12 @@ LONG_NAME: Final = 32  # characters above which a user may prefer an own name
 def _settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return the settings that distinguish variants, by dotted key, of a recipe given as plain data."""
     try:
-        return dict(flattened(Recipe.from_dict(recipe).identity()))  # adds the defaults of new keys
-    except RecipeError:  # of another version, or with an extension that is no longer installed
+        return dict(
+            flattened(Recipe.from_dict(recipe).identity())
+        )  # adds the defaults of new keys
+    except (
+        RecipeError
+    ):  # of another version, or with an extension that is no longer installed
         return dict(flattened(recipe))
 
 
@@ -229,10 +277,16 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
         if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= dict(flattened(options_class(registry, name)().identity(), above))
+            defaults |= dict(
+                flattened(options_class(registry, name)().identity(), above)
+            )
     full, other = defaults | ours, defaults | theirs
     absent = object()  # unlike every value, None too
-    return {key: ours.get(key) for key in (*ours, *theirs) if full.get(key, absent) != other.get(key, absent)}
+    return {
+        key: ours.get(key)
+        for key in (*ours, *theirs)
+        if full.get(key, absent) != other.get(key, absent)
+    }
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
@@ -244,12 +298,21 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     """
     recorded = variants(run_dir)
     plain = recipe.model_dump(mode="json")
-    alike = [variant.name for variant in recorded if not differences(plain, variant.recipe)]
+    alike = [
+        variant.name for variant in recorded if not differences(plain, variant.recipe)
+    ]
     if (name := recipe.name) is not None:
         if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
-            raise RecipeError(f"name={name}: {DATA}/{name} is reserved in a run directory; choose another name")
-        if name not in alike and (same_name := next((one for one in recorded if one.name == name), None)):
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, same_name.recipe).items())
+            raise RecipeError(
+                f"name={name}: {DATA}/{name} is reserved in a run directory; choose another name"
+            )
+        if name not in alike and (
+            same_name := next((one for one in recorded if one.name == name), None)
+        ):
+            changed = ", ".join(
+                f"{key}={word(value)}"
+                for key, value in differences(plain, same_name.recipe).items()
+            )
             cure = f"choose another name, or delete that variant: nextlong gc {run_dir} --drop {name}"
             why = f"{run_dir} has a variant of this name with other settings (now {changed})"
             raise RecipeError(f"name={name}: {why}; {cure}")
@@ -258,11 +321,23 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
         return opened if (opened := current(run_dir)) in alike else alike[0]
     preferred: list[str] = []  # names, best first
     if not recipe.overridden:
-        preferred, differing = [_FIRST_NAME], differences(plain, recorded[0].recipe) if recorded else {}
+        preferred, differing = (
+            [_FIRST_NAME],
+            differences(plain, recorded[0].recipe) if recorded else {},
+        )
     else:
         own = recipe.own
-        differing = _settings_of(plain) if own is None else differences(plain, own.model_dump(mode="json"))
-        overridden = [key for name in recipe.overridden for key in differing if f"{key}.".startswith(f"{name}.")]
+        differing = (
+            _settings_of(plain)
+            if own is None
+            else differences(plain, own.model_dump(mode="json"))
+        )
+        overridden = [
+            key
+            for name in recipe.overridden
+            for key in differing
+            if f"{key}.".startswith(f"{name}.")
+        ]
         differing = {key: differing[key] for key in overridden or differing}
     if differing:
         preferred += [name_of(differing), name_of(differing, keys="whole")]
@@ -276,24 +351,44 @@ def check_folder(run_dir: Path) -> None:
     if not run_dir.is_dir() or _holds_run(run_dir):
         return
     ours = {_VARIANTS_FOLDER, DATA, "lost+found"}
-    folders = (path for path in run_dir.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in ours)
+    folders = (
+        path
+        for path in run_dir.iterdir()
+        if path.is_dir() and path.name[0] != "." and path.name not in ours
+    )
     if strange := sorted(path.name for path in folders if any(path.iterdir())):
         foreign = f"{counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}"
-        raise RunError(f"run_dir={run_dir} contains {foreign}; choose a new or empty folder")
+        raise RunError(
+            f"run_dir={run_dir} contains {foreign}; choose a new or empty folder"
+        )
 
 
-def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
+def name_of(
+    settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short"
+) -> str:
     """Return `key=value,key=value` as a valid file name, with only the last parts of the keys if these are distinct."""
     lasts = [key.rpartition(".")[2] for key in settings]
-    shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
+    shown = (
+        lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
+    )
     values = []
     for text in map(word, settings.values()):
-        last = text.rstrip("/").rpartition("/")[2] or text  # of a path, which says most about it
+        last = (
+            text.rstrip("/").rpartition("/")[2] or text
+        )  # of a path, which says most about it
         text = last if text.startswith(("/", "./", "../", "~")) else text
-        values.append(text if len(text) <= _LONGEST_VALUE else f"{last[: _LONGEST_VALUE - 7]}-{_digest(text)}")
+        values.append(
+            text
+            if len(text) <= _LONGEST_VALUE
+            else f"{last[: _LONGEST_VALUE - 7]}-{_digest(text)}"
+        )
     pairs = ",".join(f"{key}={value}" for key, value in zip(shown, values, strict=True))
     name = re.sub(r"[^\w.+=,-]+", "-", pairs).lstrip(".-")
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
+    return (
+        name
+        if len(name) <= _LONGEST_NAME
+        else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
+    )
 
 
 def word(value: Any) -> str:

@@ -62,7 +62,9 @@ def cuts_of(
     if begun[-1] == chars and per_token["readable"].all():
         continues = np.append(per_token["goes_on"], False)
         return Cuts(begun - continues, ~continues)
-    offsets = np.array(tokenizer().encode(text_of(), add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+    offsets = np.array(
+        tokenizer().encode(text_of(), add_special_tokens=False).offsets, np.int64
+    ).reshape(-1, 2)
     stops, starts = np.append(0, offsets[:, 1]), np.append(offsets[:, 0], chars)
     # A character of several tokens has the same offsets in each: if it continues behind the cut, it is not covered.
     return Cuts(np.minimum(stops, starts), stops <= starts)
@@ -75,7 +77,9 @@ _FIRST_BLOCK_TOKENS, _BLOCK_TOKENS = 1 << 17, 1 << 22
 Wanted = Literal["ids", "domains", "spans", "texts"]
 
 
-def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
+def resolve(
+    run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None
+) -> Iterator[Resolved]:
     """Yield sequences [first, take) of SEQUENCES file `part` in blocks, small ones first; without `take`, up to the end."""
     with pa.ipc.open_file(pa.memory_map(str(run.sequences[part]))) as reader:
         last = reader.num_record_batches if take is None else take
@@ -89,34 +93,55 @@ def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None =
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
-def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans") -> Resolved:
+def resolve_table(
+    table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans"
+) -> Resolved:
     """Look up the sequences of a SEQUENCES table; columns that are not `wanted` are -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
     chunk_ids, roles, groups, starts, ends, scores = (
-        lists[name].values.to_numpy() for name in ("chunk_id", "role", "group", "token_start", "token_end", "score")
+        lists[name].values.to_numpy()
+        for name in ("chunk_id", "role", "group", "token_start", "token_end", "score")
     )
-    token_offsets = np.concatenate([[0], np.cumsum(ends[span_offsets[1:] - 1].astype(np.int64))])
-    at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))  # (P,) where each span begins in input_ids
+    token_offsets = np.concatenate(
+        [[0], np.cumsum(ends[span_offsets[1:] - 1].astype(np.int64))]
+    )
+    at = starts + np.repeat(
+        token_offsets[:-1], np.diff(span_offsets)
+    )  # (P,) where each span begins in input_ids
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
     lengths = (ends - starts).astype(np.int64)
     ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
     chunk_starts, chunk_stops = run.tokens.bounds(ids)
-    run.tokens.copy_into(input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept)
+    run.tokens.copy_into(
+        input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept
+    )
     run.special.copy_into(input_ids, roles=roles, starts=at, lengths=lengths)
-    doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
-    sources, source_ids, metadata = (np.full(len(chunk_ids), blank, object) for blank in ("", "", None))
+    doc_ids, char_starts, char_ends = (
+        np.full(len(chunk_ids), -1, np.int64) for _ in range(3)
+    )
+    sources, source_ids, metadata = (
+        np.full(len(chunk_ids), blank, object) for blank in ("", "", None)
+    )
     domains = [""] * table.num_rows
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
     elif wanted != "ids":
-        doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
+        doc_rows, start, end = lookup.chunk_columns(
+            ids, run.corpus.chunks, ("doc_row", "start", "end")
+        )
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-        columns = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id", "metadata"))
+        columns = lookup.document_columns(
+            docs, run.corpus.documents, ("source", "source_id", "metadata")
+        )
         cut = np.flatnonzero(kept < chunk_stops - chunk_starts)
-        all_ids, offsets = run.tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
-        token_chars = np.load(run.token_chars, mmap_mode="r") if len(cut) else np.empty(0)
+        all_ids, offsets = run.tokens.ids(
+            ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut]
+        )
+        token_chars = (
+            np.load(run.token_chars, mmap_mode="r") if len(cut) else np.empty(0)
+        )
         for number, chunk in enumerate(cut.tolist()):
             cuts = cuts_of(
                 all_ids[offsets[number] : offsets[number + 1]],
@@ -130,30 +155,51 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
         doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
         sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
         domains = sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
-    sequence_ids, methods = (table.column(name).to_pylist() for name in ("sequence_id", "method"))
+    sequence_ids, methods = (
+        table.column(name).to_pylist() for name in ("sequence_id", "method")
+    )
     documents = np.arange(table.num_rows + 1), np.diff(token_offsets).astype(np.int32)
     places = doc_ids, source_ids, metadata, char_starts, char_ends
     spans: tuple[Any, ...] = chunk_ids, *places, roles, groups, starts, ends, scores
-    block = Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
+    block = Resolved(
+        sequence_ids,
+        methods,
+        domains,
+        token_offsets,
+        input_ids,
+        *documents,
+        span_offsets,
+        *spans,
+    )
     if wanted != "texts":
         return block
     return replace(block, texts=np.array(span_texts(block, run), object))
 
 
-def domains_of(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles) -> list[str]:
+def domains_of(
+    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles
+) -> list[str]:
     """Return the source of each sequence's meta-document or first document; arguments as in `Resolved`."""
-    docs = lookup.documents_of(chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks)
+    docs = lookup.documents_of(
+        chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks
+    )
     return list(lookup.document_columns(docs, corpus.documents, ("source",))[0])
 
 
-def _leading_spans(chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints) -> Ints:
+def _leading_spans(
+    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints
+) -> Ints:
     firsts = span_offsets[:-1]
     # (n,) the first meta-chunk or document of each sequence, or its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
-    leading = np.append(np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT))), len(roles))
+    leading = np.append(
+        np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT))), len(roles)
+    )
     nearest = leading[np.searchsorted(leading, firsts)]
     # Of a sequence that was cut before its first meta-chunk, the nearest one belongs to a later sequence.
-    return np.where(nearest < span_offsets[1:], nearest, chunks[np.searchsorted(chunks, firsts)])
+    return np.where(
+        nearest < span_offsets[1:], nearest, chunks[np.searchsorted(chunks, firsts)]
+    )
 
 
 @dataclass(frozen=True)
@@ -174,7 +220,9 @@ class Resolved:
     chunk_ids: Ints  # (P,), as all fields below; -1 for separators and special tokens
     doc_ids: Ints
     source_ids: NDArray[np.object_]
-    metadata: NDArray[np.object_]  # of the document, as JSON; None if its source has no metadata columns
+    metadata: NDArray[
+        np.object_
+    ]  # of the document, as JSON; None if its source has no metadata columns
     char_starts: Ints
     char_ends: Ints
     roles: NDArray[np.int8]
@@ -182,7 +230,9 @@ class Resolved:
     token_starts: NDArray[np.int32]  # within its row
     token_ends: NDArray[np.int32]
     scores: NDArray[np.float32]
-    texts: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, object))  # empty where they are not wanted
+    texts: NDArray[np.object_] = field(
+        default_factory=lambda: np.empty(0, object)
+    )  # empty where they are not wanted
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
@@ -194,11 +244,16 @@ def joined(blocks: Sequence[Resolved]) -> Resolved:
         offsets_of = [getattr(block, column.name) for block in blocks]
         if column.name.endswith("_offsets"):
             firsts = np.cumsum([0, *(offsets[-1] for offsets in offsets_of)])
-            moved = [offsets[1:] + first for offsets, first in zip(offsets_of, firsts, strict=False)]
+            moved = [
+                offsets[1:] + first
+                for offsets, first in zip(offsets_of, firsts, strict=False)
+            ]
             columns[column.name] = np.concatenate([offsets_of[0][:1], *moved])
         else:
             is_list = isinstance(offsets_of[0], list)
-            columns[column.name] = list(chain(*offsets_of)) if is_list else np.concatenate(offsets_of)
+            columns[column.name] = (
+                list(chain(*offsets_of)) if is_list else np.concatenate(offsets_of)
+            )
     return Resolved(**columns)
 
 
@@ -217,7 +272,9 @@ def sliced(block: Resolved, first: int, last: int) -> Resolved:
         elif isinstance(values, list):
             columns[column.name] = values[first:last]
         else:
-            part = {"input_ids": "token", "document_lengths": "document"}.get(column.name, "span")
+            part = {"input_ids": "token", "document_lengths": "document"}.get(
+                column.name, "span"
+            )
             columns[column.name] = values[within[part]]
     return Resolved(**columns)
 
@@ -229,7 +286,9 @@ def packed(block: Resolved, row_offsets: Ints) -> Resolved:
     """
     groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
     token_offsets = block.token_offsets[row_offsets]
-    moved = block.token_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(row_offsets))
+    moved = block.token_offsets[:-1] - np.repeat(
+        token_offsets[:-1], np.diff(row_offsets)
+    )
     moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
     return replace(
         block,
@@ -244,7 +303,13 @@ def packed(block: Resolved, row_offsets: Ints) -> Resolved:
     )
 
 
-def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]) -> Ints:
+def document_starts(
+    lengths: NDArray[Any],
+    *,
+    roles: NDArray[Any],
+    groups: NDArray[Any],
+    starts: NDArray[Any],
+) -> Ints:
     """Return the first token of each original document in concatenated sequences; an extended sequence is one document.
 
     `lengths` are those of the sequences; role, group and start of each span have shape (P,). A separator between two documents
@@ -253,17 +318,27 @@ def document_starts(lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArr
     sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
     whole = roles == schemas.DOCUMENT
     sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
-    return np.union1d(sequence_starts, starts[whole][1:][(np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)])
+    return np.union1d(
+        sequence_starts,
+        starts[whole][1:][(np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)],
+    )
 
 
 def of_documents(block: Resolved) -> Resolved:
     """Return the rows with the original documents of concatenated sequences as their documents; extended ones are unchanged."""
-    starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
-    starts = document_starts(block.document_lengths, roles=block.roles, groups=block.groups, starts=starts)
+    starts = (
+        np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
+        + block.token_starts
+    )
+    starts = document_starts(
+        block.document_lengths, roles=block.roles, groups=block.groups, starts=starts
+    )
     return replace(
         block,
         document_offsets=np.searchsorted(starts, block.token_offsets),
-        document_lengths=np.diff(starts, append=block.token_offsets[-1]).astype(np.int32),
+        document_lengths=np.diff(starts, append=block.token_offsets[-1]).astype(
+            np.int32
+        ),
     )
 
 
@@ -272,7 +347,9 @@ def joined_names(names: Sequence[str]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def span_texts(block: Resolved, run: SequenceFiles, places: slice | Ints = slice(None)) -> list[str]:
+def span_texts(
+    block: Resolved, run: SequenceFiles, places: slice | Ints = slice(None)
+) -> list[str]:
     """Return the text of the spans at `places`: of a chunk up to its cut, of a separator, or of a special token."""
     chunk_ids = block.chunk_ids[places]
     is_chunk = chunk_ids != schemas.NO_CHUNK
@@ -280,13 +357,17 @@ def span_texts(block: Resolved, run: SequenceFiles, places: slice | Ints = slice
     sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
     return [
         next(chunk_texts)[:size] if chunk else run.special_texts[role]
-        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
+        for chunk, size, role in zip(
+            is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True
+        )
     ]
 
 
 # Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
 _NAMES = ("sequence", "chunk_id", "role", "group", "first", "last")
-SPANS: Final = np.dtype(list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), strict=True)))
+SPANS: Final = np.dtype(
+    list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), strict=True))
+)
 
 
 class Rows:
@@ -294,7 +375,9 @@ class Rows:
     its source.
     """
 
-    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints) -> None:
+    def __init__(
+        self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints
+    ) -> None:
         self._sources, self.index, self._offsets = list(sources), index, offsets
         self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
 
@@ -307,7 +390,9 @@ class Rows:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the assignment of sequences to rows."""
-        return hashlib.blake2b(self.index.tobytes() + self._offsets.tobytes(), digest_size=8).hexdigest()
+        return hashlib.blake2b(
+            self.index.tobytes() + self._offsets.tobytes(), digest_size=8
+        ).hexdigest()
 
     @property
     def longest(self) -> int:
@@ -320,11 +405,23 @@ class Rows:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
         for source, batch, first, last in self._sequences(row):
             names = ("chunk_id", "role", "token_start", "token_end")
-            chunk_ids, roles, starts, ends = (batch.column(name).values.to_numpy() for name in names)
-            is_chunk, lengths, ids = chunk_ids != schemas.NO_CHUNK, ends - starts, target[first:last]
+            chunk_ids, roles, starts, ends = (
+                batch.column(name).values.to_numpy() for name in names
+            )
+            is_chunk, lengths, ids = (
+                chunk_ids != schemas.NO_CHUNK,
+                ends - starts,
+                target[first:last],
+            )
             named = chunk_ids[is_chunk]
             firsts, _ = source.tokens.bounds(named)
-            source.tokens.copy_into(ids, chunk_ids=named, starts=firsts, at=starts[is_chunk], lengths=lengths[is_chunk])
+            source.tokens.copy_into(
+                ids,
+                chunk_ids=named,
+                starts=firsts,
+                at=starts[is_chunk],
+                lengths=lengths[is_chunk],
+            )
             source.special.copy_into(ids, roles=roles, starts=starts, lengths=lengths)
 
     def spans(self, row: int) -> NDArray[Any]:
@@ -340,19 +437,32 @@ class Rows:
             spans.append(columns)
         return np.concatenate(spans)
 
-    def _sequences(self, row: int) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
+    def _sequences(
+        self, row: int
+    ) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
         """Yield the run, the SEQUENCES batch and the tokens [first, last) in the row of each sequence of a row."""
         first = 0
-        for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
+        for run, part, place, length, _ in self.index[
+            self._offsets[row] : self._offsets[row + 1]
+        ].tolist():
             if (run, part) not in self._open:
-                self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(self._sources[run].sequences[part])))
-            yield self._sources[run], self._open[run, part].get_batch(place), first, first + length
+                self._open[run, part] = pa.ipc.open_file(
+                    pa.memory_map(str(self._sources[run].sequences[part]))
+                )
+            yield (
+                self._sources[run],
+                self._open[run, part].get_batch(place),
+                first,
+                first + length,
+            )
             first += length
 
 
 def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
     """Return the length of each original document of a row, from its `spans` (SPANS); an extended sequence is one document."""
-    starts = document_starts(lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"])
+    starts = document_starts(
+        lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"]
+    )
     return np.diff(starts, append=lengths.sum())
 
 
@@ -365,10 +475,14 @@ def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
     numbers = np.arange(rows)
     if order == "arranged":
         return numbers
-    return np.argsort(keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}"))
+    return np.argsort(
+        keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}")
+    )
 
 
-def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> Ints:
+def rank_places(
+    rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder
+) -> Ints:
     """Return the places in the epoch's order that a rank reads after all ranks have read `start` rows: every world_size-th.
 
     If the rows do not divide evenly among the ranks, the rest is kept (the first ranks read one more), dropped, or filled up

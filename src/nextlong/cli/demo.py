@@ -37,7 +37,16 @@ _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
 _MIN_DOCUMENT_CHARS: Final = 200
 
 # Tests, applications and vendored or third-party code: no documentation, or not Python's own.
-_SKIPPED_FOLDERS = {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
+_SKIPPED_FOLDERS = {
+    "__pycache__",
+    "_vendor",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "test",
+    "tests",
+    "turtledemo",
+}
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -53,7 +62,14 @@ def run_demo(args: argparse.Namespace) -> None:
     recipe = Recipe.from_dict(
         {
             "run_dir": str(absolute / "run"),
-            "ingest": {"sources": [{"path": str(absolute / "corpus.jsonl"), "name": "python-documentation"}]},
+            "ingest": {
+                "sources": [
+                    {
+                        "path": str(absolute / "corpus.jsonl"),
+                        "name": "python-documentation",
+                    }
+                ]
+            },
             "tokenizer": {"train": _VOCABULARY, "eos": "<|endoftext|>"},
             "compose": {"sequences": _SEQUENCES, "target_tokens": _TARGET_TOKENS},
             "export": {"formats": ["parquet", "jsonl"]},
@@ -63,8 +79,14 @@ def run_demo(args: argparse.Namespace) -> None:
     recipe_path.write_text(commented(recipe, heading=heading), encoding="utf-8")
     run_recipe(recipe, args)
     if not args.json:
-        places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
-        tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], shown)
+        places = {
+            "run": shlex.quote(recipe.run_dir),
+            "recipe": shlex.quote(str(recipe_path)),
+        }
+        tables.show_facts(
+            [*_first(), *((name, command.format(**places)) for name, command in _NEXT)],
+            shown,
+        )
 
 
 def _first() -> list[tuple[str, str]]:
@@ -72,7 +94,11 @@ def _first() -> list[tuple[str, str]]:
     scripts = Path(sys.executable).parent
     command = f'export PATH={shlex.quote(str(scripts))}:"$PATH"'
     if (activate := scripts / "activate").is_file():
-        shown = activate.relative_to(Path.cwd()) if scripts.is_relative_to(Path.cwd()) else activate
+        shown = (
+            activate.relative_to(Path.cwd())
+            if scripts.is_relative_to(Path.cwd())
+            else activate
+        )
         command = f". {shlex.quote(str(shown))}"
     return [] if shutil.which("nextlong") else [("activate", command)]
 
@@ -83,15 +109,25 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
     with suppress(ImportError):  # some distributions omit the topics
         from pydoc_data.topics import topics
 
-        rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
+        rows = [
+            row
+            for name in sorted(topics)
+            for row in _row("python-topics", name, str(topics[name]))
+        ] + rows
     if not rows:
         missing = f"no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')})"
-        raise CorpusError(f"this Python has {missing}; use a full CPython, or documents of your own")
+        raise CorpusError(
+            f"this Python has {missing}; use a full CPython, or documents of your own"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        store.write_file(
+            path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        )
     except OSError as error:
-        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; choose another folder") from None
+        raise CorpusError(
+            f"the corpus cannot be written to {path}: {error.strerror}; choose another folder"
+        ) from None
     return len(rows), sum(len(row["text"]) for row in rows)
 
 
@@ -100,21 +136,39 @@ def stdlib_rows(stdlib: Path) -> Iterator[dict[str, str]]:
     modules, folders = [], [(stdlib, "")]
     while folders:
         folder, package = folders.pop()
-        for entry in folder.iterdir() if folder.is_dir() else ():  # the standard library may be zipped
-            name = f"{package}.{entry.stem}".lstrip(".")  # `site-packages` and `lib-dynload` are no identifiers
-            if entry.suffix == ".py" and entry.stem.isidentifier() and name != "__init__":
+        for entry in (
+            folder.iterdir() if folder.is_dir() else ()
+        ):  # the standard library may be zipped
+            name = f"{package}.{entry.stem}".lstrip(
+                "."
+            )  # `site-packages` and `lib-dynload` are no identifiers
+            if (
+                entry.suffix == ".py"
+                and entry.stem.isidentifier()
+                and name != "__init__"
+            ):
                 modules.append((package if entry.stem == "__init__" else name, entry))
-            elif entry.name.isidentifier() and entry.name not in _SKIPPED_FOLDERS and entry.is_dir():
+            elif (
+                entry.name.isidentifier()
+                and entry.name not in _SKIPPED_FOLDERS
+                and entry.is_dir()
+            ):
                 folders.append((entry, name))
     for module, file in sorted(modules):
         with suppress(OSError):  # a dangling link in a trimmed installation
-            yield from _row("python-stdlib", module, module_text(file.read_bytes(), module=module))
+            yield from _row(
+                "python-stdlib", module, module_text(file.read_bytes(), module=module)
+            )
 
 
 def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
     if len(text) >= _MIN_DOCUMENT_CHARS:
         # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
-        yield {"id": f"{source}/{name}", "text": text.encode("utf-8", "replace").decode(), "source": source}
+        yield {
+            "id": f"{source}/{name}",
+            "text": text.encode("utf-8", "replace").decode(),
+            "source": source,
+        }
 
 
 def module_text(source: bytes, *, module: str) -> str:
@@ -130,7 +184,10 @@ def module_text(source: bytes, *, module: str) -> str:
     except (SyntaxError, ValueError):
         return ""
     docstring = ast.get_docstring(tree)
-    entries = [*([f"{module}\n{docstring}"] if docstring else []), *_entries(tree.body, owner=module)]
+    entries = [
+        *([f"{module}\n{docstring}"] if docstring else []),
+        *_entries(tree.body, owner=module),
+    ]
     return "\n\n".join(entries) + "\n" if entries else ""
 
 
@@ -138,11 +195,30 @@ def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
     """Yield the documented definitions, also those under `if` and `try`: else they would depend on the platform."""
     for node in body:
         if isinstance(node, ast.If | ast.Try):
-            handlers = [statement for handler in getattr(node, "handlers", ()) for statement in handler.body]
-            yield from _entries([*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", ())], owner=owner)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
-            name, is_class, docstring = f"{owner}.{node.name}", isinstance(node, ast.ClassDef), ast.get_docstring(node)
-            takes = ", ".join(map(ast.unparse, node.bases if isinstance(node, ast.ClassDef) else [node.args]))
+            handlers = [
+                statement
+                for handler in getattr(node, "handlers", ())
+                for statement in handler.body
+            ]
+            yield from _entries(
+                [*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", ())],
+                owner=owner,
+            )
+        elif (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and node.name[0] != "_"
+        ):
+            name, is_class, docstring = (
+                f"{owner}.{node.name}",
+                isinstance(node, ast.ClassDef),
+                ast.get_docstring(node),
+            )
+            takes = ", ".join(
+                map(
+                    ast.unparse,
+                    node.bases if isinstance(node, ast.ClassDef) else [node.args],
+                )
+            )
             if docstring:
                 yield f"{'class ' * is_class}{name}{f'({takes})' if takes or not is_class else ''}\n{docstring}"
             if is_class:

@@ -34,11 +34,30 @@ from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
 from nextlong.text import Json, counted
 
-_DATA_SUFFIXES: Final = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
-_OTHER_SUFFIXES: Final = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # not part of a source's name
+_DATA_SUFFIXES: Final = (
+    ".jsonl",
+    ".jsonl.zst",
+    ".jsonl.gz",
+    ".parquet",
+    ".csv",
+    ".tsv",
+)
+_OTHER_SUFFIXES: Final = (
+    ".json",
+    ".ndjson",
+    ".arrow",
+    ".txt",
+    ".md",
+    ".zst",
+    ".gz",
+)  # not part of a source's name
 # A .json file may be a recipe.
-_NEVER_RECIPES: Final = tuple({*_DATA_SUFFIXES, *_OTHER_SUFFIXES, ".html", ".htm", ".warc"} - {".json"})
-_LIKE_A_RECIPE: Final = re.compile(rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE)
+_NEVER_RECIPES: Final = tuple(
+    {*_DATA_SUFFIXES, *_OTHER_SUFFIXES, ".html", ".htm", ".warc"} - {".json"}
+)
+_LIKE_A_RECIPE: Final = re.compile(
+    rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE
+)
 _RECIPE_HEAD_BYTES: Final = 1 << 16
 _VOCABULARY: Final = 32_000
 _NAMED_FILES: Final = 3  # in a sentence, and rejected records
@@ -46,7 +65,9 @@ _NAMED_FILES: Final = 3  # in a sentence, and rejected records
 _MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
 _MIN_CHUNK_CHARS: Final = 64
-_ROOM: Final = 4  # a sequence is this many times as long as the median extended document
+_ROOM: Final = (
+    4  # a sequence is this many times as long as the median extended document
+)
 _DOCUMENTS_PER_CHUNK: Final = 0.8  # in a sequence; 0.46 to 0.81 in seven corpora
 _USES: Final = 2.0  # of a chunk, on average
 _MAX_SEQUENCES: Final = 1_000  # of a first run
@@ -73,8 +94,15 @@ class _Proposal:
         )
         if not self.rejects:
             return message
-        examples = ", ".join(f"{reject.file}:{reject.line} ({reject.reason})" for reject in self.first_rejects)
-        such_as = f"{', such as' if self.rejects > len(self.first_rejects) else ':'} {examples}" if examples else ""
+        examples = ", ".join(
+            f"{reject.file}:{reject.line} ({reject.reason})"
+            for reject in self.first_rejects
+        )
+        such_as = (
+            f"{', such as' if self.rejects > len(self.first_rejects) else ':'} {examples}"
+            if examples
+            else ""
+        )
         return f"{message}; {counted(self.rejects, 'record')} would be rejected ({self.reject_share:.1%}){such_as}"
 
 
@@ -92,84 +120,162 @@ def init(args: argparse.Namespace) -> None:
     path: Path = args.recipe
     # Documents are never overwritten.
     if path.name.lower().endswith(_NEVER_RECIPES):
-        raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+        raise RecipeError(
+            f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}"
+        )
     if path.is_dir():
-        raise RecipeError(f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}")
+        raise RecipeError(
+            f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}"
+        )
     if path.exists() and not args.force:
-        raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
-    if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
-        raise RecipeError(f"{path} is not a recipe, so it is not overwritten; choose another name")
+        raise RecipeError(
+            f"{path} exists; choose another name, or add --force to overwrite it"
+        )
+    if (
+        path.is_file()
+        and path.stat().st_size
+        and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES])
+    ):
+        raise RecipeError(
+            f"{path} is not a recipe, so it is not overwritten; choose another name"
+        )
     messages: list[str] = []
     has_documents = is_readable = True
     if args.preset is not None:
         if option := "--full" if args.full else "--tokenizer" if args.tokenizer else "":
-            raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, then edit the copy")
+            raise NextlongError(
+                f"--preset copies a recipe unchanged; remove {option}, then edit the copy"
+            )
         if args.sources:
-            raise NextlongError("--preset has its own sources; remove the files, then edit ingest.sources in the copy")
+            raise NextlongError(
+                "--preset has its own sources; remove the files, then edit ingest.sources in the copy"
+            )
         write(path, preset_path(args.preset).read_text(encoding="utf-8"))
         recipe = Recipe.load(path)
     else:
         new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
-        recipe, has_documents, is_readable = new.recipe, bool(new.sources), _is_readable(new)
+        recipe, has_documents, is_readable = (
+            new.recipe,
+            bool(new.sources),
+            _is_readable(new),
+        )
         heading = f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
         heading += "Relative paths start from the working directory of these commands."
         if not args.full:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
-        write(path, commented(recipe, heading=heading, include="all" if args.full else "important"))
+        write(
+            path,
+            commented(
+                recipe, heading=heading, include="all" if args.full else "important"
+            ),
+        )
         messages = list(notes(new))
-    named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
+    named = [
+        source.model_dump(include={"path", "name", "text", "id"})
+        for source in recipe.ingest.sources
+    ]
     outcome: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
-    outcome |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
-    is_refused, to_do = has_documents and not is_readable, "check ingest.sources and tokenizer"
+    outcome |= {
+        "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
+        "has_documents": has_documents,
+    }
+    is_refused, to_do = (
+        has_documents and not is_readable,
+        "check ingest.sources and tokenizer",
+    )
     if not has_documents:
         to_do = "no documents were found in its folder: set ingest.sources to the path of yours"
     wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
     present(args, {**outcome, "notes": messages}, "\n".join([*messages, *wrote]))
     if is_refused:
         cure = "solve the problems above, or set the text column"
-        raise NextlongError(f"{path} was written, but `nextlong run` would refuse its files; {cure}")
+        raise NextlongError(
+            f"{path} was written, but `nextlong run` would refuse its files; {cure}"
+        )
 
 
-def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
+def new_recipe(
+    recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None
+) -> _NewRecipe:
     """Return a recipe for the sources `given`, else for the documents in the recipe's folder, else with an example path.
 
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json in the
     recipe's folder. Raises CorpusError for a source that does not exist, TokenizerError for an unusable tokenizer.
     """
     folder = Path(absolute(recipe_path)).parent
-    sources = [path if "://" in path else absolute(path) for path in given] or _sources_beside(folder)
+    sources = [
+        path if "://" in path else absolute(path) for path in given
+    ] or _sources_beside(folder)
     for path in sources if given else ():
         if "://" not in path:
-            list_files(Source(path=path), where="FILE")  # raises CorpusError for one that does not exist
-    found_paths = [path for gathered in _gathered(sources) for path in _split_up(gathered)]
+            list_files(
+                Source(path=path), where="FILE"
+            )  # raises CorpusError for one that does not exist
+    found_paths = [
+        path for gathered in _gathered(sources) for path in _split_up(gathered)
+    ]
     paths = list(dict.fromkeys(found_paths)) or [str(folder / "data/*.jsonl")]
-    local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
+    local = [
+        Source(path=path) for path in paths if "://" not in path
+    ]  # a URL may need a package to be looked at
     # Runs are written to the folder, or to the nearest one above it, where no source would read them.
     places = (folder, *folder.parents)
-    outside = next((one for one in places if not any(reaches(source, one / "runs") for source in local)), folder)
+    outside = next(
+        (
+            one
+            for one in places
+            if not any(reaches(source, one / "runs") for source in local)
+        ),
+        folder,
+    )
     named = []
     for path, name in zip(paths, _names(paths), strict=True):
         tables = [look for look in looks_into(path) if look.has_columns]
-        first = next((look for look in tables if look.text), tables[0] if tables else None)
+        first = next(
+            (look for look in tables if look.text), tables[0] if tables else None
+        )
         columns = {} if first is None else {"text": first.text, "id": first.id}
-        named.append({"path": path, "name": name} | {key: column for key, column in columns.items() if column})
-    beside, size = folder / "tokenizer.json", _VOCABULARY if tokenizer is None else read_length(tokenizer)
+        named.append(
+            {"path": path, "name": name}
+            | {key: column for key, column in columns.items() if column}
+        )
+    beside, size = (
+        folder / "tokenizer.json",
+        _VOCABULARY if tokenizer is None else read_length(tokenizer),
+    )
     made: dict[str, str | int] = {} if size is None else {"train": size}
     if tokenizer is None and beside.is_file():
         made = {"source": str(beside)}
     elif tokenizer is not None and size is None:
-        made = {"source": absolute(tokenizer) if Path(tokenizer).expanduser().exists() else tokenizer}
-    plain: Json = {"run_dir": str(outside / "runs" / recipe_path.stem), "ingest": {"sources": named}, "tokenizer": made}
+        made = {
+            "source": absolute(tokenizer)
+            if Path(tokenizer).expanduser().exists()
+            else tokenizer
+        }
+    plain: Json = {
+        "run_dir": str(outside / "runs" / recipe_path.stem),
+        "ingest": {"sources": named},
+        "tokenizer": made,
+    }
     recipe = Recipe.from_dict(plain)
     check_source(recipe.tokenizer)
     ends = find_ends_of(recipe.tokenizer) or Ends()
-    made |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
+    made |= {
+        key: token
+        for key, token in (("bos", ends.bos), ("eos", ends.eos))
+        if token is not None
+    }
     proposal = _propose(Recipe.from_dict(plain)) if found_paths else None
     if proposal is not None:
         if proposal.max_chars != recipe.chunk.max_chars:
             plain["chunk"] = {"max_chars": proposal.max_chars}
-        plain["compose"] = {"target_tokens": proposal.target_tokens, "sequences": proposal.sequences}
-    return _NewRecipe(Recipe.from_dict(plain), proposal, sources, None if given else folder)
+        plain["compose"] = {
+            "target_tokens": proposal.target_tokens,
+            "sequences": proposal.sequences,
+        }
+    return _NewRecipe(
+        Recipe.from_dict(plain), proposal, sources, None if given else folder
+    )
 
 
 def _propose(recipe: Recipe) -> _Proposal | None:
@@ -178,41 +284,81 @@ def _propose(recipe: Recipe) -> _Proposal | None:
         return None
     try:
         files = [list_files(source, where="FILE") for source in recipe.ingest.sources]
-        samples = [sample for sample in look_at(recipe.ingest, files) if sample.documents]
+        samples = [
+            sample for sample in look_at(recipe.ingest, files) if sample.documents
+        ]
         tokens = count_tokens(recipe, samples) if samples else 0.0
     except (NextlongError, *UNREADABLE):
         return None
     if tokens < _MIN_TOKENS:
         return None
-    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of each sampled document
+    document_chars = np.array(
+        [len(text) for sample in samples for text in sample.texts]
+    )  # of each sampled document
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # With this size the median document has three chunks.
-        max_chars = max(_MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3))
+        max_chars = max(
+            _MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3)
+        )
     # A sample represents `scale` times as much of its source. Only documents of two chunks or more can be extended.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     extendable = sum(
-        sample.scale * sample.distinct_documents * float(np.mean([len(text) > max_chars for text in sample.texts]))
+        sample.scale
+        * sample.distinct_documents
+        * float(np.mean([len(text) > max_chars for text in sample.texts]))
         for sample in samples
         if sample.texts
     )
-    tokens_per_char = tokens / sum(sample.scale * sample.distinct_chars for sample in samples)
-    chunk_tokens = tokens_per_char * document_chars.sum() / np.ceil(document_chars / max_chars).sum()
+    tokens_per_char = tokens / sum(
+        sample.scale * sample.distinct_chars for sample in samples
+    )
+    chunk_tokens = (
+        tokens_per_char
+        * document_chars.sum()
+        / np.ceil(document_chars / max_chars).sum()
+    )
     # The warning `small-corpus` counts the documents of a sequence, which are fewer than its chunks.
     most_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
     longer = document_chars[document_chars > max_chars]
     from_documents = _MIN_TOKENS
     if len(longer):
-        from_documents = 1 << math.ceil(math.log2(_ROOM * tokens_per_char * float(np.median(longer))))
+        from_documents = 1 << math.ceil(
+            math.log2(_ROOM * tokens_per_char * float(np.median(longer)))
+        )
     # The warning `stand-in-tokenizer` is given for longer sequences of a tokenizer that is trained on the corpus.
-    most = _MAX_TOKENS if recipe.tokenizer.train is None else THRESHOLDS.stand_in_tokens // 2
+    most = (
+        _MAX_TOKENS
+        if recipe.tokenizer.train is None
+        else THRESHOLDS.stand_in_tokens // 2
+    )
     from_documents = min(from_documents, _power_of_two(tokens))
-    length = min(most, max(_MIN_TOKENS, _power_of_two(THRESHOLDS.most_of_corpus * most_tokens), from_documents))
-    sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
+    length = min(
+        most,
+        max(
+            _MIN_TOKENS,
+            _power_of_two(THRESHOLDS.most_of_corpus * most_tokens),
+            from_documents,
+        ),
+    )
+    sequences = max(
+        1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES))
+    )
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
-    first_rejects = [reject for sample in samples for reject in sample.first_rejects][:_NAMED_FILES]
-    return _Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read), first_rejects)
+    first_rejects = [reject for sample in samples for reject in sample.first_rejects][
+        :_NAMED_FILES
+    ]
+    return _Proposal(
+        length,
+        sequences,
+        max_chars,
+        documents,
+        tokens,
+        rejects,
+        rejects / max(1, read),
+        first_rejects,
+    )
 
 
 def _power_of_two(most: float) -> int:
@@ -224,8 +370,12 @@ def notes(new: _NewRecipe) -> Iterator[str]:
     for source in new.recipe.ingest.sources if new.sources else ():
         yield from source_notes(source, looks_into(source.path))
     for path in map(Path, new.sources):
-        below = (file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file())
-        shown = (file for file in below if not any(part[0] == "." for part in file.parts))
+        below = (
+            file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()
+        )
+        shown = (
+            file for file in below if not any(part[0] == "." for part in file.parts)
+        )
         unknown = [str(file) for file in shown if kind_of_name(file.name) == "unknown"]
         if unknown:
             yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
@@ -235,7 +385,11 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         yield str(new.proposal)
     for place in (new.beside, new.beside / "data") if new.beside else ():
         used = {*new.sources, str(new.recipe.tokenizer.source)}
-        names = sorted(path.name for path in place.glob("*") if path.is_file() and str(path) not in used)
+        names = sorted(
+            path.name
+            for path in place.glob("*")
+            if path.is_file() and str(path) not in used
+        )
         if unused := [name for name in names if kind_of_name(name) == "documents"]:
             why = "because they may not be documents"
             named = first_few(unused, most=_NAMED_FILES)
@@ -246,7 +400,9 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     source, ends = recipe.tokenizer.source, find_ends_of(recipe.tokenizer)
     if source is None:
         cure = "to continue the pretraining of a model, pass its tokenizer with --tokenizer"
-        trained = f"will be trained on these documents ({recipe.tokenizer.train:,} tokens)"
+        trained = (
+            f"will be trained on these documents ({recipe.tokenizer.train:,} tokens)"
+        )
         yield f"tokenizer: {trained}, so it is not compatible with any pretrained model; {cure}"
     elif ends is None:
         yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
@@ -260,7 +416,10 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
 
 def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text column, few records are rejected."""
-    if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
+    if (
+        new.proposal is not None
+        and new.proposal.reject_share > new.recipe.ingest.max_reject_share
+    ):
         return False
     of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
     tables = [[look for look in looks if look.has_columns] for looks in of_sources]
@@ -280,7 +439,11 @@ def _split_up(path: str) -> list[str]:
     if len(listed) <= MAX_FILES:
         return [file.path for file in listed]
     suffixes = dict.fromkeys(look.suffix for look in files)
-    if len(suffixes) < 2 or not all(look.has_columns for look in files) or not Path(path).is_dir():
+    if (
+        len(suffixes) < 2
+        or not all(look.has_columns for look in files)
+        or not Path(path).is_dir()
+    ):
         return [path]
     return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 
@@ -288,11 +451,21 @@ def _split_up(path: str) -> list[str]:
 def _sources_beside(folder: Path) -> list[str]:
     """Return the files and folders of documents in a folder and its `data`."""
     places = ((folder, "*"), (folder / "data", "**/*"))
-    paths = [path for place, _ in places for suffix in _DATA_SUFFIXES for path in sorted(place.glob(f"*{suffix}"))]
+    paths = [
+        path
+        for place, _ in places
+        for suffix in _DATA_SUFFIXES
+        for path in sorted(place.glob(f"*{suffix}"))
+    ]
     for place, pattern in places:
         for below in sorted(place.glob("*")):
-            is_candidate = below.is_dir() and below.name[0] != "." and below != folder / "data"
-            if is_candidate and any(next(below.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES):
+            is_candidate = (
+                below.is_dir() and below.name[0] != "." and below != folder / "data"
+            )
+            if is_candidate and any(
+                next(below.glob(f"{pattern}{suffix}"), None)
+                for suffix in _DATA_SUFFIXES
+            ):
                 paths.append(below)
     return list(map(str, paths))
 
@@ -306,7 +479,9 @@ def _gathered(paths: Sequence[str]) -> list[str]:
         for suffix in _DATA_SUFFIXES:
             files = [str(path) for path in folder.glob(f"*{suffix}")]
             if len(files) > 1 and set(files) <= set(kept):
-                kept[kept.index(min(files, key=kept.index))] = f"{glob.escape(str(folder))}/*{suffix}"
+                kept[kept.index(min(files, key=kept.index))] = (
+                    f"{glob.escape(str(folder))}/*{suffix}"
+                )
                 kept = [path for path in kept if path not in set(files)]
     return kept
 
@@ -320,11 +495,29 @@ def _names(paths: Sequence[str]) -> list[str]:
     candidates = []  # of each path, its possible names, the preferred first
     for path in paths:
         whole = [part for part in PurePosixPath(path).parts if part not in ("/", "**")]
-        *folders, name = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
-        wild = next((place for place, part in enumerate([*folders, name]) if glob.has_magic(part)), None)
-        stem = [*folders, re.sub(rf"(?<=.)({suffixes})+$", "", name)] if wild is None else folders[:wild] or [path]
+        *folders, name = [
+            part
+            for part in PurePosixPath(path.partition("://")[2] or path).parts
+            if part != "/"
+        ]
+        wild = next(
+            (
+                place
+                for place, part in enumerate([*folders, name])
+                if glob.has_magic(part)
+            ),
+            None,
+        )
+        stem = (
+            [*folders, re.sub(rf"(?<=.)({suffixes})+$", "", name)]
+            if wild is None
+            else folders[:wild] or [path]
+        )
         tails = [stem[-length:] for length in range(1, len(stem) + 1)]
         tails += [whole[-length:] for length in range(2, len(whole) + 1)]
         candidates.append([*map("/".join, tails), path])
     times = Counter(name for names in candidates for name in set(names))
-    return [next((name for name in names if times[name] == 1), names[-1]) for names in candidates]
+    return [
+        next((name for name in names if times[name] == 1), names[-1])
+        for names in candidates
+    ]

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.cli.common import check_folder_of, check_installed, console, first_few, present, write
+from nextlong.cli.common import (
+    check_folder_of,
+    check_installed,
+    console,
+    first_few,
+    present,
+    write,
+)
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
@@ -43,7 +50,9 @@ def matching(named: Path) -> list[str]:
     if not known and not run_dir.is_dir():
         raise NextlongError(f"{named}: {head} does not exist; name a run directory")
     if not names:
-        raise NextlongError(f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}")
+        raise NextlongError(
+            f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}"
+        )
     return [f"{head}@{name}" for name in names]
 
 
@@ -53,30 +62,49 @@ def peek(args: argparse.Namespace) -> None:
     run, shown = nextlong.open(args.run), console()
     if args.number is None:
         if args.text or args.svg:
-            raise NextlongError(f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text")
+            raise NextlongError(
+                f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text"
+            )
         if args.first < 0:
-            raise NextlongError(f"--first {args.first} is negative; give the number of sequences to list, or 0 for all")
+            raise NextlongError(
+                f"--first {args.first} is negative; give the number of sequences to list, or 0 for all"
+            )
         listed = partial(shows.sequences_of, run, first=args.first)
         present(args, listed, partial(shows.show_run, run, first=args.first))
         return
     if not 0 <= args.number < len(run):
-        raise NextlongError(f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0")
+        raise NextlongError(
+            f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0"
+        )
     if args.svg and args.svg.suffix.lower() not in (".svg", ".png"):
-        raise NextlongError(f"--svg {args.svg} has no known picture suffix; use .svg or .png")
+        raise NextlongError(
+            f"--svg {args.svg} has no known picture suffix; use .svg or .png"
+        )
     sequence = run.sequence(args.number)
     if args.svg:
         from nextlong.picture import before_after
 
-        draw = before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
-        write(args.svg, draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id))
+        draw = (
+            before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
+        )
+        write(
+            args.svg,
+            draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id),
+        )
         tables.say(f"wrote {args.svg}", console())
     elif args.text and not args.json:
         is_paged = shown.is_terminal and sys.stdin.isatty()
-        os.environ.setdefault("LESS", "-R")  # a pager that is less then shows the colours
+        os.environ.setdefault(
+            "LESS", "-R"
+        )  # a pager that is less then shows the colours
         with shown.pager(styles=True) if is_paged else nullcontext():
             shows.show_text(sequence, shown)
     else:
-        present(args, partial(shows.sequence_of, args.number, sequence), partial(shows.show_sequence, sequence))
+        present(
+            args,
+            partial(shows.sequence_of, args.number, sequence),
+            partial(shows.show_sequence, sequence),
+        )
 
 
 def stats(args: argparse.Namespace) -> None:
@@ -115,8 +143,14 @@ def report(args: argparse.Namespace) -> None:
     try:
         store.write_file(path, page)
     except OSError as error:
-        raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another path with -o") from None
-    present(args, {"page": str(path), "bytes": path.stat().st_size, "runs": list(map(str, runs))}, f"wrote {path}")
+        raise NextlongError(
+            f"{path} cannot be written: {error.strerror}; choose another path with -o"
+        ) from None
+    present(
+        args,
+        {"page": str(path), "bytes": path.stat().st_size, "runs": list(map(str, runs))},
+        f"wrote {path}",
+    )
 
 
 def view(args: argparse.Namespace) -> None:
@@ -128,7 +162,11 @@ def view(args: argparse.Namespace) -> None:
         sequences, pages = export(run, args.export, first=args.first)
         of_all = "all" if sequences == len(run) else f"the first {sequences:,} of"
         wrote = f"wrote {of_all} {len(run):,} sequences on {pages:,} pages; open {args.export / 'index.html'}"
-        present(args, {"folder": str(args.export), "sequences": sequences, "pages": pages}, wrote)
+        present(
+            args,
+            {"folder": str(args.export), "sequences": sequences, "pages": pages},
+            wrote,
+        )
         return
     import webbrowser
 
@@ -136,9 +174,17 @@ def view(args: argparse.Namespace) -> None:
 
     def when_ready(address: str) -> None:
         if args.json:
-            print(json.dumps({"address": address, "run": str(args.run)}, ensure_ascii=False), flush=True)
+            print(
+                json.dumps(
+                    {"address": address, "run": str(args.run)}, ensure_ascii=False
+                ),
+                flush=True,
+            )
             return
-        tables.say(f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop", console())
+        tables.say(
+            f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop",
+            console(),
+        )
         if console().is_terminal and not args.no_browser:
             webbrowser.open(address)
 
@@ -157,13 +203,22 @@ def verify(args: argparse.Namespace) -> int:
     from nextlong.verify.outcome import as_json, passed, show
 
     if args.sample != "all" and not args.sample.isdecimal():
-        raise NextlongError(f"--sample {args.sample} is not a whole number of at least 0, nor all; correct it")
+        raise NextlongError(
+            f"--sample {args.sample} is not a whole number of at least 0, nor all; correct it"
+        )
     if args.workers is not None and args.workers < 1:
-        raise NextlongError(f"--workers {args.workers} is below 1; give the number of processes")
-    sample, progress = EVERYTHING if args.sample == "all" else int(args.sample), console(stderr=True)
+        raise NextlongError(
+            f"--workers {args.workers} is below 1; give the number of processes"
+        )
+    sample, progress = (
+        EVERYTHING if args.sample == "all" else int(args.sample),
+        console(stderr=True),
+    )
     # On a terminal the check that runs is shown, and for how long.
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as bar:
+    with Progress(
+        *columns, console=progress, transient=True, disable=not progress.is_terminal
+    ) as bar:
         task = bar.add_task("verify")
 
         def starting(check: str) -> None:
@@ -171,12 +226,20 @@ def verify(args: argparse.Namespace) -> int:
 
         if "://" in args.run or files.is_delivered(Path(args.run)):
             fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
-            outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
+            outcomes = list(
+                files.verify_delivered(fs, root, args.made_by, starting=starting)
+            )
         elif args.made_by is not None:
             which = "is not one" if Path(args.run).exists() else "does not exist"
-            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, but {args.run} {which}")
+            raise NextlongError(
+                f"--run {args.made_by} needs the folder of a delivered export, but {args.run} {which}"
+            )
         else:
-            options = {"sample": sample, "seed": args.seed, "workers": args.workers or usable_cpus()}
+            options = {
+                "sample": sample,
+                "seed": args.seed,
+                "workers": args.workers or usable_cpus(),
+            }
             outcomes = list(checks.verify(Path(args.run), **options, starting=starting))
     if args.json:
         print(as_json(outcomes, args.run))
@@ -197,7 +260,9 @@ def _run_dir(named: Path) -> Path:
     """Return the run directory. Raises NextlongError for RUN@NAME: list and gc work on all variants."""
     run_dir, variant = record.split_name(named)
     if variant is not None and run_dir.is_dir():
-        raise NextlongError(f"{named} is one variant; name its run directory: {run_dir}")
+        raise NextlongError(
+            f"{named} is one variant; name its run directory: {run_dir}"
+        )
     return named.expanduser()
 
 
@@ -219,7 +284,10 @@ def list_command(args: argparse.Namespace) -> None:
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
             unused = f"{_size(sum(one.bytes for one in waste))} belong to no variant"
-            tables.say(f"{unused}; nextlong gc {run_dir} removes them after confirmation", shown)
+            tables.say(
+                f"{unused}; nextlong gc {run_dir} removes them after confirmation",
+                shown,
+            )
 
     present(args, [asdict(one) for one in listed], show)
 
@@ -227,19 +295,50 @@ def list_command(args: argparse.Namespace) -> None:
 def _show(listed: Sequence[Listed], shown: Console) -> None:
     """Print a block for each variant; its name has its own line, because it may be as long as one."""
     for one in listed:
-        made = f"{one.sequences:,}" + ("" if one.tokens_each is None else f" of {one.tokens_each:,} tokens")
-        fewer = f", fewer than the requested {one.asked:,}: {one.why_fewer}" if one.why_fewer else ""
-        seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(one.made)).total_seconds()))
-        units = ((seconds // length, unit) for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)))
-        age, unit = next(((count, unit) for count, unit in units if count >= 2), (seconds, "s"))
+        made = f"{one.sequences:,}" + (
+            "" if one.tokens_each is None else f" of {one.tokens_each:,} tokens"
+        )
+        fewer = (
+            f", fewer than the requested {one.asked:,}: {one.why_fewer}"
+            if one.why_fewer
+            else ""
+        )
+        seconds = max(
+            0,
+            int((datetime.now(UTC) - datetime.fromisoformat(one.made)).total_seconds()),
+        )
+        units = (
+            (seconds // length, unit)
+            for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60))
+        )
+        age, unit = next(
+            ((count, unit) for count, unit in units if count >= 2), (seconds, "s")
+        )
         rows = [
             ("sequences", made + fewer),
-            ("differs in", ", ".join(f"{key}={record.word(value)}" for key, value in one.differs.items())),
-            ("rows", ", ".join(dict.fromkeys(name.removesuffix("-validation") for name in one.exports))),
-            ("size", f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are not shared"),
+            (
+                "differs in",
+                ", ".join(
+                    f"{key}={record.word(value)}" for key, value in one.differs.items()
+                ),
+            ),
+            (
+                "rows",
+                ", ".join(
+                    dict.fromkeys(
+                        name.removesuffix("-validation") for name in one.exports
+                    )
+                ),
+            ),
+            (
+                "size",
+                f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are not shared",
+            ),
             ("made", f"{age} {unit} ago"),
         ]
-        tables.show_pairs(one.name, [(name, value) for name, value in rows if value], shown)
+        tables.show_pairs(
+            one.name, [(name, value) for name, value in rows if value], shown
+        )
 
 
 def _size(count: int) -> str:
@@ -250,15 +349,26 @@ def gc_command(args: argparse.Namespace) -> None:
     from nextlong.runs import variants
 
     path = _run_dir(args.run)
-    variants.choose(path, keep=args.keep, drop=args.drop)  # before the lock, which would make the folder
+    variants.choose(
+        path, keep=args.keep, drop=args.drop
+    )  # before the lock, which would make the folder
     with store.locked(path):
         kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
-        waste, pages = variants.find_waste(path, kept, dropped), variants.find_pages(path, dropped)
+        waste, pages = (
+            variants.find_waste(path, kept, dropped),
+            variants.find_pages(path, dropped),
+        )
         if args.json:
             if args.yes:
                 variants.remove(path, dropped, waste)
-            folders = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in [*waste, *pages]]
-            names = {"kept": [one.name for one in kept], "dropped": [one.name for one in dropped]}
+            folders = [
+                {"path": str(one.path), "bytes": one.bytes, "why": one.why}
+                for one in [*waste, *pages]
+            ]
+            names = {
+                "kept": [one.name for one in kept],
+                "dropped": [one.name for one in dropped],
+            }
             present(args, {**names, "folders": folders, "removed": args.yes})
             return
         if not waste and not dropped:
@@ -269,19 +379,35 @@ def gc_command(args: argparse.Namespace) -> None:
         table.add_column("size", justify="right", no_wrap=True)
         table.add_column("what it is", overflow="fold")
         for one in [*waste, *pages]:
-            table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
+            table.add_row(
+                tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why)
+            )
         tables.show(table, console())
-        gone, stay = (first_few([one.name for one in some], most=_NAMED_VARIANTS) for some in (dropped, kept))
+        gone, stay = (
+            first_few([one.name for one in some], most=_NAMED_VARIANTS)
+            for some in (dropped, kept)
+        )
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         line += f", {counted(len(pages), 'page')}" if pages else ""
-        line += f", and the variant{'s' if len(dropped) > 1 else ''} {gone}" if dropped else ""
+        line += (
+            f", and the variant{'s' if len(dropped) > 1 else ''} {gone}"
+            if dropped
+            else ""
+        )
         tables.say(f"{line}; kept: {stay}", console())
         if not args.yes:
             if not sys.stdin.isatty():
                 which = (("--keep", args.keep), ("--drop", args.drop))
-                given = [word for option, names in which if names for word in (option, *names)]
+                given = [
+                    word
+                    for option, names in which
+                    if names
+                    for word in (option, *names)
+                ]
                 run = f"to confirm, run {shlex.join(['nextlong', 'gc', str(path), *given, '--yes'])}"
-                raise NextlongError(f"nothing was removed, because confirmation needs a terminal; {run}")
+                raise NextlongError(
+                    f"nothing was removed, because confirmation needs a terminal; {run}"
+                )
             with suppress(EOFError):
                 args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
         if args.yes:

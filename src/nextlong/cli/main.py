@@ -26,7 +26,9 @@ from nextlong.plugins import FORMATS
 _Command: TypeAlias = Callable[..., argparse.ArgumentParser]
 _Add: TypeAlias = Callable[..., argparse.Action]
 _RUN_HELP: Final = "a run directory, or one of its variants: RUN@NAME"
-_RUNS_HELP: Final = "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
+_RUNS_HELP: Final = (
+    "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
+)
 _USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
 _JSON_HELP: Final = {
     "completion": "print the script within JSON",
@@ -37,7 +39,9 @@ _JSON_HELP: Final = {
     "report": "print JSON: the path of the report; stats --json prints the statistics",
     "view": "print the address as JSON",
 }
-_READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})  # nothing is lost if their output is cut
+_READ_ONLY = frozenset(
+    {"compare", "doctor", "list", "peek", "plan", "stats"}
+)  # nothing is lost if their output is cut
 _RESUME = "run the same command again to resume"
 _OF_STEPS = ("demo", "export", "replicate", "run", "sweep")
 _STOPPED = dict.fromkeys(_OF_STEPS, f"stopped; finished steps are kept, {_RESUME}") | {
@@ -58,17 +62,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with sigterm_raises():
             module, _, function = args.command.partition(":")
-            code = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(args)
+            code = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(
+                args
+            )
             sys.stdout.flush()
     except NextlongError as error:
         return _print_and_return(str(error), _USER_MISTAKE, label="error: ")
     except BrokenPipeError:  # the reader, for example `head`, has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if args.name_of_command not in _READ_ONLY:
-            return _print_and_return("stopped, because the output was closed; finished steps are kept", _UNREAD)
+            return _print_and_return(
+                "stopped, because the output was closed; finished steps are kept",
+                _UNREAD,
+            )
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            message = f"the path {error.filename} is too long ({error.strerror}); shorten it"
+            message = (
+                f"the path {error.filename} is too long ({error.strerror}); shorten it"
+            )
         elif "embedded null" in str(error):
             message = "a path in the recipe or on the command line contains a NUL character; remove it"
         else:
@@ -76,9 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_and_return(message, _USER_MISTAKE, label="error: ")
     except KeyboardInterrupt as stop:
         is_terminated = isinstance(stop, Terminated)
-        print("" if is_terminated else "\n", end="", file=sys.stderr)  # after the ^C of the terminal
+        print(
+            "" if is_terminated else "\n", end="", file=sys.stderr
+        )  # after the ^C of the terminal
         message = _STOPPED.get(args.name_of_command, "stopped")
-        return _print_and_return(message, _TERMINATED if is_terminated else _INTERRUPTED)
+        return _print_and_return(
+            message, _TERMINATED if is_terminated else _INTERRUPTED
+        )
     return code or 0
 
 
@@ -109,20 +124,38 @@ def completion(args: argparse.Namespace) -> None:
 class _Parser(argparse.ArgumentParser):
     """The parser of all commands and of each; it reports unknown arguments itself, and FILEs may also follow options."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
         parsed, unknown = super().parse_known_args(args, namespace)
-        if unknown and hasattr(parsed, "sources") and not any(word.startswith("-") for word in unknown):
+        if (
+            unknown
+            and hasattr(parsed, "sources")
+            and not any(word.startswith("-") for word in unknown)
+        ):
             parsed.sources, unknown = [*parsed.sources, *unknown], []
         if unknown:
             hint = "; --set takes KEY=VALUE" if "--set" in (args or ()) else ""
-            hint = "; nextlong plan is the dry run" if "--dry-run" in unknown and self.prog == "nextlong run" else hint
+            hint = (
+                "; nextlong plan is the dry run"
+                if "--dry-run" in unknown and self.prog == "nextlong run"
+                else hint
+            )
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        if mistyped := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            near = difflib.get_close_matches(mistyped[1], re.findall(r"[\w-]+", mistyped[2]), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "nextlong --help lists all commands"
+        if mistyped := re.match(
+            r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message
+        ):
+            near = difflib.get_close_matches(
+                mistyped[1], re.findall(r"[\w-]+", mistyped[2]), n=1
+            )
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "nextlong --help lists all commands"
+            )
             message = f"unknown command {mistyped[1]!r}; {hint}"
         super().error(message)
 
@@ -132,25 +165,52 @@ def parser() -> argparse.ArgumentParser:
         prog="nextlong",
         description="Turn short documents into token-exact long sequences with hard negatives (NExtLong, arXiv 2501.12766).",
     )
-    top_parser.add_argument("--version", action="version", version=f"nextlong {nextlong.__version__}")
-    commands = top_parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="name_of_command")
+    top_parser.add_argument(
+        "--version", action="version", version=f"nextlong {nextlong.__version__}"
+    )
+    commands = top_parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, dest="name_of_command"
+    )
 
-    def command(name: str, function: str, about: str, **options: Any) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=about, **{"description": f"{about}.", **options})
+    def command(
+        name: str, function: str, about: str, **options: Any
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name, help=about, **{"description": f"{about}.", **options}
+        )
         sub.set_defaults(command=function)
         return sub
 
-    for add in (_add_recipes, _add_views, _add_train, _add_evaluate, _add_replicate, _add_checks):
+    for add in (
+        _add_recipes,
+        _add_views,
+        _add_train,
+        _add_evaluate,
+        _add_replicate,
+        _add_checks,
+    ):
         add(command)
     for name, sub in commands.choices.items():
-        if name not in ("compare", "sweep"):  # which print JSON instead of other outputs, or write it to a file
-            sub.add_argument("--json", action="store_true", help=_JSON_HELP.get(name, "print JSON"))
+        if name not in (
+            "compare",
+            "sweep",
+        ):  # which print JSON instead of other outputs, or write it to a file
+            sub.add_argument(
+                "--json", action="store_true", help=_JSON_HELP.get(name, "print JSON")
+            )
     return top_parser
 
 
 def _set(add: _Add, *, example: str = "compose.target_tokens=65536") -> None:
     about = f"override a key of the recipe, e.g. {example}; may be repeated"
-    add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=about)
+    add(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=about,
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -163,7 +223,11 @@ def _above(text: str, *, kind: type[int] | type[float]) -> float:
     with suppress(ValueError):
         value = kind(text)
     if not (math.isfinite(value) and value > 0):
-        what = "a whole number of at least 1" if kind is int else "a number above 0, such as 1e8"
+        what = (
+            "a whole number of at least 1"
+            if kind is int
+            else "a number above 0, such as 1e8"
+        )
         raise argparse.ArgumentTypeError(f"{text} is not {what}")
     return value
 
@@ -172,54 +236,152 @@ _count, _amount = partial(_above, kind=int), partial(_above, kind=float)
 
 
 def _add_recipes(command: _Command) -> None:
-    add = command("demo", "demo:run_demo", "Make long sequences from the documentation of your Python").add_argument
-    add("--dir", type=Path, default=Path("nextlong-demo"), help="output directory (default: nextlong-demo)")
+    add = command(
+        "demo",
+        "demo:run_demo",
+        "Make long sequences from the documentation of your Python",
+    ).add_argument
+    add(
+        "--dir",
+        type=Path,
+        default=Path("nextlong-demo"),
+        help="output directory (default: nextlong-demo)",
+    )
 
-    add = command("init", "init:init", "Write a commented recipe for your files").add_argument
+    add = command(
+        "init", "init:init", "Write a commented recipe for your files"
+    ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
     about = "files, folders, globs or URLs to read (default: the documents in the recipe's folder)"
     add("sources", nargs="*", default=[], metavar="FILE", help=about)
-    add("--tokenizer", metavar="NAME", help="a tokenizer.json, a folder or a hub name; a number trains a tokenizer")
-    add("--full", action="store_true", help="write every key, not only the most important ones")
+    add(
+        "--tokenizer",
+        metavar="NAME",
+        help="a tokenizer.json, a folder or a hub name; a number trains a tokenizer",
+    )
+    add(
+        "--full",
+        action="store_true",
+        help="write every key, not only the most important ones",
+    )
     add("--force", action="store_true", help="overwrite an existing recipe")
-    add("--preset", metavar="NAME", help="copy a preset: quickstart, paper-64k, paper-128k or paper-512k")
+    add(
+        "--preset",
+        metavar="NAME",
+        help="copy a preset: quickstart, paper-64k, paper-128k or paper-512k",
+    )
 
-    add = command("plan", "run:plan", "Show the steps of a recipe, and their time, disk space and memory").add_argument
+    add = command(
+        "plan",
+        "run:plan",
+        "Show the steps of a recipe, and their time, disk space and memory",
+    ).add_argument
     add("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
     add("--preset", metavar="NAME", help="plan one of the presets of nextlong init")
-    add("--workers", type=_count, metavar="N", help="also estimate for N worker processes per node")
-    add("--nodes", type=_count, default=1, metavar="N", help="also estimate for N machines like this one")
-    add("--gpus", type=_count, default=0, metavar="M", help="also estimate for M GPUs per node")
-    add("--gpu-tflops", type=_amount, metavar="X", help="TFLOP/s of a GPU on a transformer (default: 120)")
-    add("--chunks", type=_amount, metavar="N", help="estimate for a corpus of N chunks, such as 1e8")
+    add(
+        "--workers",
+        type=_count,
+        metavar="N",
+        help="also estimate for N worker processes per node",
+    )
+    add(
+        "--nodes",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="also estimate for N machines like this one",
+    )
+    add(
+        "--gpus",
+        type=_count,
+        default=0,
+        metavar="M",
+        help="also estimate for M GPUs per node",
+    )
+    add(
+        "--gpu-tflops",
+        type=_amount,
+        metavar="X",
+        help="TFLOP/s of a GPU on a transformer (default: 120)",
+    )
+    add(
+        "--chunks",
+        type=_amount,
+        metavar="N",
+        help="estimate for a corpus of N chunks, such as 1e8",
+    )
 
     add = command("run", "run:run", "Run or resume a recipe").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    add("--name", help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)")
+    add(
+        "--name",
+        help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)",
+    )
     about = "accept input files that have changed, and read them again"
-    add("--accept-changed-inputs", dest="changed_inputs", action="store_const", const="accept", help=about)
-    add("--before", metavar="STEP", help="run all steps that STEP depends on, then stop")
-    add("--only-step", metavar="STEP", help="run only tasks of this step, in parallel with other jobs")
-    add("--tasks", metavar="K/N", help="with --only-step: every Nth task, from the Kth on (default: 1/1)")
+    add(
+        "--accept-changed-inputs",
+        dest="changed_inputs",
+        action="store_const",
+        const="accept",
+        help=about,
+    )
+    add(
+        "--before", metavar="STEP", help="run all steps that STEP depends on, then stop"
+    )
+    add(
+        "--only-step",
+        metavar="STEP",
+        help="run only tasks of this step, in parallel with other jobs",
+    )
+    add(
+        "--tasks",
+        metavar="K/N",
+        help="with --only-step: every Nth task, from the Kth on (default: 1/1)",
+    )
 
-    add = command("sweep", "run:sweep", "Run a recipe over a grid of values; shared steps run once").add_argument
+    add = command(
+        "sweep",
+        "run:sweep",
+        "Run a recipe over a grid of values; shared steps run once",
+    ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
     about = "values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every combination"
     add("--over", action="append", required=True, metavar="KEY=V1,V2,…", help=about)
     add("--csv", type=Path, metavar="FILE", help="write one row per variant")
-    add("--json", type=Path, nargs="?", const=Path("-"), metavar="FILE", help="write JSON to FILE, or print it")
+    add(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=Path("-"),
+        metavar="FILE",
+        help="write JSON to FILE, or print it",
+    )
 
-    add = command("export", "run:export", "Write finished runs in other formats, packed, split or mixed").add_argument
+    add = command(
+        "export",
+        "run:export",
+        "Write finished runs in other formats, packed, split or mixed",
+    ).add_argument
     about = "runs or variants, several as a mix; files of short documents may follow the first"
     add("runs", type=Path, nargs="+", metavar="RUN", help=about)
     about = f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the recipe's formats)"
     add("--to", type=_words, default=[], metavar="FORMAT,…", help=about)
     _set(add, example="export.pack=524288")
-    add("--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)")
-    add("--by", choices=("sequences", "tokens"), help="unit of --mix (default: sequences)")
+    add(
+        "--mix",
+        type=_words,
+        default=[],
+        metavar="W,W,…",
+        help="proportions of several runs, e.g. 1,2 (default: all)",
+    )
+    add(
+        "--by",
+        choices=("sequences", "tokens"),
+        help="unit of --mix (default: sequences)",
+    )
     about = "tokens in a row of short documents (default: 8192, or the length of the run's sequences if it is less)"
     add("--short-tokens", type=int, metavar="N", help=about)
     add("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
@@ -228,66 +390,158 @@ def _add_recipes(command: _Command) -> None:
 
 
 def _add_views(command: _Command) -> None:
-    add = command("list", "inspect:list_command", "List the variants of a run: settings, size and age").add_argument
+    add = command(
+        "list",
+        "inspect:list_command",
+        "List the variants of a run: settings, size and age",
+    ).add_argument
     add("run", type=Path, metavar="RUN", help="a run directory")
 
-    sub = command("gc", "inspect:gc_command", "Clean up: delete files that no variant needs, after confirmation")
+    sub = command(
+        "gc",
+        "inspect:gc_command",
+        "Clean up: delete files that no variant needs, after confirmation",
+    )
     sub.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     add = sub.add_mutually_exclusive_group().add_argument
-    add("--keep", nargs="+", default=[], metavar="NAME", help="delete all variants but these")
+    add(
+        "--keep",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="delete all variants but these",
+    )
     add("--drop", nargs="+", default=[], metavar="NAME", help="delete these variants")
     sub.add_argument("--yes", action="store_true", help="delete without confirmation")
 
-    add = command("peek", "inspect:peek", "List the sequences of a run, or show one").add_argument
+    add = command(
+        "peek", "inspect:peek", "List the sequences of a run, or show one"
+    ).add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
     add("number", type=int, nargs="?", help="the sequence to show, counted from 0")
-    add("--first", type=int, default=100, metavar="N", help="sequences to list, 0 for all (default: 100)")
+    add(
+        "--first",
+        type=int,
+        default=100,
+        metavar="N",
+        help="sequences to list, 0 for all (default: 100)",
+    )
     add("--text", action="store_true", help="print the text of the sequence")
-    add("--svg", type=Path, metavar="FILE", help="draw the sequence, before and after, as .svg or .png")
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="draw the sequence, before and after, as .svg or .png",
+    )
 
-    add = command("stats", "inspect:stats", "Print the statistics of a run, with data-quality warnings").add_argument
+    add = command(
+        "stats",
+        "inspect:stats",
+        "Print the statistics of a run, with data-quality warnings",
+    ).add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
 
-    sub = command("compare", "inspect:compare", "Compare runs and variants side by side")
+    sub = command(
+        "compare", "inspect:compare", "Compare runs and variants side by side"
+    )
     sub.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
     add = sub.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print JSON")
     add("--csv", action="store_true", help="print CSV, one row per run")
-    add("--svg", type=Path, metavar="FILE", help="draw one document as each of the runs lays it out")
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="draw one document as each of the runs lays it out",
+    )
 
-    add = command("report", "inspect:report", "Write an HTML report on one or more runs").add_argument
+    add = command(
+        "report", "inspect:report", "Write an HTML report on one or more runs"
+    ).add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
     about = "file to write (default: RUN/report.html, or ./report.html for several run directories)"
     add("-o", "--output", type=Path, metavar="FILE", help=about)
 
-    add = command("view", "inspect:view", "Browse, search and mark the sequences and documents of a run").add_argument
+    add = command(
+        "view",
+        "inspect:view",
+        "Browse, search and mark the sequences and documents of a run",
+    ).add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
-    add("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: any free port)")
-    add("--no-browser", action="store_true", help="do not open the address in a browser")
-    add("--export", type=Path, metavar="FOLDER", help="write a static copy for any web host, and serve nothing")
-    add("--first", type=int, default=100, metavar="N", help="sequences in the static copy, 0 for all (default: 100)")
+    add(
+        "--port",
+        type=int,
+        default=0,
+        metavar="N",
+        help="port on 127.0.0.1 (default: any free port)",
+    )
+    add(
+        "--no-browser", action="store_true", help="do not open the address in a browser"
+    )
+    add(
+        "--export",
+        type=Path,
+        metavar="FOLDER",
+        help="write a static copy for any web host, and serve nothing",
+    )
+    add(
+        "--first",
+        type=int,
+        default=100,
+        metavar="N",
+        help="sequences in the static copy, 0 for all (default: 100)",
+    )
 
 
 def _add_train(command: _Command) -> None:
     usage = "nextlong train RECIPE [--engine NAME] [--dry-run | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
     usage += "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]"
-    sub = command("train", "train:train", "Train a model on the sequences of finished runs", usage=usage)
-    sub.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
+    sub = command(
+        "train",
+        "train:train",
+        "Train a model on the sequences of finished runs",
+        usage=usage,
+    )
+    sub.add_argument(
+        "words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE"
+    )
     _set(sub.add_argument, example="training.steps=50")
     about = "nextlong: one device; torchtitan: several (default under torchrun, or if hardware.count is above 1); "
     about += "trl: fine-tuning on data.chat with TRL's SFTTrainer"
     sub.add_argument("--engine", choices=("nextlong", "torchtitan", "trl"), help=about)
     add = sub.add_mutually_exclusive_group().add_argument
-    add("--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours without training")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print parameters, memory, FLOPs and hours without training",
+    )
     about = "write the config, data and launch script of axolotl, megatron, olmo, prolong or trl"
     add("--emit", nargs=2, metavar=("TRAINER", "DIR"), help=about)
     add = sub.add_argument_group("init").add_argument
-    add("--data", action="append", default=[], metavar="RUN", help="a run directory; repeat it for a mix")
-    add("--chat", metavar="FILE", help="train on conversations instead of --data, for paper-sft")
-    add("--model", metavar="PATH", help="a model folder or hub name, as for from_pretrained")
+    add(
+        "--data",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="a run directory; repeat it for a mix",
+    )
+    add(
+        "--chat",
+        metavar="FILE",
+        help="train on conversations instead of --data, for paper-sft",
+    )
+    add(
+        "--model",
+        metavar="PATH",
+        help="a model folder or hub name, as for from_pretrained",
+    )
     about = "paper-128k, paper-512k, paper-sft, authors-512k, or tiny (a model from scratch)"
     add("--preset", metavar="NAME", help=about)
-    add("--out", metavar="DIR", help="output directory for checkpoints (default: beside the recipe)")
+    add(
+        "--out",
+        metavar="DIR",
+        help="output directory for checkpoints (default: beside the recipe)",
+    )
     add("--force", action="store_true", help="overwrite an existing recipe")
 
 
@@ -299,41 +553,123 @@ def _add_evaluate(command: _Command) -> None:
     about = "a model folder or hub name; with --url its name on the server; or: report, judge, import, data"
     sub.add_argument("model", metavar="MODEL", help=about)
     about = "report, judge: results to read; import: HELMET's files; data: suites"
-    sub.add_argument("files", nargs="*", type=Path, default=[], metavar="RESULTS", help=about)
+    sub.add_argument(
+        "files", nargs="*", type=Path, default=[], metavar="RESULTS", help=about
+    )
 
     add = sub.add_argument_group("tasks and data").add_argument
     about = "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … "
     about += "(default: ruler)"
     add("--suite", type=_words, default=[], metavar="NAME,…", help=about)
-    add("--tasks", type=_words, default=[], metavar="NAME,…", help="run only these tasks, e.g. niah_single_1,vt")
+    add(
+        "--tasks",
+        type=_words,
+        default=[],
+        metavar="NAME,…",
+        help="run only these tasks, e.g. niah_single_1,vt",
+    )
     about = "context lengths in tokens, including the answer (default: 8k..128k; longbench-v2: 128k)"
     add("--lengths", metavar="L,…", help=about)
-    add("--samples", type=int, metavar="N", help="maximum samples per task (default: that of the benchmark)")
-    add("--seed", type=int, default=42, help="seed of the samples (default: 42, as in RULER and HELMET)")
-    add("--data", type=Path, metavar="FOLDER", help="folder with your copies of the benchmark files")
-    add("--run", type=Path, metavar="RUN", help="dependency, mrcr-mined: the run to take sequences from")
-    add("--trained-on", type=Path, metavar="RUN", help="the run that the model was trained on, for reports")
-    add("--out", type=Path, metavar="RESULTS", help="output folder (default: evaluation-MODEL)")
+    add(
+        "--samples",
+        type=int,
+        metavar="N",
+        help="maximum samples per task (default: that of the benchmark)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=42,
+        help="seed of the samples (default: 42, as in RULER and HELMET)",
+    )
+    add(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with your copies of the benchmark files",
+    )
+    add(
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="dependency, mrcr-mined: the run to take sequences from",
+    )
+    add(
+        "--trained-on",
+        type=Path,
+        metavar="RUN",
+        help="the run that the model was trained on, for reports",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="RESULTS",
+        help="output folder (default: evaluation-MODEL)",
+    )
     add("--label", metavar="NAME", help="name of the model in reports")
-    add("--dry-run", action="store_true", help="print the tasks, missing files and required memory without running")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print the tasks, missing files and required memory without running",
+    )
 
     add = sub.add_argument_group("model and inference").add_argument
-    formats, about = ("completion", "chat", "messages"), "base model, chat model, or a server's own template"
-    add("--prompt-format", choices=formats, default="completion", help=f"{about} (default: completion)")
+    formats, about = (
+        ("completion", "chat", "messages"),
+        "base model, chat model, or a server's own template",
+    )
+    add(
+        "--prompt-format",
+        choices=formats,
+        default="completion",
+        help=f"{about} (default: completion)",
+    )
     about = "chat: let the model reason before it answers, in up to N more tokens"
     add("--thinking", type=int, default=0, metavar="N", help=about)
     engines = ("transformers", "vllm")
-    add("--engine", choices=engines, default=engines[0], help="inference engine (default: transformers)")
-    add("--gpus", type=int, default=1, metavar="N", help="vllm: split the model over N GPUs (default: 1)")
-    add("--context", type=int, metavar="N", help="maximum number of tokens (default: from the model's configuration)")
-    add("--device", default="auto", help="auto, cpu, cuda:1, or sharded over all GPUs: sharded (default: auto)")
+    add(
+        "--engine",
+        choices=engines,
+        default=engines[0],
+        help="inference engine (default: transformers)",
+    )
+    add(
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="vllm: split the model over N GPUs (default: 1)",
+    )
+    add(
+        "--context",
+        type=int,
+        metavar="N",
+        help="maximum number of tokens (default: from the model's configuration)",
+    )
+    add(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda:1, or sharded over all GPUs: sharded (default: auto)",
+    )
     dtypes = ("auto", "bfloat16", "float16", "float32")
     about = "data type of weights and cache (default: auto, as in the checkpoint)"
     add("--dtype", choices=dtypes, default="auto", help=about)
     about = "attention implementation of transformers: sdpa, flash_attention_2 (default: sdpa)"
     add("--attention", default="sdpa", help=about)
-    add("--chunk-tokens", type=int, default=2048, metavar="N", help="tokens per prefill step (default: 2048)")
-    add("--batch-tokens", type=int, default=16_384, metavar="N", help="maximum tokens in a batch (default: 16384)")
+    add(
+        "--chunk-tokens",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="tokens per prefill step (default: 2048)",
+    )
+    add(
+        "--batch-tokens",
+        type=int,
+        default=16_384,
+        metavar="N",
+        help="maximum tokens in a batch (default: 16384)",
+    )
     add("--revision", metavar="REV", help="revision of a hub model")
 
     add = sub.add_argument_group("a server with an OpenAI-compatible API").add_argument
@@ -341,17 +677,58 @@ def _add_evaluate(command: _Command) -> None:
     add("--judge", metavar="NAME", help="judge: name of the judge model on the server")
     about = "judge: entailment model that checks citations (HELMET: google/t5_xxl_true_nli_mixture)"
     add("--nli", metavar="NAME", help=about)
-    add("--tokenizer", metavar="FILE", help="a tokenizer.json, a folder or a hub name (default: MODEL)")
-    add("--api-key-env", default="OPENAI_API_KEY", metavar="VAR", help="environment variable with the API key")
-    add("--concurrency", type=int, default=8, metavar="N", help="concurrent requests (default: 8)")
-    add("--max-attempts", type=int, default=8, metavar="N", help="attempts per request (default: 8)")
+    add(
+        "--tokenizer",
+        metavar="FILE",
+        help="a tokenizer.json, a folder or a hub name (default: MODEL)",
+    )
+    add(
+        "--api-key-env",
+        default="OPENAI_API_KEY",
+        metavar="VAR",
+        help="environment variable with the API key",
+    )
+    add(
+        "--concurrency",
+        type=int,
+        default=8,
+        metavar="N",
+        help="concurrent requests (default: 8)",
+    )
+    add(
+        "--max-attempts",
+        type=int,
+        default=8,
+        metavar="N",
+        help="attempts per request (default: 8)",
+    )
 
     add = sub.add_argument
     about = "report: file to write (.html, .md or .tex); may be repeated"
-    add("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=about)
-    add("--figures", type=Path, metavar="FOLDER", help="report: also write the figures to FOLDER, as SVG and PNG")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=about,
+    )
+    add(
+        "--figures",
+        type=Path,
+        metavar="FOLDER",
+        help="report: also write the figures to FOLDER, as SVG and PNG",
+    )
     about = "report: allow results with different n, seeds or protocols"
-    add("--mixed", dest="protocols", action="store_const", const="mixed", default="same", help=about)
+    add(
+        "--mixed",
+        dest="protocols",
+        action="store_const",
+        const="mixed",
+        default="same",
+        help=about,
+    )
 
 
 def _add_replicate(command: _Command) -> None:
@@ -360,14 +737,42 @@ def _add_replicate(command: _Command) -> None:
     usage += "       nextlong replicate report RESULTS… [--to DIR]"
     about = "Run a small-scale replication of the paper: small models, trained on the sequences of each method"
     add = command("replicate", "train:replicate", about, usage=usage).add_argument
-    add("words", nargs="*", default=[], metavar="RECIPE", help="a replication recipe; or: init RECIPE, report RESULTS")
-    add("--preset", metavar="NAME", help="smoke, mechanism (an invented corpus), cpu-night, or one-gpu")
-    add("--corpus", action="append", default=[], metavar="FILE", help="documents (default: Python's documentation)")
-    add("--out", metavar="DIR", help="output directory (default: nextlong-replicate-PRESET)")
+    add(
+        "words",
+        nargs="*",
+        default=[],
+        metavar="RECIPE",
+        help="a replication recipe; or: init RECIPE, report RESULTS",
+    )
+    add(
+        "--preset",
+        metavar="NAME",
+        help="smoke, mechanism (an invented corpus), cpu-night, or one-gpu",
+    )
+    add(
+        "--corpus",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="documents (default: Python's documentation)",
+    )
+    add(
+        "--out",
+        metavar="DIR",
+        help="output directory (default: nextlong-replicate-PRESET)",
+    )
     _set(add, example="seeds=[0,1,2,3]")
-    add("--dry-run", action="store_true", help="print models, tokens and runs without running")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print models, tokens and runs without running",
+    )
     add("--force", action="store_true", help="init: overwrite an existing recipe")
-    add("--to", metavar="DIR", help="report: folder for the page and results/ (default: beside RESULTS)")
+    add(
+        "--to",
+        metavar="DIR",
+        help="report: folder for the page and results/ (default: beside RESULTS)",
+    )
 
 
 def _add_checks(command: _Command) -> None:
@@ -381,12 +786,26 @@ def _add_checks(command: _Command) -> None:
     about += "tokenize every chunk with the reference tokenizer (otherwise a sample in large runs)"
     add("--sample", default="100", metavar="N", help=about)
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    add("--workers", type=int, metavar="N", help="processes that check in parallel (default: one per processor)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that check in parallel (default: one per processor)",
+    )
 
-    command("doctor", "inspect:doctor", "Show packages and hardware, and list missing dependencies")
+    command(
+        "doctor",
+        "inspect:doctor",
+        "Show packages and hardware, and list missing dependencies",
+    )
 
     forms = 'bash: eval "$(nextlong completion bash)" in ~/.bashrc  ·  '
     forms += "zsh: nextlong completion zsh > _nextlong in a folder of $fpath  ·  "
     forms += "fish: nextlong completion fish > ~/.config/fish/completions/nextlong.fish"
-    sub = command("completion", "main:completion", "Print a shell completion script", description=forms)
+    sub = command(
+        "completion",
+        "main:completion",
+        "Print a shell completion script",
+        description=forms,
+    )
     sub.add_argument("shell", choices=("bash", "zsh", "fish"))

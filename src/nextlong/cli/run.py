@@ -29,14 +29,26 @@ def plan(args: Namespace) -> None:
     from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
-        raise NextlongError("plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k")
+        raise NextlongError(
+            "plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k"
+        )
     tflops = args.gpu_tflops or GPU_TFLOP_PER_S
-    recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
+    recipe = Recipe.load(
+        args.recipe or preset_path(args.preset), overrides=args.overrides
+    )
     import_preloaded(recipe.encoder)
-    start_s = time.process_time()  # of this process so far, which has imported what a run imports
-    scenario = Scenario(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
+    start_s = (
+        time.process_time()
+    )  # of this process so far, which has imported what a run imports
+    scenario = Scenario(
+        args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s
+    )
     planned = partial(page.plan, recipe, scenario, tell=partial(print, file=sys.stderr))
-    present(args, lambda: planned().as_json(), lambda shown: page.show(recipe, shown, scenario))
+    present(
+        args,
+        lambda: planned().as_json(),
+        lambda shown: page.show(recipe, shown, scenario),
+    )
 
 
 def run(args: Namespace) -> None:
@@ -44,11 +56,17 @@ def run(args: Namespace) -> None:
 
     if args.tasks and not args.only_step:
         cure = "add --only-step STEP, such as embed"
-        raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks it selects; {cure}")
+        raise NextlongError(
+            f"--tasks {args.tasks} needs the step whose tasks it selects; {cure}"
+        )
     if args.before and args.only_step:
-        raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
+        raise NextlongError(
+            "--before and --only-step are two jobs; run --before first, then --only-step in each job"
+        )
     if args.only_step and args.changed_inputs:
-        raise NextlongError("--accept-changed-inputs has no effect with --only-step; add it to the --before job")
+        raise NextlongError(
+            "--accept-changed-inputs has no effect with --only-step; add it to the --before job"
+        )
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
     if args.before or args.only_step:
@@ -57,7 +75,9 @@ def run(args: Namespace) -> None:
     from nextlong.engine import local
     from nextlong.retrieval.encoders.base import preloaded
 
-    with held_back():  # Python may report a Ctrl-C during an import as an unhandled exception
+    with (
+        held_back()
+    ):  # Python may report a Ctrl-C during an import as an unhandled exception
         # Started even if no step has to run: workers import while this process still has half a second of imports to do.
         if recipe.executor == "local":
             local.start_server(preloaded(recipe.encoder))
@@ -70,24 +90,43 @@ def _run_array_job(recipe: Recipe, args: Namespace) -> None:
     from nextlong import pipeline
     from nextlong.text import counted
 
-    progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
+    progress, step, given = (
+        reporter(stderr=args.json),
+        args.before or args.only_step,
+        args.tasks or "1/1",
+    )
     if args.before:
-        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse") as opened:
+        with pipeline.session(
+            recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse"
+        ) as opened:
             needed = opened.run_before(step)
-        outcome, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
+        outcome, message = (
+            {"step": step, "needed": needed},
+            f"done: all inputs of {step}",
+        )
     else:
         match = re.fullmatch(r"(\d+)/(\d+)", given)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise NextlongError(f"--tasks {given} is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64")
+            raise NextlongError(
+                f"--tasks {given} is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64"
+            )
         with pipeline.session(recipe, reporter=progress, mode="together") as opened:
             ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
-        outcome, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
+        outcome, message = (
+            {"step": step, "ran": ran, "tasks": total},
+            f"{step} is already done; `nextlong run` resumes",
+        )
         if total:
             message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
     present(args, outcome, message)
 
 
-def run_recipe(recipe: Recipe, args: Namespace, *, changed_inputs: Literal["refuse", "accept"] = "refuse") -> None:
+def run_recipe(
+    recipe: Recipe,
+    args: Namespace,
+    *,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
     from nextlong.artifacts import record
     from nextlong.report import summary, tables
@@ -99,7 +138,9 @@ def run_recipe(recipe: Recipe, args: Namespace, *, changed_inputs: Literal["refu
     if not recipe.overridden and before not in (None, name):
         message = f"{run_dir} opens the variant {before} until this run has finished, and {name} from then on"
         tables.say(message, console(stderr=True))
-    written = run(recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs)
+    written = run(
+        recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs
+    )
     (made,) = written.runs
     if args.json:
         write_page.leave([made])
@@ -120,13 +161,25 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
     name, run_dir = made.variant.name, made.path
     if recipe.overridden:
         own = record.current(run_dir)
-        kept = f"{run_dir} " + (f"still opens {own}" if own else "opens no variant until the recipe runs without --set")
-        hint = "" if recipe.name or len(name) <= record.LONG_NAME else "; --name NAME gives it a shorter name"
+        kept = f"{run_dir} " + (
+            f"still opens {own}"
+            if own
+            else "opens no variant until the recipe runs without --set"
+        )
+        hint = (
+            ""
+            if recipe.name or len(name) <= record.LONG_NAME
+            else "; --name NAME gives it a shorter name"
+        )
         return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
     others = made.other_variants()
     if before in others:  # not if another process has removed it
         return f"{name}, which {run_dir} now opens; {run_dir}@{before} opens the previous variant"
-    return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""
+    return (
+        f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
+        if others
+        else ""
+    )
 
 
 def sweep(args: Namespace) -> None:
@@ -151,13 +204,18 @@ def sweep(args: Namespace) -> None:
     else:
         grid.show(outcomes, console())
         if args.json is not None:
-            write(args.json, json.dumps(grid.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
+            write(
+                args.json,
+                json.dumps(grid.json_of(outcomes), indent=1, ensure_ascii=False) + "\n",
+            )
     if args.csv:
         write(args.csv, compare.csv_text(grid.rows(outcomes)))
     if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
         tables.say(f"report: {write_page.leave(made)}", progress)
     if failed := sum(outcome.stats is None for outcome in outcomes):
-        raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
+        raise NextlongError(
+            f"{failed} of {len(outcomes)} variants failed; the table says why"
+        )
 
 
 def export(args: Namespace) -> None:
@@ -167,19 +225,30 @@ def export(args: Namespace) -> None:
     if args.into == "":
         raise NextlongError("--into is empty; give a folder or a URL, or remove it")
     if args.by and not args.mix:
-        raise NextlongError(f"--by {args.by} needs proportions; add --mix 1,2 or remove --by")
+        raise NextlongError(
+            f"--by {args.by} needs proportions; add --mix 1,2 or remove --by"
+        )
     try:
         mix = [float(word) for word in args.mix]
     except ValueError:
-        raise NextlongError(f"--mix {','.join(args.mix)}: write the proportions as numbers, such as 1,2") from None
+        raise NextlongError(
+            f"--mix {','.join(args.mix)}: write the proportions as numbers, such as 1,2"
+        ) from None
     written = runs_export.export(
         args.runs,
         formats=args.to,
-        overrides=[*args.overrides, *([f"export.push={json.dumps(args.into)}"] if args.into else [])],
+        overrides=[
+            *args.overrides,
+            *([f"export.push={json.dumps(args.into)}"] if args.into else []),
+        ],
         mix=mix,
         by=args.by or "sequences",
         stale="replace" if args.replace else "refuse",
         short_tokens=args.short_tokens,
         reporter=reporter(stderr=args.json),
     )
-    present(args, partial(summary.export_of, written), partial(tables.show_facts, summary.exported(written)))
+    present(
+        args,
+        partial(summary.export_of, written),
+        partial(tables.show_facts, summary.exported(written)),
+    )

@@ -33,12 +33,23 @@ def train(args: argparse.Namespace) -> None:
         _init(args, Path(args.words[1]))
         return
     if len(args.words) > 1:
-        raise NextlongError(f"train takes one recipe, not {' '.join(args.words)!r}; or: nextlong train init RECIPE …")
-    given = [f"--{name}" for name in ("data", "chat", "model", "preset", "out", "force") if getattr(args, name)]
+        raise NextlongError(
+            f"train takes one recipe, not {' '.join(args.words)!r}; or: nextlong train init RECIPE …"
+        )
+    given = [
+        f"--{name}"
+        for name in ("data", "chat", "model", "preset", "out", "force")
+        if getattr(args, name)
+    ]
     if given:
         cure = "change a recipe with --set KEY=VALUE"
-        raise NextlongError(f"{', '.join(given)} belongs to `nextlong train init`; {cure}")
-    recipe, shown = TrainRecipe.load(args.words[0], overrides=args.overrides), console(stderr=args.json)
+        raise NextlongError(
+            f"{', '.join(given)} belongs to `nextlong train init`; {cure}"
+        )
+    recipe, shown = (
+        TrainRecipe.load(args.words[0], overrides=args.overrides),
+        console(stderr=args.json),
+    )
     if args.emit:
         from nextlong.train.emit import emit
 
@@ -70,46 +81,96 @@ def train(args: argparse.Namespace) -> None:
 def _init(args: argparse.Namespace, path: Path) -> None:
     if args.dry_run or args.emit:
         option = "--dry-run" if args.dry_run else f"--emit {' '.join(args.emit)}"
-        raise NextlongError(f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}")
+        raise NextlongError(
+            f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}"
+        )
     if args.data and args.chat:
         raise NextlongError("--data and --chat exclude each other; remove one")
     if files := [run for run in args.data if Path(run).is_file()]:
-        raise NextlongError(f"--data {files[0]} is a file, not a run; for conversations use --chat {files[0]}")
-    keys, model, overrides = preset(args.preset) if args.preset else {}, args.model, tuple(args.overrides)
-    if not model and "model.scratch" not in keys and not any(word.startswith("model") for word in overrides):
+        raise NextlongError(
+            f"--data {files[0]} is a file, not a run; for conversations use --chat {files[0]}"
+        )
+    keys, model, overrides = (
+        preset(args.preset) if args.preset else {},
+        args.model,
+        tuple(args.overrides),
+    )
+    if (
+        not model
+        and "model.scratch" not in keys
+        and not any(word.startswith("model") for word in overrides)
+    ):
         example = "for example --model meta-llama/Meta-Llama-3-8B or a folder with config.json and weights"
         other = "or use --preset tiny, a small model from scratch"
-        raise NextlongError(f"--model is missing: name the model to train, {example}; {other}")
+        raise NextlongError(
+            f"--model is missing: name the model to train, {example}; {other}"
+        )
     if model and (why := why_no_model(model)):
         raise NextlongError(f"--model {model} {why}")
-    is_local = model is not None and Path(model).expanduser().exists()  # else the name of a model on the Hub
+    is_local = (
+        model is not None and Path(model).expanduser().exists()
+    )  # else the name of a model on the Hub
     recipe = recipe_from(
         args.preset,
         out=absolute(args.out or str(path.with_suffix(""))),
-        data={"chat": absolute(args.chat)} if args.chat else {"runs": [absolute(run) for run in args.data]},
+        data={"chat": absolute(args.chat)}
+        if args.chat
+        else {"runs": [absolute(run) for run in args.data]},
         model=absolute(model) if is_local else model,
         overrides=overrides,
     )
     # Steps of whole rows, unless the user has given their tokens.
-    longest, notes = max((Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None), []
+    longest, notes = (
+        max(
+            (Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None
+        ),
+        [],
+    )
     row_tokens, given = recipe.data.pack or longest, recipe.training.tokens_per_step
-    is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
+    is_own = any(
+        override.startswith(("training.tokens_per_step=", "training="))
+        for override in overrides
+    )
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
-        recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"tokens_per_step": whole})})
+        recipe = recipe.model_copy(
+            update={
+                "training": recipe.training.model_copy(
+                    update={"tokens_per_step": whole}
+                )
+            }
+        )
         instead = f"{whole:,} instead of {given:,}, a multiple of the rows' {row_tokens:,} tokens"
         notes = [f"training.tokens_per_step: {instead}"]
     if model and not is_local:
-        notes.append(f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub")
+        notes.append(
+            f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub"
+        )
     heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
     heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
-    _write(args, path, commented_sections(recipe, sources=keys, heading=heading), out=recipe.out, notes=notes)
+    _write(
+        args,
+        path,
+        commented_sections(recipe, sources=keys, heading=heading),
+        out=recipe.out,
+        notes=notes,
+    )
 
 
-def _write(args: argparse.Namespace, path: Path, text: str, *, out: str, notes: Sequence[str] = ()) -> None:
+def _write(
+    args: argparse.Namespace,
+    path: Path,
+    text: str,
+    *,
+    out: str,
+    notes: Sequence[str] = (),
+) -> None:
     """Write a recipe, and print notes on it and the next command."""
     write(path, text, overwrite=args.force)
-    messages = [*notes, f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run"]
+    messages = [
+        *notes,
+        f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run",
+    ]
     present(args, {"recipe": str(path), "out": out}, "\n".join(messages))
 
 
@@ -124,16 +185,24 @@ def replicate(args: argparse.Namespace) -> None:
         raise NextlongError("--to belongs to `nextlong replicate report RESULTS`")
     is_init = words[:1] == ["init"] and len(words) == 2
     if not is_init and len(words) + (args.preset is not None) != 1:
-        raise NextlongError("replicate needs either a recipe or a preset, such as nextlong replicate --preset smoke")
+        raise NextlongError(
+            "replicate needs either a recipe or a preset, such as nextlong replicate --preset smoke"
+        )
     if is_init or args.preset is not None:
         name = args.preset or "smoke"
         out = args.out or f"nextlong-replicate-{name}"
-        recipe = recipes.recipe_from(name, out=out, sources=args.corpus, overrides=args.overrides)
+        recipe = recipes.recipe_from(
+            name, out=out, sources=args.corpus, overrides=args.overrides
+        )
     elif args.corpus:
-        raise NextlongError("--corpus belongs to --preset and init; a recipe has its own corpus (corpus.sources)")
+        raise NextlongError(
+            "--corpus belongs to --preset and init; a recipe has its own corpus (corpus.sources)"
+        )
     else:
         elsewhere = [f"out={args.out}"] if args.out else []
-        recipe = recipes.Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+        recipe = recipes.Replication.load(
+            words[0], overrides=[*args.overrides, *elsewhere]
+        )
     if is_init and args.dry_run:
         cure = f"then: nextlong replicate {words[1]} --dry-run"
         raise NextlongError(f"init only writes the recipe; remove --dry-run; {cure}")
@@ -141,17 +210,28 @@ def replicate(args: argparse.Namespace) -> None:
         command = f"nextlong replicate {Path(words[1])}"
         heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
         heading += f"`{command} --dry-run` shows its size, `{command}` runs it."
-        _write(args, Path(words[1]), commented_sections(recipe, sources={}, heading=heading), out=recipe.out)
+        _write(
+            args,
+            Path(words[1]),
+            commented_sections(recipe, sources={}, heading=heading),
+            out=recipe.out,
+        )
         return
     if args.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
-    check_installed("replicate", "torch", "transformers", "matplotlib", extra=_REPLICATE_EXTRA)
+    check_installed(
+        "replicate", "torch", "transformers", "matplotlib", extra=_REPLICATE_EXTRA
+    )
     from nextlong.replicate import run
 
     shown = console(stderr=args.json)
     if args.dry_run:
         facts = dict(run.plan(recipe))
-        present(args, {"preset": recipe.preset, "facts": facts}, partial(tables.show_facts, [*facts.items()]))
+        present(
+            args,
+            {"preset": recipe.preset, "facts": facts},
+            partial(tables.show_facts, [*facts.items()]),
+        )
         return
     recipe = _with_corpus(recipe, shown)
     run.replicate(recipe, report=lambda line: tables.say(line, shown))
@@ -168,8 +248,13 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
     path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
     if not path.exists():
         write_demo_corpus(path)
-    tables.say(f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)", shown)
-    plain = corpus.model_dump(mode="json") | {"sources": [{"path": str(path), "name": "python-documentation"}]}
+    tables.say(
+        f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)",
+        shown,
+    )
+    plain = corpus.model_dump(mode="json") | {
+        "sources": [{"path": str(path), "name": "python-documentation"}]
+    }
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
 
 
@@ -179,48 +264,92 @@ def _report(args: argparse.Namespace, *sources: Path) -> None:
 
     for source in sources:
         if not source.is_file():
-            raise NextlongError(f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json")
-    written = results.write(sources, Path(args.to).expanduser() if args.to else sources[0].parent)
-    present(args, {"written": list(map(str, written))}, f"report: {written[0]}, {len(written) - 1} files beside it")
+            raise NextlongError(
+                f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json"
+            )
+    written = results.write(
+        sources, Path(args.to).expanduser() if args.to else sources[0].parent
+    )
+    present(
+        args,
+        {"written": list(map(str, written))},
+        f"report: {written[0]}, {len(written) - 1} files beside it",
+    )
 
 
 def evaluate_command(args: argparse.Namespace) -> None:
     if args.model not in ("report", "judge", "import", "data") and args.files:
-        raise EvaluateError(f"unexpected argument {args.files[0]} after the model; evaluate one model at a time")
-    for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
+        raise EvaluateError(
+            f"unexpected argument {args.files[0]} after the model; evaluate one model at a time"
+        )
+    for name in (
+        "samples",
+        "chunk_tokens",
+        "batch_tokens",
+        "concurrency",
+        "max_attempts",
+        "context",
+        "gpus",
+    ):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
+            raise EvaluateError(
+                f"--{name.replace('_', '-')} {value} is below 1; give a positive number"
+            )
     shown = console(stderr=args.json)
     if args.model == "report":
         from nextlong.evaluate import report
 
         results = report.read(args.files, protocols=args.protocols)
         if args.output or args.figures:
-            report.write(results, outputs=args.output, figures=args.figures, console=shown)
+            report.write(
+                results, outputs=args.output, figures=args.figures, console=shown
+            )
         is_written = args.output or args.figures is not None
-        present(args, partial(report.as_json, results), None if is_written else partial(report.show, results))
+        present(
+            args,
+            partial(report.as_json, results),
+            None if is_written else partial(report.show, results),
+        )
     elif args.model == "judge":
         from nextlong.evaluate import judge
 
         model = _model(args, args.judge) if args.judge and args.url else None
-        judged = judge.run(args.files, model=model, nli=args.nli, data=args.data, console=shown)
+        judged = judge.run(
+            args.files, model=model, nli=args.nli, data=args.data, console=shown
+        )
         present(args, [{"file": str(path), "score": score} for path, score in judged])
     elif args.model == "import":
         from nextlong.evaluate import judge, report
 
-        imported = judge.import_helmet(args.files, out=args.out, label=args.label, console=shown)
+        imported = judge.import_helmet(
+            args.files, out=args.out, label=args.label, console=shown
+        )
         present(args, partial(report.as_json, [imported]))
     elif args.model == "data":
         from nextlong.evaluate.data import download
         from nextlong.evaluate.task import chosen
 
-        suites = [suite.strip() for listed in args.files for suite in str(listed).split(",") if suite.strip()]
+        suites = [
+            suite.strip()
+            for listed in args.files
+            for suite in str(listed).split(",")
+            if suite.strip()
+        ]
         if not suites or args.out is None:
-            example = "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
+            example = (
+                "nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER"
+            )
             raise EvaluateError(f"data needs suites and --out: {example}")
-        listed = [files for task in chosen(suites, []) for files in (task.files, *task.files_at.values())]
-        present(args, download(list(dict.fromkeys(chain.from_iterable(listed))), args.out, shown))
+        listed = [
+            files
+            for task in chosen(suites, [])
+            for files in (task.files, *task.files_at.values())
+        ]
+        present(
+            args,
+            download(list(dict.fromkeys(chain.from_iterable(listed))), args.out, shown),
+        )
     else:
         _measure(args, shown)
 
@@ -254,7 +383,9 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         run.check(settings, context=context)
         return
     try:
-        measured = run.evaluate(lambda: run.opened(settings), settings, progress=run.TaskProgress(shown))
+        measured = run.evaluate(
+            lambda: run.opened(settings), settings, progress=run.TaskProgress(shown)
+        )
     except run.IncompleteError:
         present(args, lambda: report.as_json([results.read_results(settings.out)]))
         raise
@@ -265,5 +396,9 @@ def _model(args: argparse.Namespace, name: str) -> ModelOptions:
     """Return the options of a model: its fields are the options of the command."""
     from nextlong.evaluate.prompts import ModelOptions
 
-    given = {field.name: getattr(args, field.name) for field in fields(ModelOptions) if hasattr(args, field.name)}
+    given = {
+        field.name: getattr(args, field.name)
+        for field in fields(ModelOptions)
+        if hasattr(args, field.name)
+    }
     return ModelOptions(**{**given, "name": name})

@@ -64,7 +64,9 @@ def chunk_text(
     return spans
 
 
-def _chunk_by_paragraph_lengths(text: str, *, max_chars: int, oversize: Literal["split", "keep"]) -> list[Span]:
+def _chunk_by_paragraph_lengths(
+    text: str, *, max_chars: int, oversize: Literal["split", "keep"]
+) -> list[Span]:
     # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts at filled[i] + i.
     filled = list(accumulate(map(len, text.split("\n")), initial=0))
     paragraphs = len(filled) - 1
@@ -87,7 +89,9 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
     """Return where to cut within (start, end]: after the last sentence, else after the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
         marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
-        if best := max((found + size for found, size in marks_before if found >= 0), default=0):
+        if best := max(
+            (found + size for found, size in marks_before if found >= 0), default=0
+        ):
             return best
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
         before, after = text[cut - 1], text[cut]
@@ -103,30 +107,56 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
     # A row of CHUNKS has 4 + 8 + 8 bytes and one bit.
-    estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks="shards")
-    return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
+    estimate = Estimate(
+        work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks="shards"
+    )
+    return Step(
+        "chunk",
+        1,
+        settings.identity(),
+        (ingest, keep),
+        tasks,
+        ChunkResult,
+        estimate=estimate,
+    )
 
 
-def _chunk_shard(out: Path, *, documents: Path, keep: Path, **options: Any) -> ChunkResult:
+def _chunk_shard(
+    out: Path, *, documents: Path, keep: Path, **options: Any
+) -> ChunkResult:
     """Chunk the kept documents of one shard with the `options` of `chunk_text`; write `{out}.chunks.arrow`."""
     kept = np.load(keep)
     chunks = chars = 0
-    with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+    with (
+        pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
+    ):
         for first_row, batch in record_batches(documents):
             texts = batch.column("text").to_pylist()
             # One entry per chunk: the row of its document, its characters, whether a separator must follow it.
             doc_rows: list[int] = []
             spans: list[Span] = []
             needs_separator: list[bool] = []
-            for row in np.flatnonzero(kept[first_row : first_row + len(texts)]).tolist():
+            for row in np.flatnonzero(
+                kept[first_row : first_row + len(texts)]
+            ).tolist():
                 text = texts[row]
                 document_spans = chunk_text(text, **options)
                 spans += document_spans
                 doc_rows += [first_row + row] * len(document_spans)
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            columns = (np.array(doc_rows, np.int32), starts, ends, np.array(needs_separator, np.bool_))
-            writer.write_batch(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=schemas.CHUNKS))
+            columns = (
+                np.array(doc_rows, np.int32),
+                starts,
+                ends,
+                np.array(needs_separator, np.bool_),
+            )
+            writer.write_batch(
+                pa.RecordBatch.from_arrays(
+                    list(map(pa.array, columns)), schema=schemas.CHUNKS
+                )
+            )
             chunks += len(spans)
             chars += int((ends - starts).sum())
     return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars)

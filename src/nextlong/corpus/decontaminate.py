@@ -29,11 +29,25 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import read_chunks, record_batches
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard
+from nextlong.engine.step import (
+    Artifacts,
+    Estimate,
+    Step,
+    Task,
+    TaskResult,
+    Work,
+    each_shard,
+)
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe.keys import Decontaminate
-from nextlong.retrieval.near_duplicates.shingles import Words, bounds_of, hash_words, ngrams, runs_on
+from nextlong.retrieval.near_duplicates.shingles import (
+    Words,
+    bounds_of,
+    hash_words,
+    ngrams,
+    runs_on,
+)
 
 _COMPRESSED_SHARE: Final = 0.3  # of JSON, by gzip or zstd, for plans
 _LEAST_WORDS: Final = 8
@@ -43,7 +57,9 @@ _BATCH_CHARS: Final = 1_000_000
 _EXAMPLE_CHARS: Final = 200
 _LONGEST_FIELD_CHARS: Final = 64_000_000
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md")
-_KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
+_KNOWN: Final = (
+    "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
+)
 
 # One row per distinct head: the hash of the first five words of a run (or all, if it has fewer); ascending by words, then hash.
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
@@ -60,28 +76,74 @@ class DecontaminateResult(ChunkResult):
     example_doc_row: int = -1
 
 
-def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
+def decontaminate_steps(
+    settings: Decontaminate, ingest: Step, chunk: Step
+) -> list[Step]:
     """Return the steps that remove contaminated chunks; none if there are no evaluation files."""
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
-    hashes, text_bytes, grams = [], 0.0, [partial(_evaluation_grams, files=files, ngram=ngram)]
+    hashes, text_bytes, grams = (
+        [],
+        0.0,
+        [partial(_evaluation_grams, files=files, ngram=ngram)],
+    )
     for file in files:
         with _explained(file), open_binary(file) as stream:
             content = stream.read()
         hashes.append([file, xxhash.xxh3_128_hexdigest(content)])
-        text_bytes += len(content) / (_COMPRESSED_SHARE if PurePosixPath(file).suffix in COMPRESSIONS else 1)
-    estimate = Estimate(work=text_bytes, seconds=1e-7, disk=text_bytes, bytes=0.8, memory=4 * text_bytes, rate="")
-    eval_ngrams = Step("eval_ngrams", 1, {"files": hashes, "ngram": ngram}, (), lambda _: grams, estimate=estimate)
+        text_bytes += len(content) / (
+            _COMPRESSED_SHARE if PurePosixPath(file).suffix in COMPRESSIONS else 1
+        )
+    estimate = Estimate(
+        work=text_bytes,
+        seconds=1e-7,
+        disk=text_bytes,
+        bytes=0.8,
+        memory=4 * text_bytes,
+        rate="",
+    )
+    eval_ngrams = Step(
+        "eval_ngrams",
+        1,
+        {"files": hashes, "ngram": ngram},
+        (),
+        lambda _: grams,
+        estimate=estimate,
+    )
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
-        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
+        heads, grams = (
+            done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy")
+        )
         task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
-        return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
+        return each_shard(
+            task,
+            documents=(ingest, ".documents.arrow"),
+            chunks=(chunk, ".chunks.arrow"),
+        )(done)
 
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks="shards", memory=text_bytes)
+    estimate = Estimate(
+        work="kept_chars",
+        seconds=5e-8,
+        disk="chunks",
+        bytes=22,
+        tasks="shards",
+        memory=text_bytes,
+    )
     inputs = (ingest, chunk, eval_ngrams)
-    return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
+    return [
+        eval_ngrams,
+        Step(
+            "decontaminate",
+            3,
+            {},
+            inputs,
+            tasks,
+            DecontaminateResult,
+            estimate=estimate,
+        ),
+    ]
 
 
 @contextmanager
@@ -90,10 +152,14 @@ def _explained(file: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
+        raise CorpusError(
+            f"decontaminate: {file} does not exist; correct the path or remove it"
+        ) from None
     except (OSError, EOFError, ValueError, ImportError, csv.Error) as error:
         reason = " ".join(str(error).split())
-        raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
+        raise CorpusError(
+            f"decontaminate: {file} cannot be read: {reason}; repair or remove it"
+        ) from None
 
 
 def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:
@@ -109,12 +175,17 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
         while batch := list(_take(texts, _BATCH_CHARS)):
             words = hash_words("\n".join(batch))
             bounds = bounds_of(words, batch)
-            is_question = np.array([text.rstrip().endswith(("?", "？")) for text in batch], np.bool_)
+            is_question = np.array(
+                [text.rstrip().endswith(("?", "？")) for text in batch], np.bool_
+            )
             for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
                 if length == ngram:
                     at = np.flatnonzero(runs_on(bounds, ngram))
                 else:
-                    at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
+                    at = bounds[:-1][
+                        (np.diff(bounds) == length)
+                        & (is_question | (length >= _LEAST_WORDS))
+                    ]
                 if len(at):
                     heads.append(np.empty(len(at), _HEADS))
                     heads[-1]["words"] = size = min(length, _HEAD_WORDS)
@@ -128,12 +199,17 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                 f"decontaminate: {file} has no text of at least {min(ngram, _LEAST_WORDS)} words and no question of at least "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to search for; remove it from the list"
             )
-    for name, parts, major, minor in (("heads", heads, "words", "hash"), ("grams", grams, "hash", "file")):
+    for name, parts, major, minor in (
+        ("heads", heads, "words", "hash"),
+        ("grams", grams, "hash", "file"),
+    ):
         # Distinct rows, ascending by two columns.
         rows = np.concatenate(parts)
         rows = rows[np.lexsort((rows[minor], rows[major]))]
         is_new = np.ones(len(rows), np.bool_)
-        is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
+        is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (
+            rows[minor][1:] != rows[minor][:-1]
+        )
         np.save(f"{out}.{name}.npy", rows[is_new])
     return TaskResult()
 
@@ -151,7 +227,9 @@ def _texts_of(file: str) -> Iterator[str]:
     compression = COMPRESSIONS.get(path.suffix)
     kind = path.with_suffix("").suffix if compression else path.suffix
     if kind not in _SUFFIXES:
-        raise CorpusError(f"decontaminate: {file} has an unknown format; use files that end in {_KNOWN}")
+        raise CorpusError(
+            f"decontaminate: {file} has an unknown format; use files that end in {_KNOWN}"
+        )
     with (
         _explained(file),
         fsspec.open(file, "rb", compression=compression) as raw,
@@ -163,12 +241,16 @@ def _texts_of(file: str) -> Iterator[str]:
             for line in filter(str.strip, stream):
                 yield from _strings(json.loads(line))
         elif kind in (".csv", ".tsv"):
-            csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the default is 131,072 characters
+            csv.field_size_limit(
+                _LONGEST_FIELD_CHARS
+            )  # the default is 131,072 characters
             for row in csv.reader(stream, delimiter="," if kind == ".csv" else "\t"):
                 yield from row
         else:
             for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
-                lines = paragraph.split("\n")  # each line may be a question, and all of them one text
+                lines = paragraph.split(
+                    "\n"
+                )  # each line may be a question, and all of them one text
                 yield from lines if len(lines) == 1 else [*lines, paragraph]
 
 
@@ -178,7 +260,9 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _strings(f"{inner}?" if key == "question" and isinstance(inner, str) else inner)
+            yield from _strings(
+                f"{inner}?" if key == "question" and isinstance(inner, str) else inner
+            )
     elif isinstance(value, list):
         for inner in value:
             yield from _strings(inner)
@@ -187,18 +271,30 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _decontaminate_shard(
-    out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
+    out: Path,
+    *,
+    documents: Path,
+    chunks: Path,
+    heads: Path,
+    grams: Path,
+    files: Sequence[str],
 ) -> DecontaminateResult:
     """Write `{out}.contaminated.npy`, one bool per chunk row of the shard, and the other rows as `{out}.chunks.arrow`."""
     targets = _Targets(heads, grams)
     table = read_chunks(chunks)
-    matched = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
+    matched = np.zeros(
+        (len(files), len(table["doc_row"])), np.bool_
+    )  # which chunks share a run with which file
     example, example_doc_row = "", -1
     for first_doc, batch in record_batches(documents):
         # The chunks of the batch are rows [low, high). Only documents with chunks are searched, joined to one text.
-        low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
+        low, high = np.searchsorted(
+            table["doc_row"], [first_doc, first_doc + batch.num_rows]
+        )
         if low < high:
-            rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
+            rows, text_of_chunk = np.unique(
+                table["doc_row"][low:high] - first_doc, return_inverse=True
+            )
             texts = batch.column("text").take(pa.array(rows)).to_pylist()
             text = "\n".join(texts)
             text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
@@ -207,17 +303,26 @@ def _decontaminate_shard(
             # changes[f, c] is the number of matches of file f that begin in chunk c, minus those that ended before it. Its
             # cumulative sum over the chunks counts the matches that overlap each chunk.
             changes = np.zeros((len(files), len(starts) + 1), np.int64)
-            np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
-            np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
+            np.add.at(
+                changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1
+            )
+            np.add.at(
+                changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1
+            )
             matched[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
             if len(firsts) and not example:
                 example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
-                example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
+                example_doc_row = first_doc + int(
+                    rows[np.searchsorted(text_starts, firsts[0], side="right") - 1]
+                )
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(matched, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
     kept = {name: column[~contaminated] for name, column in table.items()}
     batch = pa.record_batch(list(map(pa.array, kept.values())), schema=schemas.CHUNKS)
-    with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+    with (
+        pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
+    ):
         writer.write_batch(batch)
     return DecontaminateResult(
         documents=len(np.unique(kept["doc_row"])),
@@ -239,15 +344,21 @@ class _Targets:
         rows, runs = np.load(heads), np.load(grams)
         for size in np.unique(rows["words"]).tolist():
             ascending = rows["hash"][rows["words"] == size]
-            occurs = np.zeros(1 << min(max((8 * len(ascending)).bit_length(), 12), 26), np.bool_)
+            occurs = np.zeros(
+                1 << min(max((8 * len(ascending)).bit_length(), 12), 26), np.bool_
+            )
             occurs[ascending & np.uint64(len(occurs) - 1)] = True
             self.heads[size] = ascending, occurs
         # (g,) hash of each run, ascending, and its file; and the distinct lengths in words.
-        self.hashes, self.files = (np.ascontiguousarray(runs[name]) for name in ("hash", "file"))
+        self.hashes, self.files = (
+            np.ascontiguousarray(runs[name]) for name in ("hash", "file")
+        )
         self.lengths = np.unique(runs["words"]).tolist()
 
 
-def _matches(words: Words, text_starts: NDArray[np.int64], targets: _Targets) -> tuple[NDArray[Any], ...]:
+def _matches(
+    words: Words, text_starts: NDArray[np.int64], targets: _Targets
+) -> tuple[NDArray[Any], ...]:
     """Return first character, last character and file of every match, in order; no match crosses into the next text."""
     # Of each match: first character, end of the last character, number of the evaluation file.
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
@@ -259,23 +370,36 @@ def _matches(words: Words, text_starts: NDArray[np.int64], targets: _Targets) ->
     for length in targets.lengths:
         at = places[min(length, _HEAD_WORDS)]
         at = at[at + length <= len(words.hashes)]
-        text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
+        text_ends = text_starts[
+            np.searchsorted(text_starts, words.starts[at], side="right")
+        ]
         at = at[words.ends[at + length - 1] <= text_ends]
         # The `length` words from each place, one run after the other; every `length`-th of their n-grams is a run.
-        rows = _find(targets.hashes, ngrams(words.hashes[at[:, None] + np.arange(length)].ravel(), length)[::length])
+        rows = _find(
+            targets.hashes,
+            ngrams(words.hashes[at[:, None] + np.arange(length)].ravel(), length)[
+                ::length
+            ],
+        )
         at, rows = at[rows >= 0], rows[rows >= 0]
         while len(at):  # a run of several files has consecutive rows
-            columns.append((words.starts[at], words.ends[at + length - 1], targets.files[rows]))
+            columns.append(
+                (words.starts[at], words.ends[at + length - 1], targets.files[rows])
+            )
             more = rows + 1 < len(targets.hashes)
             at, rows = at[more], rows[more] + 1
             same = targets.hashes[rows] == targets.hashes[rows - 1]
             at, rows = at[same], rows[same]
-    firsts, lasts, of_file = (np.concatenate(column) for column in zip(*columns, strict=True))
+    firsts, lasts, of_file = (
+        np.concatenate(column) for column in zip(*columns, strict=True)
+    )
     order = np.lexsort((of_file, lasts, firsts))
     return firsts[order], lasts[order], of_file[order]
 
 
-def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _find(
+    ascending: NDArray[np.uint64], values: NDArray[np.uint64]
+) -> NDArray[np.int64]:
     """Return the first row with each value, shape (n,); −1 if there is none."""
     rows = np.searchsorted(ascending, values)
     held: NDArray[np.bool_] = np.less(rows, len(ascending))

@@ -86,37 +86,64 @@ def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
     return _REPORT.validate_json(done.file(_SUFFIX).read_bytes())
 
 
-def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
+def filter_report_step(
+    settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]
+) -> Step:
     """Report what each filter removed; `others` are the steps that remove near-duplicates and contaminated text."""
-    reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
-    places = [place for place, of_source in enumerate(splits) for _ in of_source]  # of each task's source
+    reads = tuple(
+        step for step in others if step.name in ("near_duplicates", "decontaminate")
+    )
+    places = [
+        place for place, of_source in enumerate(splits) for _ in of_source
+    ]  # of each task's source
     labels = [source.label for source in settings.sources]
-    task = partial(_write_filter_report, places=places, labels=labels, dedup=settings.dedup)
+    task = partial(
+        _write_filter_report, places=places, labels=labels, dedup=settings.dedup
+    )
     # The step reads three hashes and two bools of each document.
     estimate = Estimate(
-        work="documents", seconds=1e-7, memory=lambda of: 8 * of.documents, reads=lambda of: 26 * of.documents
+        work="documents",
+        seconds=1e-7,
+        memory=lambda of: 8 * of.documents,
+        reads=lambda of: 26 * of.documents,
     )
     inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
     return Step("filter_report", 5, {}, inputs, tasks, LeftOutResult, estimate=estimate)
 
 
 def _write_filter_report(
-    out: Path, *, done: Artifacts, places: Sequence[int], labels: Sequence[str], dedup: str
+    out: Path,
+    *,
+    done: Artifacts,
+    places: Sequence[int],
+    labels: Sequence[str],
+    dedup: str,
 ) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share an id."""
     ingested = done["ingest"].results(IngestResult)
-    documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
+    documents, keep = (
+        done["ingest"].files(".documents.arrow"),
+        done["select"].files(".keep.npy"),
+    )
     found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
     examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
     for path in done["ingest"].files(".rejects.arrow") if found else ():
         for row in next(lookup.record_batches(path))[1].to_pylist():
             kind, _, detail = row["reason"].partition(": ")
             if len(examples_of[kind]) < _EXAMPLES:
-                examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
-        if all(len(examples) >= min(_EXAMPLES, found[kind]) for kind, examples in examples_of.items()):
+                examples_of[kind].append(
+                    Example(f"{row['file']}:{row['line']}", "", "", detail)
+                )
+        if all(
+            len(examples) >= min(_EXAMPLES, found[kind])
+            for kind, examples in examples_of.items()
+        ):
             break
     some_of = ((kind, tuple(examples_of[kind])) for kind in sorted(found))
-    reasons = [LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], some) for kind, some in some_of]
+    reasons = [
+        LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], some)
+        for kind, some in some_of
+    ]
     for reason, removed, examples in (
         (FilterReason.FILTERED, "filtered_out", "filter_examples"),
         (FilterReason.EXCLUDED, "excluded", "excluded_examples"),
@@ -126,19 +153,45 @@ def _write_filter_report(
             for place, part in zip(places, ingested, strict=True)
             for source_id, head in getattr(part, examples)
         ]
-        reasons.append(LeftOut(reason, "documents", sum(getattr(part, removed) for part in ingested), _spread(named)))
-    source_of = [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)]
+        reasons.append(
+            LeftOut(
+                reason,
+                "documents",
+                sum(getattr(part, removed) for part in ingested),
+                _spread(named),
+            )
+        )
+    source_of = [
+        place
+        for place, part in zip(places, ingested, strict=True)
+        for _ in range(part.shards)
+    ]
     reasons += _by_select(done, source_of, dedup)
     kept = keep  # files of the last step that removes documents
     if "near_duplicates" in done:
-        near, kept = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
-        removed_ids, kept_ids = np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
-        some = _examples(documents, removed_ids, ["near-duplicate of "] * len(removed_ids), others=kept_ids)
-        reasons.append(LeftOut(FilterReason.NEAR_DUPLICATE, "documents", near.near_duplicates, some))
+        near, kept = (
+            done["near_duplicates"].result(NearDuplicatesResult),
+            done["near_duplicates"].files(".keep.npy"),
+        )
+        removed_ids, kept_ids = (
+            np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
+        )
+        some = _examples(
+            documents,
+            removed_ids,
+            ["near-duplicate of "] * len(removed_ids),
+            others=kept_ids,
+        )
+        reasons.append(
+            LeftOut(
+                FilterReason.NEAR_DUPLICATE, "documents", near.near_duplicates, some
+            )
+        )
     if "decontaminate" in done:
         contaminated = done["decontaminate"].results(DecontaminateResult)
         shares = {
-            shard << schemas.SHARD_BITS | part.example_doc_row: f"shares with {part.example}"
+            shard << schemas.SHARD_BITS
+            | part.example_doc_row: f"shares with {part.example}"
             for shard, part in enumerate(contaminated)
             if part.example_doc_row >= 0
         }
@@ -148,52 +201,106 @@ def _write_filter_report(
     reasons = [one for one in reasons if one.count]
     Path(f"{out}{_SUFFIX}").write_bytes(_REPORT.dump_json(tuple(reasons), indent=1))
     count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), kept)
-    return LeftOutResult(left_out={one.reason: one.count for one in reasons}, same_ids=count, same_id_example=example)
+    return LeftOutResult(
+        left_out={one.reason: one.count for one in reasons},
+        same_ids=count,
+        same_id_example=example,
+    )
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
     """Distinguish duplicates from documents over caps and weights; `source_of` is the source of each shard."""
     ingest, keep = done["ingest"], done["select"].files(".keep.npy")
-    documents, all_hashes = ingest.files(".documents.arrow"), ingest.files(".hashes.npy")
-    all_compared = ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
-    dropped: list[int] = []  # ids of some documents that select removed, from as many shards as possible
+    documents, all_hashes = (
+        ingest.files(".documents.arrow"),
+        ingest.files(".hashes.npy"),
+    )
+    all_compared = (
+        ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
+    )
+    dropped: list[
+        int
+    ] = []  # ids of some documents that select removed, from as many shards as possible
     for shard, path in enumerate(keep):
-        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(keep))]
-        dropped += schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
+        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[
+            : max(1, _EXAMINED // len(keep))
+        ]
+        dropped += (
+            schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
+        )
     # (n,) the compared hash of each of them; all shards are searched for other documents with one of these hashes.
     dropped_hashes = lookup.array_rows(np.array(dropped, np.int64), all_compared)
     # For each compared hash, the kept document: source, content hash, id.
     kept: dict[int, tuple[int, int, int]] = {}
-    for shard, (compared_path, hash_path) in enumerate(zip(all_compared, all_hashes, strict=True) if dropped else ()):
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(all_compared, all_hashes, strict=True) if dropped else ()
+    ):
         compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
         hashes = np.load(hash_path, mmap_mode="r")
         for row in np.flatnonzero(np.isin(compared, dropped_hashes)).tolist():
-            candidate = (source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
-            kept[int(compared[row])] = min(candidate, kept.get(int(compared[row]), candidate))
-    kept_of = {doc: kept[value][2] for doc, value in zip(dropped, dropped_hashes.tolist(), strict=True)}
+            candidate = (
+                source_of[shard],
+                int(hashes[row]),
+                shard << schemas.SHARD_BITS | row,
+            )
+            kept[int(compared[row])] = min(
+                candidate, kept.get(int(compared[row]), candidate)
+            )
+    kept_of = {
+        doc: kept[value][2]
+        for doc, value in zip(dropped, dropped_hashes.tolist(), strict=True)
+    }
     equal = {doc: other for doc, other in kept_of.items() if other != doc}
-    capped, is_exact = [doc for doc in dropped if doc not in equal], dedup != "normalized"
-    notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(equal)
+    capped, is_exact = (
+        [doc for doc in dropped if doc not in equal],
+        dedup != "normalized",
+    )
+    notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(
+        equal
+    )
     duplicates = _examples(documents, list(equal), notes, others=list(equal.values()))
-    selected, over = done["select"].result(SelectResult), _examples(documents, capped, [""] * len(capped))
+    selected, over = (
+        done["select"].result(SelectResult),
+        _examples(documents, capped, [""] * len(capped)),
+    )
     reason = FilterReason.EXACT if is_exact else FilterReason.NORMALIZED
     return [
         LeftOut(reason, "documents", selected.duplicates, duplicates),
-        LeftOut(FilterReason.OVER, "documents", selected.capped + selected.weighted_out, over),
+        LeftOut(
+            FilterReason.OVER,
+            "documents",
+            selected.capped + selected.weighted_out,
+            over,
+        ),
     ]
 
 
 def _examples(
-    documents: _Paths, doc_ids: Sequence[int], notes: Sequence[str], *, others: Sequence[int] = ()
+    documents: _Paths,
+    doc_ids: Sequence[int],
+    notes: Sequence[str],
+    *,
+    others: Sequence[int] = (),
 ) -> tuple[Example, ...]:
     """Return some of the documents as examples, each with its note and the name of its counterpart in `others`."""
     if not doc_ids:
         return ()
     places = list(_spread(range(len(doc_ids))))
-    names_of_others = lookup.source_ids(np.array(others)[places], documents).tolist() if others else [""] * len(places)
-    columns = lookup.document_columns(np.array(doc_ids)[places], documents, ("source_id", "source", "text"))
-    rows = zip(*(column.tolist() for column in columns), places, names_of_others, strict=True)
-    return tuple(Example(name, own, text[:_HEAD_CHARS], notes[place] + other) for name, own, text, place, other in rows)
+    names_of_others = (
+        lookup.source_ids(np.array(others)[places], documents).tolist()
+        if others
+        else [""] * len(places)
+    )
+    columns = lookup.document_columns(
+        np.array(doc_ids)[places], documents, ("source_id", "source", "text")
+    )
+    rows = zip(
+        *(column.tolist() for column in columns), places, names_of_others, strict=True
+    )
+    return tuple(
+        Example(name, own, text[:_HEAD_CHARS], notes[place] + other)
+        for name, own, text, place, other in rows
+    )
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
@@ -201,7 +308,9 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[:: max(1, len(items) // _EXAMPLES)][:_EXAMPLES])
 
 
-def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, tuple[str, ...]]:
+def _same_ids(
+    documents: _Paths, id_hashes: _Paths, keep: _Paths
+) -> tuple[int, tuple[str, ...]]:
     """Count kept documents with the id of an earlier one; also return source, id and beginnings of two with one id."""
     kept = [np.load(path, mmap_mode="r") for path in keep]
     # (kept documents,), 8 bytes each: the only array here that grows with the corpus.
@@ -217,9 +326,13 @@ def _same_ids(documents: _Paths, id_hashes: _Paths, keep: _Paths) -> tuple[int, 
         return 0, ()
     doc_ids: list[int] = []  # the first two of the id with the smallest hash
     for shard, (path, stays) in enumerate(zip(id_hashes, kept, strict=True)):
-        doc_ids += schemas.pack_ids(shard, np.flatnonzero((np.load(path) == again[0]) & stays)).tolist()
+        doc_ids += schemas.pack_ids(
+            shard, np.flatnonzero((np.load(path) == again[0]) & stays)
+        ).tolist()
         if len(doc_ids) > 1:
             break
-    names, sources, texts = lookup.document_columns(np.array(doc_ids[:2]), documents, ("source_id", "source", "text"))
+    names, sources, texts = lookup.document_columns(
+        np.array(doc_ids[:2]), documents, ("source_id", "source", "text")
+    )
     heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
     return len(again), (str(sources[0]), str(names[0]), *heads)

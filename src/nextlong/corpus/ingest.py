@@ -31,7 +31,14 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
-from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
+from nextlong.reading.records import (
+    FilteredOut,
+    Record,
+    Reject,
+    RejectKind,
+    library,
+    text_problem,
+)
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 from nextlong.text import Json
@@ -42,11 +49,14 @@ _FILTER_EXAMPLES: Final = 2  # per task
 _HEAD_CHARS: Final = 200  # of an excluded document, as an example
 _ELSEWHERE: Final = "excluded_elsewhere"  # config key: number of entries in the exclusion list for other sources
 _SHOWN_COLUMNS: Final = 20
-_MAX_HEADS: Final = 64  # files of a source to open before the run; each takes a moment, or a request
+_MAX_HEADS: Final = (
+    64  # files of a source to open before the run; each takes a moment, or a request
+)
 _ASCII: Final = bytes(range(128))
 # str.lower of ASCII with white space replaced by blanks, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
-    ord(" ") if code < 128 and chr(code).isspace() else code for code in bytes(range(256)).lower()
+    ord(" ") if code < 128 and chr(code).isspace() else code
+    for code in bytes(range(256)).lower()
 )
 
 
@@ -63,56 +73,129 @@ def ingest_step(
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
     def tasks(done: Artifacts) -> list[Task]:
-        counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
+        counts = iter(
+            [part for step in done.values() for part in step.results(LineCountResult)]
+        )
         task = partial(_ingest_split, settings=ingest, shard_bytes=shard_bytes)
         return [
-            partial(task, parts=parts, source=source, exclusion=exclusion, is_first=place == 0)
-            for source, of_source, exclusion in zip(ingest.sources, splits, exclusions, strict=True)
+            partial(
+                task,
+                parts=parts,
+                source=source,
+                exclusion=exclusion,
+                is_first=place == 0,
+            )
+            for source, of_source, exclusion in zip(
+                ingest.sources, splits, exclusions, strict=True
+            )
             for place, parts in enumerate(numbered(of_source, counts))
         ]
 
     def check(done: Artifact) -> None:
         rest = iter(results := done.results(IngestResult))
-        _check_rejects(results, ingest.max_reject_share, f"{done.folder}/part-*.rejects.arrow")
-        for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
+        _check_rejects(
+            results, ingest.max_reject_share, f"{done.folder}/part-*.rejects.arrow"
+        )
+        for place, (source, of_source) in enumerate(
+            zip(ingest.sources, splits, strict=True)
+        ):
             own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
             documents = sum(result.documents for result in own)
             none = f"none of {documents:,} documents of {source.label} has a value"
             for name in source.metadata if documents else ():
                 if not sum(result.metadata_values[name] for result in own):
-                    raise CorpusError(f"{key}.metadata: {none} in {name!r}; correct or remove the name")
-            if documents and source.names_ids and sum(result.without_id for result in own) == documents:
-                known = next((list(columns) for file in files[place] if (columns := head_columns(file, source))), [])
+                    raise CorpusError(
+                        f"{key}.metadata: {none} in {name!r}; correct or remove the name"
+                    )
+            if (
+                documents
+                and source.names_ids
+                and sum(result.without_id for result in own) == documents
+            ):
+                known = next(
+                    (
+                        list(columns)
+                        for file in files[place]
+                        if (columns := head_columns(file, source))
+                    ),
+                    [],
+                )
                 raise _no_ids(source, f"{none} in this column", known, key=f"{key}.id")
         when_ingested(done)
 
     # The parts of Parquet files, and of files compressed as a whole.
     parts = [part for of_source in splits for parts in of_source for part in parts]
-    row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
+    row_groups = [
+        [part.file.name, *part.row_groups] for part in parts if part.row_groups
+    ]
     skipping = [[part.file.name, part.start] for part in parts if part.skips]
-    config: Json = {"sources": [], "max_document_chars": ingest.max_document_chars, "shard_bytes": shard_bytes}
+    config: Json = {
+        "sources": [],
+        "max_document_chars": ingest.max_document_chars,
+        "shard_bytes": shard_bytes,
+    }
     config |= {"hash_normalized": True} if ingest.dedup == "normalized" else {}
-    for key, value in ((_ELSEWHERE, elsewhere), ("row_groups", row_groups), ("decompressed_from", skipping)):
+    for key, value in (
+        (_ELSEWHERE, elsewhere),
+        ("row_groups", row_groups),
+        ("decompressed_from", skipping),
+    ):
         config |= {key: value} if value else {}
-    for source, inputs, exclusion in zip(ingest.sources, files, exclusions, strict=True):
-        named = [[file.name, file.identity] for file in inputs]  # relative names: a corpus that was moved is the same
-        own: Json = {key: getattr(source, key) for key in ("format", "id", "label", "text")} | {"files": named}
+    for source, inputs, exclusion in zip(
+        ingest.sources, files, exclusions, strict=True
+    ):
+        named = [
+            [file.name, file.identity] for file in inputs
+        ]  # relative names: a corpus that was moved is the same
+        own: Json = {
+            key: getattr(source, key) for key in ("format", "id", "label", "text")
+        } | {"files": named}
         optional = {
             "filter": source.filter,
             "evaluator": source.filter and library("duckdb"),
             "metadata": source.metadata,
-            "extractor": next(filter(None, (format_of(file.name, source).extractor for file in inputs)), None),
+            "extractor": next(
+                filter(
+                    None, (format_of(file.name, source).extractor for file in inputs)
+                ),
+                None,
+            ),
             "excluded": exclusion.identity,
         }
-        config["sources"].append(own | {key: value for key, value in optional.items() if value})
-    estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks="shards")
-    sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
+        config["sources"].append(
+            own | {key: value for key, value in optional.items() if value}
+        )
+    estimate = Estimate(
+        work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks="shards"
+    )
+    sizes = [
+        sum(part.disk_bytes for part in parts)
+        for of_source in splits
+        for parts in of_source
+    ]
     before = tuple(line_counts)
-    return Step("ingest", 6, config, before, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
+    return Step(
+        "ingest",
+        6,
+        config,
+        before,
+        tasks,
+        IngestResult,
+        check=check,
+        sizes=sizes,
+        estimate=estimate,
+    )
 
 
 def _ingest_split(
-    out: Path, *, parts: Parts, source: Source, settings: Ingest, shard_bytes: int, exclusion: Exclusion, is_first: bool
+    out: Path,
+    *,
+    parts: Parts,
+    source: Source,
+    settings: Ingest,
+    shard_bytes: int,
+    exclusion: Exclusion,
+    is_first: bool,
 ) -> IngestResult:
     """Write the documents of one task as `{out}.{k:04d}.documents.arrow`, with `.hashes.npy` (uint64), `.chars.npy` (int64) and
     others.
@@ -123,29 +206,46 @@ def _ingest_split(
     holds the entries ("" for a whole source) that match a document of this task. Raises CorpusError for a file that cannot be
     read to its end.
     """
-    documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
+    documents = _DocumentShards(
+        out, source, shard_bytes, hash_normalized=settings.dedup == "normalized"
+    )
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
     pending: list[tuple[str, int, str]] = []  # rejects not yet written
     kinds, removed = Counter[RejectKind](), Counter[str]()
     example, without_id, met = "", 0, set[str]()
     examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
     for part in parts:
-        for item in read_records(part, source, max_document_chars=settings.max_document_chars):
+        for item in read_records(
+            part, source, max_document_chars=settings.max_document_chars
+        ):
             name = part.file.name
             if not isinstance(item, Reject):
                 if is_excluded := exclusion.holds(item.source_id):
-                    met |= (exclusion.ids & {item.source_id}) | ({""} if exclusion.is_whole else set())
+                    met |= (exclusion.ids & {item.source_id}) | (
+                        {""} if exclusion.is_whole else set()
+                    )
                 if isinstance(item, FilteredOut) or is_excluded:
-                    why = "filtered_out" if isinstance(item, FilteredOut) else "excluded"
+                    why = (
+                        "filtered_out" if isinstance(item, FilteredOut) else "excluded"
+                    )
                     removed[why] += 1
                     if removed[why] <= _FILTER_EXAMPLES:
-                        head = item.head if isinstance(item, FilteredOut) else item.text[:_HEAD_CHARS]
+                        head = (
+                            item.head
+                            if isinstance(item, FilteredOut)
+                            else item.text[:_HEAD_CHARS]
+                        )
                         examples[why].append((item.source_id, head))
                     continue
-                if not (problem := text_problem(item.text, settings.max_document_chars)):
+                if not (
+                    problem := text_problem(item.text, settings.max_document_chars)
+                ):
                     documents.add(item)
                     # Readers give a record without an id the name of its place.
-                    without_id += source.names_ids and item.source_id in (f"{name}:{item.line}", name)
+                    without_id += source.names_ids and item.source_id in (
+                        f"{name}:{item.line}",
+                        name,
+                    )
                     continue
                 item = Reject(name, item.line, *problem)
             example = example or f"{item.file}:{item.line}: {item.reason}"
@@ -159,9 +259,15 @@ def _ingest_split(
     documents.close()
     rejects.close()
     if exclusion.identity:
-        kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
+        kept = {
+            "source": source.label,
+            "whole": exclusion.is_whole,
+            "ids": sorted(exclusion.ids),
+        }
         of_task = {"source": source.label, "entries": sorted(met)}
-        for name, content in (("excluded", kept), ("excluded_met", of_task))[0 if is_first else 1 :]:
+        for name, content in (("excluded", kept), ("excluded_met", of_task))[
+            0 if is_first else 1 :
+        ]:
             Path(f"{out}.{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return IngestResult(
         documents=documents.documents,
@@ -186,12 +292,18 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     """Return how many entries of the exclusion list matched no document during ingest, and the number of entries."""
     names = [name for part in ingested.manifest["parts"] for name in part["files"]]
     lists, tasks = (
-        [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
+        [
+            json.loads((ingested.folder / name).read_text(encoding="utf-8"))
+            for name in names
+            if name.endswith(suffix)
+        ]
         for suffix in (".excluded.json", ".excluded_met.json")
     )
     entries = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
     entries += sum(len(kept["ids"]) + kept["whole"] for kept in lists)
-    return entries - len({(task["source"], entry) for task in tasks for entry in task["entries"]}), entries
+    return entries - len(
+        {(task["source"], entry) for task in tasks for entry in task["entries"]}
+    ), entries
 
 
 def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
@@ -199,16 +311,23 @@ def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
     # JSON lines may have an id only in later lines, and many files take long to open: those are checked after reading.
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
         formats = {format_of(file.name, source) for file in source_files}
-        are_tables = all(one.has_columns and not one.is_lines and one.extractor is None for one in formats)
+        are_tables = all(
+            one.has_columns and not one.is_lines and one.extractor is None
+            for one in formats
+        )
         if not source.names_ids or len(source_files) > _MAX_HEADS or not are_tables:
             continue
         heads = [head_columns(file, source) for file in source_files]
         if all(head and source.id not in head for head in heads):
             problem = f"{source_files[0].path} has no such column"
-            raise _no_ids(source, problem, list(heads[0]), key=f"ingest.sources[{place}].id")
+            raise _no_ids(
+                source, problem, list(heads[0]), key=f"ingest.sources[{place}].id"
+            )
 
 
-def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
+def _no_ids(
+    source: Source, problem: str, known: Sequence[str], *, key: str
+) -> CorpusError:
     near = difflib.get_close_matches(source.id, known, n=1)
     fix = f"did you mean {near[0]!r}?" if near else "use one of these."
     return CorpusError(
@@ -217,26 +336,42 @@ def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> 
     )
 
 
-def _check_rejects(results: Sequence[IngestResult], max_reject_share: float, rejects_path: str) -> None:
+def _check_rejects(
+    results: Sequence[IngestResult], max_reject_share: float, rejects_path: str
+) -> None:
     """Raise CorpusError if no document was read, or more than `max_reject_share` of the records were rejected."""
     names = ("documents", "rejects", "filtered_out", "excluded")
-    documents, rejects, filtered_out, excluded = (sum(getattr(part, name) for part in results) for name in names)
+    documents, rejects, filtered_out, excluded = (
+        sum(getattr(part, name) for part in results) for name in names
+    )
     records = documents + rejects
-    reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
+    reasons = sum(
+        (Counter(result.reject_reasons) for result in results), Counter[str]()
+    )
     worst = sorted(reasons, key=lambda kind: (-reasons[kind], kind))[:3]
     example = next((result.example for result in results if result.example), "")
     most = ", ".join(f"{reasons[kind]:,} × {kind}" for kind in worst)
     evidence = f"{most}; first one: {example}; all of them: {rejects_path}"
     if not documents and excluded:
-        raise CorpusError(f"ingest.exclude removes all {excluded:,} documents; delete lines of it, or set it to null")
+        raise CorpusError(
+            f"ingest.exclude removes all {excluded:,} documents; delete lines of it, or set it to null"
+        )
     if filtered_out and not documents:
         cure = "check the values of its columns (a missing column is NULL) and correct the condition"
-        raise CorpusError(f"ingest.sources[].filter matches none of {filtered_out:,} documents; {cure}")
+        raise CorpusError(
+            f"ingest.sources[].filter matches none of {filtered_out:,} documents; {cure}"
+        )
     if not records:
-        raise CorpusError("ingest.sources have no records: every file is empty; use files with documents")
+        raise CorpusError(
+            "ingest.sources have no records: every file is empty; use files with documents"
+        )
     if not documents:
-        raise CorpusError(f"all {records:,} records were rejected: {evidence}; correct ingest.sources")
-    if rejects / records > max_reject_share:  # divided as in `allowing` and plan, to round in the same way
+        raise CorpusError(
+            f"all {records:,} records were rejected: {evidence}; correct ingest.sources"
+        )
+    if (
+        rejects / records > max_reject_share
+    ):  # divided as in `allowing` and plan, to round in the same way
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) were rejected, more than ingest.max_reject_share="
             f"{max_reject_share} allows: {evidence}; correct the files, or set {allowing(rejects / records)} in the recipe"
@@ -260,7 +395,9 @@ def normalized_hash(utf8: bytes) -> int:
     if not utf8.isascii():
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
-            return content_hash(" ".join(utf8.decode("utf-8").lower().split()).encode("utf-8"))
+            return content_hash(
+                " ".join(utf8.decode("utf-8").lower().split()).encode("utf-8")
+            )
     # Splitting at double blanks, which are rare, is fast; the odd blank of a longer run is stripped off the next piece.
     pieces = map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))
     return content_hash(b" ".join(filter(None, pieces)))
@@ -269,12 +406,19 @@ def normalized_hash(utf8: bytes) -> int:
 class _DocumentShards:
     """Write documents in order; close a record batch every MB and a shard every `shard_bytes`."""
 
-    def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
+    def __init__(
+        self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool
+    ) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
         normalized = {"normalized": "Q"} if hash_normalized else {}
         self._typecodes = {"hashes": "Q", "chars": "q", "id_hashes": "Q", **normalized}
         # The current record batch: texts, ids, and metadata as UTF-8 JSON.
-        self._texts, self._ids, self._metadata, self._batch_bytes = list[bytes](), list[str](), list[bytes](), 0
+        self._texts, self._ids, self._metadata, self._batch_bytes = (
+            list[bytes](),
+            list[str](),
+            list[bytes](),
+            0,
+        )
         self.documents = self.text_bytes = self.chars = self.shards = 0
         self.metadata_values = dict.fromkeys(source.metadata, 0)
         self._open_shard()
@@ -287,12 +431,16 @@ class _DocumentShards:
         if "normalized" in self._columns:
             self._columns["normalized"].append(normalized_hash(raw))
         self._columns["chars"].append(len(record.text))
-        self._columns["id_hashes"].append(content_hash(f"{self._source.label}\0{record.source_id}".encode()))
+        self._columns["id_hashes"].append(
+            content_hash(f"{self._source.label}\0{record.source_id}".encode())
+        )
         if self._source.metadata:
             values = dict(zip(self._source.metadata, record.values, strict=True))
             for name, value in values.items():
                 self.metadata_values[name] += value is not None
-            self._metadata.append(orjson.dumps(values, default=_as_text, option=orjson.OPT_NON_STR_KEYS))
+            self._metadata.append(
+                orjson.dumps(values, default=_as_text, option=orjson.OPT_NON_STR_KEYS)
+            )
         self._batch_bytes += len(raw)
         self._shard_text_bytes += len(raw)
         if self._shard_text_bytes >= self._shard_bytes:
@@ -307,7 +455,10 @@ class _DocumentShards:
         self._write_batch()
         self._file.close()
         for name, values in self._columns.items():
-            np.save(f"{self._out}.{self.shards:04d}.{name}.npy", np.frombuffer(values, values.typecode))
+            np.save(
+                f"{self._out}.{self.shards:04d}.{name}.npy",
+                np.frombuffer(values, values.typecode),
+            )
         self.documents += len(self._columns["chars"])
         self.chars += sum(self._columns["chars"])
         self.text_bytes += self._shard_text_bytes
@@ -316,8 +467,12 @@ class _DocumentShards:
 
     def _open_shard(self) -> None:
         schema = DOCUMENTS_WITH_METADATA if self._source.metadata else DOCUMENTS
-        self._file = _ArrowFile(f"{self._out}.{self.shards:04d}.documents.arrow", schema)
-        self._columns = {name: array(code) for name, code in self._typecodes.items()}  # one value per document
+        self._file = _ArrowFile(
+            f"{self._out}.{self.shards:04d}.documents.arrow", schema
+        )
+        self._columns = {
+            name: array(code) for name, code in self._typecodes.items()
+        }  # one value per document
         self._shard_text_bytes = 0
 
     def _write_batch(self) -> None:
@@ -325,10 +480,20 @@ class _DocumentShards:
             return
         # Build the texts from bytes, because they were encoded for hashing: int64 offsets (rows + 1,) and content.
         offsets = np.cumsum([0, *map(len, self._texts)], dtype=np.int64)
-        texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts)))
+        texts = pa.LargeStringArray.from_buffers(
+            rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))
+        )
         hashes = np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy()
         labels = pa.repeat(pa.scalar(self._source.label, pa.string()), rows)
-        self._file.write([texts, hashes, labels, self._ids, *([self._metadata] if self._source.metadata else [])])
+        self._file.write(
+            [
+                texts,
+                hashes,
+                labels,
+                self._ids,
+                *([self._metadata] if self._source.metadata else []),
+            ]
+        )
         self._texts, self._ids, self._metadata, self._batch_bytes = [], [], [], 0
 
 
@@ -347,9 +512,14 @@ class _ArrowFile:
     def write(self, columns: Iterable[Any]) -> None:
         """Write a record batch; each column is an array, or values of the schema's type."""
         if self._writer is None:
-            options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
+            options = pa.ipc.IpcWriteOptions(
+                compression=pa.Codec("zstd", compression_level=1), use_threads=False
+            )
             self._writer = pa.ipc.new_file(self._path, self._schema, options=options)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        arrays = [
+            pa.array(column, field.type)
+            for column, field in zip(columns, self._schema, strict=True)
+        ]
         self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
 
     def close(self) -> None:

@@ -20,15 +20,30 @@ from typing import Final
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading import records
-from nextlong.reading.files import FilePart, InputFile, SourceFiles, compression_of, open_file
+from nextlong.reading.files import (
+    FilePart,
+    InputFile,
+    SourceFiles,
+    compression_of,
+    open_file,
+)
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
-from nextlong.reading.records import FilteredItem, ReadRequest, Record, Reject, RejectKind, SplittableFormat
+from nextlong.reading.records import (
+    FilteredItem,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    SplittableFormat,
+)
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
 _READ_BYTES: Final = 64_000_000  # of text; takes about a second
-_LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small compared with the others
+_LEAST_READ_BYTES: Final = (
+    1_000_000  # of a source that is small compared with the others
+)
 _KEPT_BYTES: Final = 8_000_000  # of text on which plan tries the steps
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
 _WHOLE_FILES: Final = 1000  # opening more files takes too long
@@ -76,15 +91,31 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
     exclusions, _ = exclusions_of(ingest.exclude, ingest.sources)
     seen: set[int] = set()
     looks = []
-    for source, source_files, estimate, exclusion in zip(ingest.sources, files, estimates, exclusions, strict=True):
+    for source, source_files, estimate, exclusion in zip(
+        ingest.sources, files, estimates, exclusions, strict=True
+    ):
         reading = _Reading(source, source_files, ingest.max_document_chars, exclusion)
         most_bytes = max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total)
         is_whole = estimate <= most_bytes and len(source_files) <= _WHOLE_FILES
         share = min(1.0, most_bytes / max(1, estimate))
         every_record = itertools.chain.from_iterable(map(reading.records, source_files))
-        texts, scale = (reading.texts(every_record), 1.0) if is_whole else reading.sample(share)
-        keep_every = max(1, round(min(estimate, most_bytes) / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)))
-        look = Look(source, is_whole, scale, reading.rejects, reading.first_rejects if is_whole else ())
+        texts, scale = (
+            (reading.texts(every_record), 1.0) if is_whole else reading.sample(share)
+        )
+        keep_every = max(
+            1,
+            round(
+                min(estimate, most_bytes)
+                / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)
+            ),
+        )
+        look = Look(
+            source,
+            is_whole,
+            scale,
+            reading.rejects,
+            reading.first_rejects if is_whole else (),
+        )
         for raw in texts:
             look.documents += 1
             look.read_bytes += len(raw)
@@ -105,29 +136,60 @@ def kept_shares(looks: Sequence[Look]) -> list[float]:
     """Return the fraction of each source that select keeps: by its caps, then by weights, with the scarcest source whole."""
     shares, per_weight = [], []
     for look in looks:
-        own_documents, own_chars = look.scale * look.distinct_documents, look.scale * look.distinct_chars
-        by_documents = (look.source.max_documents or own_documents) / max(1.0, own_documents)
+        own_documents, own_chars = (
+            look.scale * look.distinct_documents,
+            look.scale * look.distinct_chars,
+        )
+        by_documents = (look.source.max_documents or own_documents) / max(
+            1.0, own_documents
+        )
         by_chars = (look.source.max_chars or own_chars) / max(1.0, own_chars)
         one_document = 1 / max(1.0, own_documents)  # select keeps at least one
         shares.append(min(1.0, max(one_document, min(by_documents, by_chars))))
-        per_weight.append(own_chars / (look.source.weight or math.inf))  # 0 without a weight
-    scale = min((share * each for share, each in zip(shares, per_weight, strict=True) if each), default=0.0)
-    return [scale / each if each else share for share, each in zip(shares, per_weight, strict=True)]
+        per_weight.append(
+            own_chars / (look.source.weight or math.inf)
+        )  # 0 without a weight
+    scale = min(
+        (share * each for share, each in zip(shares, per_weight, strict=True) if each),
+        default=0.0,
+    )
+    return [
+        scale / each if each else share
+        for share, each in zip(shares, per_weight, strict=True)
+    ]
 
 
 class _Reading:
     """Read a source as ingest does; `rejects` counts rejected records."""
 
-    def __init__(self, source: Source, files: Sequence[InputFile], max_chars: int, exclusion: Exclusion) -> None:
-        self._source, self._files, self._max_chars, self._exclusion = source, files, max_chars, exclusion
+    def __init__(
+        self,
+        source: Source,
+        files: Sequence[InputFile],
+        max_chars: int,
+        exclusion: Exclusion,
+    ) -> None:
+        self._source, self._files, self._max_chars, self._exclusion = (
+            source,
+            files,
+            max_chars,
+            exclusion,
+        )
         self.rejects = Counter[RejectKind]()
         self.first_rejects: list[Reject] = []
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
         """Return about a `share` of the texts from random places, and the size of the source relative to what was read."""
         # One place in each of equal intervals of the source's bytes, so that all parts of all files have the same weight.
-        draw, ends = random.Random(0), list(itertools.accumulate(file.bytes for file in self._files))
-        texts, through, covered = list[bytes](), set[int](), 0.0  # `covered`: bytes of files that were read
+        draw, ends = (
+            random.Random(0),
+            list(itertools.accumulate(file.bytes for file in self._files)),
+        )
+        texts, through, covered = (
+            list[bytes](),
+            set[int](),
+            0.0,
+        )  # `covered`: bytes of files that were read
         for number in range(_PLACES):
             offset = (number + draw.random()) / _PLACES * ends[-1]
             index = min(bisect.bisect_right(ends, offset), len(self._files) - 1)
@@ -139,13 +201,22 @@ class _Reading:
                 place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
                 with records.explained(file), open_file(file) as stream:
-                    request = ReadRequest(FilePart(file), self._source, named_columns(self._source), self._max_chars)
-                    items, file_share = reader.read_at(stream, request, position=place, read_bytes=stretch)
+                    request = ReadRequest(
+                        FilePart(file),
+                        self._source,
+                        named_columns(self._source),
+                        self._max_chars,
+                    )
+                    items, file_share = reader.read_at(
+                        stream, request, position=place, read_bytes=stretch
+                    )
                     sampled = list(self.texts(apply_filter(items, self._source, file)))
             else:
                 through.add(index)
                 most = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
-                sampled, file_share = self.sample_through(file, share=share, max_bytes=most, draw=draw)
+                sampled, file_share = self.sample_through(
+                    file, share=share, max_bytes=most, draw=draw
+                )
             texts += sampled
             covered += file_share * file.bytes
         return texts, ends[-1] / covered if covered else 1.0
@@ -157,7 +228,11 @@ class _Reading:
         kept: list[FilteredItem] = []
         read, kept_bytes, total = 0, 0, estimate_text_bytes([file], self._source)
         for item in self.records(file):
-            text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
+            text_bytes = (
+                len(item.text.encode(errors="replace"))
+                if isinstance(item, Record)
+                else 0
+            )
             read += text_bytes
             if draw.random() < share:
                 kept.append(item)
@@ -169,7 +244,9 @@ class _Reading:
         return list(self.texts(kept)), kept_bytes / max(1, total) if read else share
 
     def records(self, file: InputFile) -> Iterator[FilteredItem]:
-        return read_records(FilePart(file), self._source, max_document_chars=self._max_chars)
+        return read_records(
+            FilePart(file), self._source, max_document_chars=self._max_chars
+        )
 
     def texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
         """Yield the texts of valid documents, as ingest judges them; count the rejects by kind."""

@@ -22,7 +22,14 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.engine.step import Estimate, Step, TaskResult
-from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
+from nextlong.reading.files import (
+    FilePart,
+    InputFile,
+    check_unchanged,
+    compression_of,
+    is_local,
+    read_head,
+)
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import SplittableFormat, explained
 from nextlong.recipe import Source
@@ -34,7 +41,9 @@ _MIN_PARTS: Final = 2  # files of fewer parts than this are not divided
 # Limits for a file compressed as a whole, so that its parts together decompress it only a few times, …
 _MAX_SKIPPING_PARTS: Final = {"zstd": 8, "gzip": 4}
 _SKIPPING_PART_BYTES: Final = 64_000_000  # … and each part saves at least a second
-_HEAD_BYTES: Final = 1 << 20  # predicts the decompressed size within some percent; the last part has the rest
+_HEAD_BYTES: Final = (
+    1 << 20
+)  # predicts the decompressed size within some percent; the last part has the rest
 _COUNT_BUFFER_BYTES: Final = 1 << 20
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -55,11 +64,17 @@ class LineCountResult(TaskResult):
     ends_line: bool = True
 
 
-def shard_bytes_of(ingest: Ingest, files: _Files = (), *, text_bytes: float | None = None) -> int:
+def shard_bytes_of(
+    ingest: Ingest, files: _Files = (), *, text_bytes: float | None = None
+) -> int:
     """Return the text bytes of a shard; `auto`: a 32nd of the corpus (estimated without `text_bytes`), 1 MB to 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
-    size = sum(map(estimate_text_bytes, files, ingest.sources)) if text_bytes is None else int(text_bytes)
+    size = (
+        sum(map(estimate_text_bytes, files, ingest.sources))
+        if text_bytes is None
+        else int(text_bytes)
+    )
     return min(max(size // 32, 1_000_000), 128_000_000)
 
 
@@ -67,14 +82,28 @@ def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> 
     """Return the parts of files that each task reads, by source; a part has about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
-        large = [file for file in source_files if file.bytes > shard_bytes and _shared_format(file, source)]
+        large = [
+            file
+            for file in source_files
+            if file.bytes > shard_bytes and _shared_format(file, source)
+        ]
         text_bytes = estimate_text_bytes(large, source)
-        part_bytes = shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
-        splits.append(_split_inputs(source_files, source, shard_bytes=shard_bytes, part_bytes=part_bytes))
+        part_bytes = (
+            shard_bytes * sum(file.bytes for file in large) // text_bytes
+            if text_bytes
+            else shard_bytes
+        )
+        splits.append(
+            _split_inputs(
+                source_files, source, shard_bytes=shard_bytes, part_bytes=part_bytes
+            )
+        )
     return splits
 
 
-def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int) -> list[Parts]:
+def _split_inputs(
+    files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
+) -> list[Parts]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
     A larger file is one task, or several of about `part_bytes` if tasks can share it (`_shared_format`). It is not divided if
@@ -83,7 +112,11 @@ def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: in
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
-        file_format = _shared_format(file, source) if file.bytes > _MIN_PARTS * part_bytes else None
+        file_format = (
+            _shared_format(file, source)
+            if file.bytes > _MIN_PARTS * part_bytes
+            else None
+        )
         if file_format is None:
             if held_bytes + file.bytes > shard_bytes:
                 tasks.append([])
@@ -93,7 +126,10 @@ def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: in
             continue
         held_bytes, parts = full, list[FilePart]()
         if compression_of(file.name):
-            start, bounds = 0, _frame_bounds(file)  # consecutive zstd frames of about `part_bytes` together
+            start, bounds = (
+                0,
+                _frame_bounds(file),
+            )  # consecutive zstd frames of about `part_bytes` together
             for end in bounds[1:]:
                 if end - start >= part_bytes or end == bounds[-1]:
                     parts.append(FilePart(file, start, end))
@@ -108,7 +144,12 @@ def _split_inputs(files: Iterable[InputFile], source: Source, *, shard_bytes: in
 def _shared_format(file: InputFile, source: Source) -> SplittableFormat | None:
     """Return the format of a file that several tasks can share: JSON lines, compressed or not, or Parquet, on a local disk."""
     found = format_of(file.name, source)
-    return found if isinstance(found, SplittableFormat) and is_local(fsspec.core.url_to_fs(file.path)[0]) else None
+    return (
+        found
+        if isinstance(found, SplittableFormat)
+        and is_local(fsspec.core.url_to_fs(file.path)[0])
+        else None
+    )
 
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:
@@ -117,16 +158,23 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
     try:
         if compression == "zstd":
             with Path(file.path).open("rb") as stream, suppress(zstandard.ZstdError):
-                size = zstandard.get_frame_parameters(stream.read(_MAX_FRAME_HEADER_BYTES)).content_size
+                size = zstandard.get_frame_parameters(
+                    stream.read(_MAX_FRAME_HEADER_BYTES)
+                ).content_size
         if size == zstandard.CONTENTSIZE_UNKNOWN:
             content, head_bytes = read_head(file, _HEAD_BYTES)
             size = len(content) * file.bytes // max(1, head_bytes)
     except OSError:
         size = 0  # reading it reports the error
-    if (count := min(_MAX_SKIPPING_PARTS[compression], size // _SKIPPING_PART_BYTES)) < 2:
+    if (
+        count := min(_MAX_SKIPPING_PARTS[compression], size // _SKIPPING_PART_BYTES)
+    ) < 2:
         return [FilePart(file)]
     edges = [*(size * number // count for number in range(count)), None]
-    return [FilePart(file, start or 0, stop, skips=True, share=1 / count) for start, stop in pairwise(edges)]
+    return [
+        FilePart(file, start or 0, stop, skips=True, share=1 / count)
+        for start, stop in pairwise(edges)
+    ]
 
 
 @lru_cache(maxsize=64)
@@ -155,24 +203,45 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                     if len(block := os.pread(number, 3, offset)) < 3:
                         return ()
                     header = int.from_bytes(block, "little")
-                    is_last, is_run = bool(header & 1), header >> 1 & 3 == 1  # a run is one byte that is repeated
+                    is_last, is_run = (
+                        bool(header & 1),
+                        header >> 1 & 3 == 1,
+                    )  # a run is one byte that is repeated
                     offset += 3 + (1 if is_run else header >> 3)
-                offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
-            return (*bounds, offset) if bounds and offset == os.fstat(number).st_size else ()
+                offset += (
+                    _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
+                )
+            return (
+                (*bounds, offset)
+                if bounds and offset == os.fstat(number).st_size
+                else ()
+            )
     except (OSError, zstandard.ZstdError):
         return ()
 
 
-def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, workers: int) -> list[str]:
+def whole_files(
+    sources: Sequence[Source], files: _Files, *, shard_bytes: int, workers: int
+) -> list[str]:
     """Return a message for each large compressed file that fewer tasks can read than there are workers."""
     messages = []
     for source, source_files in zip(sources, files, strict=True):
         for file in source_files:
-            if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _REPORTED_BYTES):
+            if not compression_of(file.name) or file.bytes <= max(
+                2 * shard_bytes, _REPORTED_BYTES
+            ):
                 continue
-            tasks = len(_skipping_parts(file)) if (is_shared := _shared_format(file, source) is not None) else 1
+            tasks = (
+                len(_skipping_parts(file))
+                if (is_shared := _shared_format(file, source) is not None)
+                else 1
+            )
             if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
-                who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
+                who = (
+                    "one task reads it"
+                    if tasks == 1
+                    else f"at most {tasks} tasks read it, each from its beginning"
+                )
                 messages.append(
                     f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; all workers can read "
                     "several smaller files, plain JSON lines, JSON lines in several zstd frames (pzstd, or .zst files joined "
@@ -181,7 +250,9 @@ def whole_files(sources: Sequence[Source], files: _Files, *, shard_bytes: int, w
     return messages
 
 
-def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iterator[Parts]:
+def numbered(
+    splits: Sequence[Parts], counts: Iterator[LineCountResult]
+) -> Iterator[Parts]:
     """Yield the parts of each task with the number of lines before them; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:
@@ -193,7 +264,14 @@ def numbered(splits: Sequence[Parts], counts: Iterator[LineCountResult]) -> Iter
             lines_above, begins_line = 0, True
         count = next(counts)
         inside_bytes = count.bytes if compression_of(part.file.name) else None
-        yield (replace(part, lines_before=lines_above, inside_bytes=inside_bytes, begins_line=begins_line),)
+        yield (
+            replace(
+                part,
+                lines_before=lines_above,
+                inside_bytes=inside_bytes,
+                begins_line=begins_line,
+            ),
+        )
         lines_above += count.lines
         begins_line = count.ends_line if count.bytes else begins_line
 
@@ -204,10 +282,22 @@ def line_counts_steps(splits: Splits) -> list[Step]:
     parts = [part for part in every if part.stop is not None and not part.skips]
     if not parts:
         return []
-    config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
+    config = [
+        [part.file.name, part.file.identity, part.start, part.stop] for part in parts
+    ]
     tasks = [partial(_count_lines, part=part) for part in parts]
     estimate = Estimate(work="text_bytes", seconds=3e-10, tasks="shards", rate="")
-    return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
+    return [
+        Step(
+            "line_counts",
+            1,
+            {"parts": config},
+            (),
+            lambda _: tasks,
+            LineCountResult,
+            estimate=estimate,
+        )
+    ]
 
 
 def _count_lines(_: Path, *, part: FilePart) -> LineCountResult:
@@ -219,6 +309,10 @@ def _count_lines(_: Path, *, part: FilePart) -> LineCountResult:
         if compression := compression_of(part.file.name):
             stream = pa.CompressedInputStream(stream, compression)
         while block := stream.read(_COUNT_BUFFER_BYTES):
-            lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
+            lines, size, last = (
+                lines + block.count(b"\n"),
+                size + len(block),
+                block[-1:],
+            )
         check_unchanged(part.file)
     return LineCountResult(lines=lines, bytes=size, ends_line=last == b"\n")

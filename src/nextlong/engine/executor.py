@@ -25,7 +25,12 @@ from typing import Any, Final, Literal, Self
 from threadpoolctl import threadpool_limits
 
 # Every worker uses one thread, on any executor (docs/decisions/0004).
-_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+_COUNTS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
 ONE_THREAD = dict.fromkeys(_COUNTS, "1") | {"TOKENIZERS_PARALLELISM": "false"}
 Call = Callable[..., object]
 Gpu = Literal["unused", "optional", "needed"]  # optional: used if the executor has one
@@ -42,7 +47,11 @@ class Resources:
 
 def usable_cpus() -> int:
     """Return the number of cores that this process may use: on Linux those that it is bound to."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 class Executor(ABC):
@@ -61,7 +70,9 @@ class Executor(ABC):
         """Return whether a task with these resources would start at once, or should be submitted already."""
 
     @abstractmethod
-    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Call, *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Start `call(*arguments)`; `ended` yields its result with `key`. Errors name the task by its label."""
 
     @abstractmethod
@@ -119,7 +130,14 @@ class SerialExecutor(Executor):
     def has_room(self, resources: Resources) -> bool:  # noqa: ARG002
         return not self._next
 
-    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:  # noqa: ARG002
+    def submit(
+        self,
+        key: int,
+        call: Call,
+        *arguments: object,
+        resources: Resources,  # noqa: ARG002
+        label: str,  # noqa: ARG002
+    ) -> None:
         self._next.append((key, call, arguments))
 
     def ended(self) -> Iterator[tuple[int, Any]]:
@@ -148,7 +166,10 @@ def sigterm_raises() -> Iterator[None]:
 
     A handler can be set in the main thread only; an ignored SIGTERM stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    ):
         yield
         return
 
@@ -180,8 +201,15 @@ def held_back() -> Iterator[None]:
         sys.warnoptions.pop()
     caught: list[int] = []
     # Signals never interrupt another thread than the main one.
-    held = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in held}
+    held = (
+        (signal.SIGINT, signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread()
+        else ()
+    )
+    handlers = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in held
+    }
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -203,7 +231,11 @@ _CONTAINER_LIMITS: Final = (  # of the container's own control group, version 2 
 def memory_bytes() -> int:
     """Return the memory limit in bytes: that of the container if there is one, or the memory of the machine."""
     installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
-    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
+    limits = [
+        path.read_text(encoding="ascii").strip()
+        for path in _CONTAINER_LIMITS
+        if path.is_file()
+    ]
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
 
@@ -219,6 +251,17 @@ def peak_from_now() -> Callable[[], int | None]:
 def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
     """Return the current (VmRSS) or peak (VmHWM) resident memory of this process in bytes; None if it is unknown."""
     with suppress(OSError):  # no /proc
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{of}:")), None)
+        lines = (
+            Path("/proc/self/status")
+            .read_text(encoding="ascii", errors="replace")
+            .splitlines()
+        )
+        return next(
+            (
+                int(line.split()[1]) * 1024
+                for line in lines
+                if line.startswith(f"{of}:")
+            ),
+            None,
+        )
     return None

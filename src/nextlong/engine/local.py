@@ -25,7 +25,15 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment, held_back
+from nextlong.engine.executor import (
+    ONE_THREAD,
+    Call,
+    Executor,
+    Resources,
+    call_with_gpus,
+    environment,
+    held_back,
+)
 from nextlong.errors import RunError
 
 # Memory growth up to which a worker is reused by the next step. Starting a worker and loading a tokenizer again takes longer
@@ -38,12 +46,20 @@ _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main
 class LocalExecutor(Executor):
     """Run tasks in `cpus` processes, and one more per GPU; each imports the modules in `preload` at its start."""
 
-    def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cpus: int,
+        *,
+        count_gpus: Callable[[], int] = lambda: 0,
+        preload: Sequence[str] = (),
+    ) -> None:
         self.cpus, self._count_gpus, self._preload = cpus, count_gpus, list(preload)
         # The pool of all processors (key None), and one process per GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # largest memory growth of a worker since its start
-        self._running: dict[Future[tuple[Any, float]], tuple[int, str, int | None]] = {}  # key, label, own GPU
+        self._running: dict[
+            Future[tuple[Any, float]], tuple[int, str, int | None]
+        ] = {}  # key, label, own GPU
         self._kills_before = _kills_for_memory()
 
     @cached_property
@@ -68,12 +84,18 @@ class LocalExecutor(Executor):
         """
         if resources.gpu == "needed":
             return bool(self._free_gpus())
-        return sum(gpu is None for _, _, gpu in self._running.values()) < self.cpus + (resources.at_once is None)
+        return sum(gpu is None for _, _, gpu in self._running.values()) < self.cpus + (
+            resources.at_once is None
+        )
 
     def _free_gpus(self) -> list[int]:
-        return sorted({*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()})
+        return sorted(
+            {*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()}
+        )
 
-    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Call, *arguments: object, resources: Resources, label: str
+    ) -> None:
         gpu = self._free_gpus()[0] if resources.gpu == "needed" else None
         with held_back(), self._explained():
             if gpu not in self._pools:
@@ -81,13 +103,19 @@ class LocalExecutor(Executor):
                 context = multiprocessing.get_context("forkserver")
                 with environment(ONE_THREAD):
                     processes = self.cpus if gpu is None else 1
-                    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
+                    pool = ProcessPoolExecutor(
+                        processes, mp_context=context, initializer=_prepare_worker
+                    )
                     try:
                         pool.submit(os.getpid).result()
                     except BrokenProcessPool:
-                        raise RunError(f"a worker process ended while it started; {_GUARD}") from None
+                        raise RunError(
+                            f"a worker process ended while it started; {_GUARD}"
+                        ) from None
                 self._pools[gpu] = pool
-            future = self._pools[gpu].submit(_with_growth, () if gpu is None else (gpu,), call, arguments)
+            future = self._pools[gpu].submit(
+                _with_growth, () if gpu is None else (gpu,), call, arguments
+            )
         self._running[future] = (key, label, gpu)
 
     def ended(self) -> Iterator[tuple[int, Any]]:
@@ -107,7 +135,9 @@ class LocalExecutor(Executor):
         try:
             yield
         except BrokenProcessPool:
-            labels = ", ".join(sorted({label for _, label, _ in self._running.values()}))
+            labels = ", ".join(
+                sorted({label for _, label, _ in self._running.values()})
+            )
             at_work = f", while running {labels}" if labels else ""
             processes = self._processes()
             self._close()  # exit codes are final only after the pool's own thread has ended
@@ -118,13 +148,27 @@ class LocalExecutor(Executor):
                 why = f"a worker process exited with the error shown above{at_work}"
                 raise RunError(f"{why}; {cure}: finished steps are kept") from None
             is_out_of_memory = _kills_for_memory() > self._kills_before
-            cause = "because the system ran out of memory" if is_out_of_memory else "most likely because memory ran out"
-            cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
+            cause = (
+                "because the system ran out of memory"
+                if is_out_of_memory
+                else "most likely because memory ran out"
+            )
+            cure = (
+                f"fewer workers (--set workers={self.cpus // 2})"
+                if self.cpus > 1
+                else "more memory"
+            )
             advice = f"run again with {cure}: finished steps are kept"
-            raise RunError(f"a worker process was killed, {cause}{at_work}; {advice}") from None
+            raise RunError(
+                f"a worker process was killed, {cause}{at_work}; {advice}"
+            ) from None
 
     def _processes(self) -> list[Any]:
-        return [process for pool in self._pools.values() for process in list((pool._processes or {}).values())]
+        return [
+            process
+            for pool in self._pools.values()
+            for process in list((pool._processes or {}).values())
+        ]
 
 
 def start_server(preload: Sequence[str]) -> None:
@@ -137,28 +181,43 @@ def start_server(preload: Sequence[str]) -> None:
 def _kills_for_memory() -> int:
     """Return how many processes Linux has killed for lack of memory since its start; 0 if it does not count them."""
     with suppress(OSError, KeyError):
-        return int(dict(line.split() for line in _VMSTAT.read_text(encoding="ascii").splitlines())["oom_kill"])
+        return int(
+            dict(
+                line.split()
+                for line in _VMSTAT.read_text(encoding="ascii").splitlines()
+            )["oom_kill"]
+        )
     return 0
 
 
 def refuse_import_by_worker() -> None:
     """Raise RunError in a worker that imports the user's script: a run there would start workers endlessly."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
+        raise RunError(
+            f"nextlong.run was called while a worker process imported your script; {_GUARD}"
+        )
 
 
-def _with_growth(gpus: tuple[int, ...], call: Call, arguments: tuple[object, ...]) -> tuple[Any, float]:
+def _with_growth(
+    gpus: tuple[int, ...], call: Call, arguments: tuple[object, ...]
+) -> tuple[Any, float]:
     """Return the task's result, and the growth of this worker's peak memory since its start in MB."""
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
     if grown_mb > _REUSABLE_MB:
-        with suppress(AttributeError):  # only glibc has malloc_trim, which returns freed memory to the system
+        with suppress(
+            AttributeError
+        ):  # only glibc has malloc_trim, which returns freed memory to the system
             ctypes.CDLL(None).malloc_trim(0)
     return result, grown_mb
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024)
+        / 1e6
+    )
 
 
 _mb_at_start = 0.0

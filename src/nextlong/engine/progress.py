@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from nextlong.text import HANGING, wrapped
@@ -56,7 +64,9 @@ class Reporter:
 class Lines(Reporter):
     """Print plain lines for a log: one when a step ends, and one every 30 seconds while it runs."""
 
-    def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, console: Console, titles: Mapping[str, str] | None = None
+    ) -> None:
         self._console, self._titles = console, titles or {}
 
     def tell(self, text: str) -> None:
@@ -66,13 +76,23 @@ class Lines(Reporter):
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
         clock, ended = Clock(), threading.Event()
         if done:
-            self._console.print(f"{label}: {done} of {total} tasks were finished before", highlight=False)
+            self._console.print(
+                f"{label}: {done} of {total} tasks were finished before",
+                highlight=False,
+            )
 
         def print_progress() -> None:
             while not ended.wait(_LINE_EVERY_S):
                 spent, new = clock.spent(), clock.tasks
-                left = f", about {spent / new * (total - done - new):,.0f} s left" if new else ""
-                self._console.print(f"{label}: {done + new} of {total} tasks in {spent:,.0f} s{left}", highlight=False)
+                left = (
+                    f", about {spent / new * (total - done - new):,.0f} s left"
+                    if new
+                    else ""
+                )
+                self._console.print(
+                    f"{label}: {done + new} of {total} tasks in {spent:,.0f} s{left}",
+                    highlight=False,
+                )
 
         printing = threading.Thread(target=print_progress, daemon=True)
         printing.start()
@@ -90,10 +110,18 @@ class _Bars(Lines):
 
     mark = "✓ "
 
-    def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, console: Console, titles: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(console, titles)
         label = TextColumn("  {task.description:<17}")
-        columns = (label, BarColumn(bar_width=32), _Count(), TimeElapsedColumn(), _Left())
+        columns = (
+            label,
+            BarColumn(bar_width=32),
+            _Count(),
+            TimeElapsedColumn(),
+            _Left(),
+        )
         self._live = Progress(*columns, console=console, transient=True)
 
     def tell(self, text: str) -> None:
@@ -106,7 +134,9 @@ class _Bars(Lines):
             self._live.start()
         clock = Clock()
         # A bar without a total is shown as indeterminate.
-        task = self._live.add_task(label, total=total if total > 1 else None, completed=done)
+        task = self._live.add_task(
+            label, total=total if total > 1 else None, completed=done
+        )
 
         def advance(seconds: float) -> None:
             clock.advance(seconds)
@@ -120,13 +150,20 @@ class _Bars(Lines):
             if not self._live.tasks:
                 self._live.stop()
         title = self._titles.get(label, "")
-        self._console.print(f"[green]✓[/] {label:<17} {clock.spent():6.1f} s  [dim]{title}[/]", highlight=False)
+        self._console.print(
+            f"[green]✓[/] {label:<17} {clock.spent():6.1f} s  [dim]{title}[/]",
+            highlight=False,
+        )
 
 
 class _Count(ProgressColumn):
     def render(self, task: Task) -> Text:
         rate = f" {task.speed:.1f}/s" if task.speed else ""
-        return Text("") if task.total is None else Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
+        return (
+            Text("")
+            if task.total is None
+            else Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
+        )
 
 
 class _Left(TimeRemainingColumn):

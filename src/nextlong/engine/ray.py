@@ -23,14 +23,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus
+from nextlong.engine.executor import (
+    ONE_THREAD,
+    Call,
+    Executor,
+    Resources,
+    call_with_gpus,
+)
 from nextlong.errors import RunError
 from nextlong.text import first_sentence
 
 try:
     import ray
 except ImportError:
-    raise RunError("executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local") from None
+    raise RunError(
+        "executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local"
+    ) from None
 
 _WAITING_PER_CPU = 2  # tasks submitted beyond the running ones: enough to keep workers busy, few enough to stop quickly
 _REACH_S = 10.0
@@ -62,13 +70,31 @@ class _Actor:
 class RayExecutor(Executor):
     """Run tasks on the Ray cluster at `address`, or on one with `workers` processors on this machine that ends with the run."""
 
-    def __init__(self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object]) -> None:
-        self._tell, self._address, self._workers, self._retries = tell, address, workers, retries
-        self._is_ours = False  # whether this executor opened the connection and has to close it
+    def __init__(
+        self,
+        address: str | None,
+        *,
+        workers: int,
+        retries: int,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._tell, self._address, self._workers, self._retries = (
+            tell,
+            address,
+            workers,
+            retries,
+        )
+        self._is_ours = (
+            False  # whether this executor opened the connection and has to close it
+        )
         self._running: dict[Any, _Submitted] = {}  # by object reference
         self._actors: list[_Actor] = []
-        self._queue: list[_Submitted] = []  # GPU tasks without an actor: new ones, and those whose actor was lost
-        self._failed_starts = 0  # of actors in a row: their node was lost, or lacks a package
+        self._queue: list[
+            _Submitted
+        ] = []  # GPU tasks without an actor: new ones, and those whose actor was lost
+        self._failed_starts = (
+            0  # of actors in a row: their node was lost, or lacks a package
+        )
         self._waits_for_gpu = False
         self.grows = address is not None
         self._total: dict[str, float] = {}  # resources of the cluster by kind
@@ -80,11 +106,16 @@ class RayExecutor(Executor):
             handler = signal.getsignal(signal.SIGTERM)
             try:
                 # Check the port first: Ray itself would retry for minutes.
-                host, colon, port = (self._address or "").removeprefix("ray://").rpartition(":")
+                host, colon, port = (
+                    (self._address or "").removeprefix("ray://").rpartition(":")
+                )
                 if colon and port.isdigit():
-                    socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+                    socket.create_connection(
+                        (host.strip("[]"), int(port)), timeout=_REACH_S
+                    ).close()
                 ray.init(
-                    address=self._address or "local",  # None would connect to any cluster known on this machine
+                    address=self._address
+                    or "local",  # None would connect to any cluster known on this machine
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
@@ -100,7 +131,9 @@ class RayExecutor(Executor):
                 ) from None
             finally:
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
+                    signal.signal(
+                        signal.SIGTERM, handler
+                    )  # Ray installs its own handler
         self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
         # Workers import the same packages as this process, also from a checkout.
         path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
@@ -139,21 +172,35 @@ class RayExecutor(Executor):
             self._start_queued()
             return not self._queue and self._free_actor() is not None
         on_processors = sum(task.actor is None for task in self._running.values())
-        return on_processors < max(1.0, self.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
+        return (
+            on_processors
+            < max(1.0, self.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
+        )
 
     def _free_actor(self) -> _Actor | None:
         """Return an idle actor. There is one actor per GPU of the cluster, or one that waits for the first GPU."""
         count = max(1, self.gpus)
         if not self.gpus and not self._waits_for_gpu:
-            self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
+            self._tell(
+                "the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)"
+            )
         self._waits_for_gpu = not self.gpus
         while len(self._actors) < count:
-            handle = self._actor_class.options(num_gpus=1, num_cpus=0, runtime_env=self._environment).remote()
+            handle = self._actor_class.options(
+                num_gpus=1, num_cpus=0, runtime_env=self._environment
+            ).remote()
             self._actors.append(_Actor(handle, handle.begin.remote()))
         for actor in list(self._actors):
             if actor.begun is not None and ray.wait([actor.begun], timeout=0)[0]:
                 self._record_start(actor)
-        return next((actor for actor in self._actors if actor.begun is None and not actor.is_busy), None)
+        return next(
+            (
+                actor
+                for actor in self._actors
+                if actor.begun is None and not actor.is_busy
+            ),
+            None,
+        )
 
     def _record_start(self, actor: _Actor) -> None:
         """Record that an actor has started, or was lost before that."""
@@ -166,15 +213,23 @@ class RayExecutor(Executor):
             if self._failed_starts > self._retries:
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
-    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Call, *arguments: object, resources: Resources, label: str
+    ) -> None:
         task = _Submitted(key, label, partial(call, *arguments), self._retries)
         if resources.gpu == "needed":
             self._queue.append(task)
             self._start_queued()
             return
         with _explained(label):
-            options = {"num_cpus": resources.cpus, "max_retries": self._retries, "runtime_env": self._environment}
-            reference = self._task.options(name=label, **options).remote(str(Path.cwd()), task.call)
+            options = {
+                "num_cpus": resources.cpus,
+                "max_retries": self._retries,
+                "runtime_env": self._environment,
+            }
+            reference = self._task.options(name=label, **options).remote(
+                str(Path.cwd()), task.call
+            )
         self._running[reference] = task
 
     def _start_queued(self) -> None:
@@ -187,12 +242,16 @@ class RayExecutor(Executor):
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each finished one; yields none if only an actor has started."""
-        with _explained(", ".join(sorted({task.label for task in self._running.values()}))):
+        with _explained(
+            ", ".join(sorted({task.label for task in self._running.values()}))
+        ):
             begun = [actor.begun for actor in self._actors if actor.begun is not None]
             finished, _ = ray.wait([*self._running, *begun], num_returns=1)
         for reference in finished:
             if (task := self._running.pop(reference, None)) is None:
-                self._record_start(next(actor for actor in self._actors if actor.begun == reference))
+                self._record_start(
+                    next(actor for actor in self._actors if actor.begun == reference)
+                )
                 continue
             actor, task.actor = task.actor, None
             try:
@@ -211,7 +270,11 @@ class RayExecutor(Executor):
             yield task.key, result
         self._start_queued()
         for actor in list(self._actors):
-            if not actor.is_busy and actor.begun is None and time.monotonic() - actor.idle_since_s > _KEPT_IDLE_S:
+            if (
+                not actor.is_busy
+                and actor.begun is None
+                and time.monotonic() - actor.idle_since_s > _KEPT_IDLE_S
+            ):
                 self._actors.remove(actor)
                 ray.kill(actor.handle)
 

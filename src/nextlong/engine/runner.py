@@ -25,7 +25,15 @@ from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
 from nextlong.text import Json
 
-_RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
+_RECORDED_PACKAGES = (
+    "nextlong",
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "faiss-cpu",
+    "tokenizers",
+    "fastokens",
+)
 
 
 def run_steps(
@@ -45,7 +53,9 @@ def run_steps(
     """
     reporter, finished = reporter or Reporter(), dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
-    waiting = {place: step for place, step in numbered if only is None or step.name in only}
+    waiting = {
+        place: step for place, step in numbered if only is None or step.name in only
+    }
     names = [step.name for step in waiting.values()]
     unfinished = set(names)
     running: dict[int, _Running] = {}  # by place on the route
@@ -73,17 +83,23 @@ def run_steps(
                 if reused:  # in one line, before the lines of this step
                     reporter.kept(reused)
                     reused = []
-                running[place] = _Running(step, step.folder(run_dir, place=place), work, executor, reporter)
+                running[place] = _Running(
+                    step, step.folder(run_dir, place=place), work, executor, reporter
+                )
                 endings.push(running[place].ending)
             ended = [place for place, begun in running.items() if not begun.to_do]
             for place in ended:
                 begun = running.pop(place)
                 accept(begun.step, begun.finish())
-            if ended and not running:  # between steps only: workers keep what they loaded for a running step
+            if (
+                ended and not running
+            ):  # between steps only: workers keep what they loaded for a running step
                 executor.release_memory()
             if ended or not running:
                 continue  # start the steps that have become ready
-            for place, begun in sorted(running.items()):  # tasks of earlier steps come first
+            for place, begun in sorted(
+                running.items()
+            ):  # tasks of earlier steps come first
                 begun.hand_over(place, executor)
             for place, part in executor.ended():
                 running[place].add(part)
@@ -118,7 +134,13 @@ class _Running:
     """
 
     def __init__(
-        self, step: Step, folder: Path, work: Work, executor: Executor, reporter: Reporter, among: range | None = None
+        self,
+        step: Step,
+        folder: Path,
+        work: Work,
+        executor: Executor,
+        reporter: Reporter,
+        among: range | None = None,
     ) -> None:
         self.step, self._work, self._folder = step, work, folder
         self._resources = step.needs(work, executor)
@@ -127,20 +149,39 @@ class _Running:
         if among is None:
             store.remove_leftovers(folder)
         self._parts = store.confirmed_parts(folder, among=numbers)
-        self._joins = dict(enumerate(work.joins, start=len(work.tasks))) if among is None else {}
+        self._joins = (
+            dict(enumerate(work.joins, start=len(work.tasks))) if among is None else {}
+        )
         replaced: set[int] = set()
-        for number in self._joins.keys() & self._parts.keys():  # members of a finished join are not run again
+        for number in (
+            self._joins.keys() & self._parts.keys()
+        ):  # members of a finished join are not run again
             replaced.update(self._replace(number))
         order = [number for number in numbers if number < len(work.tasks)]
         if step.sizes is not None:
             order.sort(key=step.sizes.__getitem__, reverse=True)
-        self._left = deque(number for number in order if number not in self._parts and number not in replaced)
-        left = {number: join for number, join in self._joins.items() if number not in self._parts}
-        self._join_of = {member: number for number, join in left.items() for member in join.members}
+        self._left = deque(
+            number
+            for number in order
+            if number not in self._parts and number not in replaced
+        )
+        left = {
+            number: join
+            for number, join in self._joins.items()
+            if number not in self._parts
+        }
+        self._join_of = {
+            member: number for number, join in left.items() for member in join.members
+        }
         # The number of unfinished members of each unfinished join.
-        self._missing = {number: len({*join.members} - {*self._parts}) for number, join in left.items()}
+        self._missing = {
+            number: len({*join.members} - {*self._parts})
+            for number, join in left.items()
+        }
         # A join whose members are all finished comes first, so that few files of members exist at a time.
-        self._left.extendleft(number for number, missing in self._missing.items() if not missing)
+        self._left.extendleft(
+            number for number, missing in self._missing.items() if not missing
+        )
         done = len(self._parts) + len(replaced)
         self.to_do = len(numbers) - done
         self._clock = Clock()
@@ -148,7 +189,9 @@ class _Running:
         self.ending = ExitStack()  # ends the progress report
         if among is None:
             self.ending.push(self._remove_if_empty)
-        self._advance = self.ending.enter_context(reporter.step(step.name, done=done, total=len(numbers)))
+        self._advance = self.ending.enter_context(
+            reporter.step(step.name, done=done, total=len(numbers))
+        )
 
     def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:  # succeeds only if no task had finished
@@ -160,7 +203,9 @@ class _Running:
         while self._left and (at_once is None or self._in_flight < at_once):
             number = self._left[0]
             join = self._joins.get(number)
-            resources = self._resources if join is None else Resources()  # a join only moves bytes
+            resources = (
+                self._resources if join is None else Resources()
+            )  # a join only moves bytes
             if not executor.has_room(resources):
                 return
             self._left.popleft()
@@ -169,9 +214,19 @@ class _Running:
                 task = self._work.tasks[number]
             else:
                 counts = (self._parts[member]["counts"] for member in join.members)
-                task = join.make([self.step.result.model_validate(result) for result in counts])
+                task = join.make(
+                    [self.step.result.model_validate(result) for result in counts]
+                )
             label = f"{self.step.name} task {number}"
-            executor.submit(place, _run_task, task, self._folder, number, resources=resources, label=label)
+            executor.submit(
+                place,
+                _run_task,
+                task,
+                self._folder,
+                number,
+                resources=resources,
+                label=label,
+            )
 
     def _replace(self, number: int) -> Sequence[int]:
         """Delete the files that a finished join replaces; return the tasks that wrote them."""
@@ -204,10 +259,20 @@ class _Running:
         for number, join in self._joins.items():
             if not join.replaces:
                 parts[number]["closes"] = True
-        manifest: Json = {name: getattr(step, name) for name in ("version", "fingerprint", "config")}
-        manifest = {"step": step.name, **manifest, "inputs": {done.name: done.fingerprint for done in step.inputs}}
+        manifest: Json = {
+            name: getattr(step, name) for name in ("version", "fingerprint", "config")
+        }
+        manifest = {
+            "step": step.name,
+            **manifest,
+            "inputs": {done.name: done.fingerprint for done in step.inputs},
+        }
         manifest["parts"] = [parts[number] for number in sorted(parts)]
-        manifest["bytes"] = sum(record["bytes"] for part in parts.values() for record in part["files"].values())
+        manifest["bytes"] = sum(
+            record["bytes"]
+            for part in parts.values()
+            for record in part["files"].values()
+        )
         manifest |= {"seconds": round(self._clock.spent(), 3), "versions": _versions()}
         store.write_json(self._folder / store.MANIFEST, manifest)
         store.remove_leftovers(self._folder)
@@ -223,13 +288,22 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
             work.mkdir()
             peak_bytes = peak_from_now()
             result = task(work / f"part-{index:05d}").model_dump(mode="json")
-            return store.commit_part(work, folder, index, result, time.monotonic() - start_s, peak_bytes=peak_bytes())
+            return store.commit_part(
+                work,
+                folder,
+                index,
+                result,
+                time.monotonic() - start_s,
+                peak_bytes=peak_bytes(),
+            )
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]
             reason = " ".join(str(error).split()) or "allocation failed"
             cure = "run again with fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
             files = f"{folder.name}/part-{index:05d}.*"
-            raise RunError(f"{step} task {index} (the files {files}) ran out of memory: {reason}; {cure}") from None
+            raise RunError(
+                f"{step} task {index} (the files {files}) ran out of memory: {reason}; {cure}"
+            ) from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -244,7 +318,13 @@ def _versions() -> dict[str, str]:
 
 
 def run_array_job(
-    steps: Sequence[Step], name: str, *, job: tuple[int, int], run_dir: Path, executor: Executor, reporter: Reporter
+    steps: Sequence[Step],
+    name: str,
+    *,
+    job: tuple[int, int],
+    run_dir: Path,
+    executor: Executor,
+    reporter: Reporter,
 ) -> tuple[int, int]:
     """Run the tasks k, k + n, k + 2n … of the step `name` for array job (k, n), counted from 1; return (tasks run, all tasks).
 
@@ -252,15 +332,32 @@ def run_array_job(
     runs missing tasks, and writes the manifest. Raises RunError if there is no such step, or one of its inputs is not finished.
     """
     place, step = _step_of(steps, name)
-    finished = {before.name: done for before in step.inputs if (done := find_done(before, run_dir)) is not None}
-    if lacking := [before.name for before in step.inputs if before.name not in finished]:
-        cure = f"run `nextlong run RECIPE --before {name}` first, with the same settings"
-        raise RunError(f"{name} needs the step {lacking[0]}, which is not finished in {run_dir}; {cure}")
+    finished = {
+        before.name: done
+        for before in step.inputs
+        if (done := find_done(before, run_dir)) is not None
+    }
+    if lacking := [
+        before.name for before in step.inputs if before.name not in finished
+    ]:
+        cure = (
+            f"run `nextlong run RECIPE --before {name}` first, with the same settings"
+        )
+        raise RunError(
+            f"{name} needs the step {lacking[0]}, which is not finished in {run_dir}; {cure}"
+        )
     if find_done(step, run_dir) is not None:
         return 0, 0
     with store.explained(run_dir):
         work, folder = step.work(finished), step.folder(run_dir, place=place)
-        running = _Running(step, folder, work, executor, reporter, among=range(job[0] - 1, len(work.tasks), job[1]))
+        running = _Running(
+            step,
+            folder,
+            work,
+            executor,
+            reporter,
+            among=range(job[0] - 1, len(work.tasks), job[1]),
+        )
         missing = running.to_do
         with running.ending:
             while running.to_do:
@@ -283,5 +380,7 @@ def steps_before(steps: Sequence[Step], name: str) -> set[str]:
 def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
     names = [step.name for step in steps]
     if name not in names:
-        raise RunError(f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(names)}")
+        raise RunError(
+            f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(names)}"
+        )
     return names.index(name) + 1, steps[names.index(name)]

@@ -55,7 +55,15 @@ class Amounts:
 
     def times(self, factor: float) -> Amounts:
         """Return the amounts of a corpus like this one, `factor` times as large."""
-        grown = ("text_bytes", "documents", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks")
+        grown = (
+            "text_bytes",
+            "documents",
+            "kept_documents",
+            "kept_chars",
+            "chunks",
+            "eligible",
+            "meta_chunks",
+        )
         return replace(self, **{name: factor * getattr(self, name) for name in grown})
 
     @property
@@ -71,7 +79,9 @@ class Amounts:
         return self.queries * min(self.neighbours, self.vectors)
 
 
-_Amount = float | str | Callable[[Amounts], float]  # a number, the name of a field, or a function of all amounts
+_Amount = (
+    float | str | Callable[[Amounts], float]
+)  # a number, the name of a field, or a function of all amounts
 TRIED = "tried"  # the rate measured on the sample
 
 
@@ -137,15 +147,22 @@ class Work:
 _TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
-def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> _TaskMaker:
+def each_shard(
+    task: Callable[..., TaskResult], **files: tuple[Step, str]
+) -> _TaskMaker:
     """Return a function that creates one task per shard.
 
     `files` are keyword arguments of `task`: each is a step and the suffix of its file that belongs to the shard.
     """
 
     def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(*(done[step.name].files(suffix) for step, suffix in files.values()), strict=True)
-        return [partial(task, **dict(zip(files, shard, strict=True))) for shard in shards]
+        shards = zip(
+            *(done[step.name].files(suffix) for step, suffix in files.values()),
+            strict=True,
+        )
+        return [
+            partial(task, **dict(zip(files, shard, strict=True))) for shard in shards
+        ]
 
     return tasks
 
@@ -169,14 +186,20 @@ class Step:
     # Relative sizes of the tasks, if they differ: large tasks start first, so that none runs alone at the end.
     sizes: Sequence[float] | None = field(default=None, compare=False)
     # Cost, for `nextlong plan`.
-    estimate: Estimate = field(default=Estimate(work="chunks", seconds=0.0, disk="chunks"), compare=False)
+    estimate: Estimate = field(
+        default=Estimate(work="chunks", seconds=0.0, disk="chunks"), compare=False
+    )
     known_fingerprint: str | None = None
 
     @classmethod
     def of(cls, done: Artifact) -> Step:
         """Return a finished step as an input of others; it cannot run again."""
-        version, config, fingerprint = (done.manifest[key] for key in ("version", "config", "fingerprint"))
-        return cls(done.name, version, config, (), lambda _: (), known_fingerprint=fingerprint)
+        version, config, fingerprint = (
+            done.manifest[key] for key in ("version", "config", "fingerprint")
+        )
+        return cls(
+            done.name, version, config, (), lambda _: (), known_fingerprint=fingerprint
+        )
 
     def work(self, done: Artifacts) -> Work:
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
@@ -185,7 +208,9 @@ class Step:
     def needs(self, work: Work, executor: Executor) -> Resources:
         """Return the resources of each task on this executor; their `gpu` is "unused" or "needed"."""
         gpu = work.gpu or self.resources.gpu
-        has_gpu = gpu != "unused" and (executor.gpus > 0 or (gpu == "needed" and executor.grows))
+        has_gpu = gpu != "unused" and (
+            executor.gpus > 0 or (gpu == "needed" and executor.grows)
+        )
         needs = replace(self.resources, gpu="needed" if has_gpu else "unused")
         if work.threads == 1:
             return needs
@@ -198,7 +223,12 @@ class Step:
         """Hash of the step's name, version, config and input fingerprints."""
         if self.known_fingerprint is not None:
             return self.known_fingerprint
-        identity = [self.name, self.version, self.config, [step.fingerprint for step in self.inputs]]
+        identity = [
+            self.name,
+            self.version,
+            self.config,
+            [step.fingerprint for step in self.inputs],
+        ]
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -206,7 +236,10 @@ class Step:
         """Return the step's folder if it exists, or the path to create, `NN-name-fingerprint`, numbered by `place`."""
         suffix = f"{self.name}-{self.fingerprint}"
         # The route of another method, with the step at another place, may have created it.
-        return min(run_dir.glob(f"[0-9][0-9]-{suffix}"), default=run_dir / f"{place:02d}-{suffix}")
+        return min(
+            run_dir.glob(f"[0-9][0-9]-{suffix}"),
+            default=run_dir / f"{place:02d}-{suffix}",
+        )
 
 
 class Files(list[Path]):
@@ -217,7 +250,11 @@ class Files(list[Path]):
     """
 
     def __reduce__(self) -> tuple[Callable[..., Files], tuple[object, ...]]:
-        return (_in_folder, (str(self[0].parent), [path.name for path in self])) if self else (Files, ())
+        return (
+            (_in_folder, (str(self[0].parent), [path.name for path in self]))
+            if self
+            else (Files, ())
+        )
 
 
 def _in_folder(folder: str, names: Sequence[str]) -> Files:
@@ -237,11 +274,20 @@ class Artifact:
 
         Raises RunError if there is none, as in a folder of an earlier version.
         """
-        names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        names = [
+            name
+            for part in self.manifest["parts"]
+            for name in part["files"]
+            if name.endswith(suffix)
+        ]
         if self.manifest["parts"] and not names:
-            raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
+            raise self.of_earlier_version(
+                suffix if isinstance(suffix, str) else " or ".join(suffix)
+            )
         # Sort by the numbers in the names, regardless of their digits.
-        names.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+        names.sort(
+            key=lambda name: [int(number) for number in re.findall(r"\d+", name)]
+        )
         return Files(self.folder / name for name in names)
 
     def file(self, suffix: str) -> Path:
@@ -258,9 +304,16 @@ class Artifact:
         Raises RunError if a result does not match `kind`, as in a manifest of an earlier version.
         """
         try:
-            return [kind.model_validate(part["counts"]) for part in self.manifest["parts"] if not part.get("closes")]
+            return [
+                kind.model_validate(part["counts"])
+                for part in self.manifest["parts"]
+                if not part.get("closes")
+            ]
         except ValidationError as error:
-            where = ".".join(map(str, error.errors(include_url=False)[0]["loc"])) or kind.__name__
+            where = (
+                ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+                or kind.__name__
+            )
             raise self.of_earlier_version(f"count of {where}") from None
 
     def result(self, kind: type[_ResultT]) -> _ResultT:
@@ -269,9 +322,15 @@ class Artifact:
 
     def of_earlier_version(self, lacks: str) -> RunError:
         """Return the error for a step that an earlier version made without something."""
-        version = self.manifest.get("versions", {}).get("nextlong", "of unknown version")
-        why = f"its step {self.name} was made by an earlier version (nextlong {version})"
-        return RunError(f"{self.folder} has no {lacks}: {why}; run the recipe again; unchanged steps are reused")
+        version = self.manifest.get("versions", {}).get(
+            "nextlong", "of unknown version"
+        )
+        why = (
+            f"its step {self.name} was made by an earlier version (nextlong {version})"
+        )
+        return RunError(
+            f"{self.folder} has no {lacks}: {why}; run the recipe again; unchanged steps are reused"
+        )
 
 
 Artifacts = Mapping[str, Artifact]  # by step name

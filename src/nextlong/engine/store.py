@@ -41,11 +41,15 @@ _REFUSALS = {
         "the disk is full, or your quota is exceeded: {where} could not be written; free space (`nextlong plan` estimates it), "
         "then run again: finished steps are kept",
     ),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "{where} cannot be written ({reason}); " + _OTHER_FOLDER),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "{where} cannot be written ({reason}); " + _OTHER_FOLDER,
+    ),
     errno.EFBIG: "{where} exceeds the file size limit of this process; raise it (`ulimit -f`), then run again",
     errno.EMFILE: "{where} cannot be opened: too many open files; raise the limit (`ulimit -n`), then run again",
     errno.ENOENT: "{where} was deleted during the run; do not change run_dir meanwhile, then run again",
-    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
+    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; "
+    + _OTHER_FOLDER,
     errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
     errno.EIO: "{where}: disk error ({reason}); choose another folder",
 }
@@ -102,7 +106,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise RunError(f"{path} is missing; run again to rebuild it") from None
     except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}); delete this file and run again to rebuild it") from None
+        raise RunError(
+            f"{path} is damaged ({error}); delete this file and run again to rebuild it"
+        ) from None
 
 
 def hash_file(path: Path) -> str:
@@ -117,13 +123,26 @@ _hash_of_version = lru_cache(maxsize=4096)(lambda path, _mtime_ns: hash_file(pat
 
 def hash_folder(folder: Path) -> dict[str, str]:
     """Return name and hash of every file below a folder, sorted by name; hidden files and folders are skipped."""
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     visible = {name: path for name, path in files.items() if not f"/{name}".count("/.")}
-    return {name: _hash_of_version(path, path.stat().st_mtime_ns) for name, path in visible.items()}
+    return {
+        name: _hash_of_version(path, path.stat().st_mtime_ns)
+        for name, path in visible.items()
+    }
 
 
 def commit_part(
-    work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
+    work: Path,
+    folder: Path,
+    index: int,
+    counts: Mapping[str, Any],
+    seconds: float,
+    *,
+    peak_bytes: int | None = None,
 ) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; write its marker last and return it."""
 
@@ -134,8 +153,16 @@ def commit_part(
         return {"bytes": stat.st_size, "xxh3": digest, "mtime_ns": stat.st_mtime_ns}
 
     paths = sorted(work.iterdir())
-    files = {path.name: record for path, record in zip(paths, _together(commit, paths), strict=True)}
-    marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    files = {
+        path.name: record
+        for path, record in zip(paths, _together(commit, paths), strict=True)
+    }
+    marker: TaskPart = {
+        "index": index,
+        "files": files,
+        "counts": dict(counts),
+        "seconds": round(seconds, 3),
+    }
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
@@ -153,18 +180,26 @@ def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart
     """
 
     def confirmed(path: Path) -> TaskPart | None:
-        with suppress(ValueError, KeyError, OSError):  # a marker damaged by a power failure: the task runs again
+        with suppress(
+            ValueError, KeyError, OSError
+        ):  # a marker damaged by a power failure: the task runs again
             marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             for name, record in marker["files"].items():
                 is_intact = _seems_intact((path := folder / name, record), trust="time")
-                if is_intact is False or (is_intact is None and hash_file(path) != record["xxh3"]):
+                if is_intact is False or (
+                    is_intact is None and hash_file(path) != record["xxh3"]
+                ):
                     return None
             return marker
         return None
 
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
-    return {marker["index"]: marker for marker in _together(confirmed, paths) if marker is not None}
+    return {
+        marker["index"]: marker
+        for marker in _together(confirmed, paths)
+        if marker is not None
+    }
 
 
 def delete_parts(folder: Path, indices: Iterable[int]) -> None:
@@ -177,15 +212,25 @@ def delete_parts(folder: Path, indices: Iterable[int]) -> None:
         marker.unlink(missing_ok=True)
 
 
-def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "time") -> None:
+def check_files(
+    folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "time"
+) -> None:
     """Raise RunError if a file of a finished step is missing, truncated or altered.
 
     trust="size" compares sizes only; "time" compares size and modification time, and hashes files with another time; "hash"
     hashes every file.
     """
-    files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
+    files = [
+        (folder / name, record)
+        for part in manifest["parts"]
+        for name, record in part["files"].items()
+    ]
     intact = _together(partial(_seems_intact, trust=trust), files)
-    doubtful = [path for (path, _), verdict in zip(files, intact, strict=True) if verdict is None]
+    doubtful = [
+        path
+        for (path, _), verdict in zip(files, intact, strict=True)
+        if verdict is None
+    ]
     hashes = dict(zip(doubtful, _together(hash_file, doubtful, few=1), strict=True))
     for (path, record), is_intact in zip(files, intact, strict=True):
         if is_intact is False or hashes.get(path, record["xxh3"]) != record["xxh3"]:
@@ -195,7 +240,9 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
             raise RunError(f"{path} {state} {written}; {cure}")
 
 
-def _together(function: Callable[[_Item], _T], items: Sequence[_Item], *, few: int = _AT_ONCE) -> list[_T]:
+def _together(
+    function: Callable[[_Item], _T], items: Sequence[_Item], *, few: int = _AT_ONCE
+) -> list[_T]:
     """Map a function that waits for the file system. Threads take longer to start than `few` files to be looked at."""
     if len(items) <= few:
         return list(map(function, items))
@@ -212,7 +259,12 @@ def _seems_intact(file: tuple[Path, _RecordedFile], *, trust: Trust) -> bool | N
         return False
     if stat.st_size != record["bytes"]:
         return False
-    return True if trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"]) else None
+    return (
+        True
+        if trust == "size"
+        or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"])
+        else None
+    )
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -225,7 +277,9 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
+def locked(
+    run_dir: Path, *, mode: Literal["alone", "together"] = "alone"
+) -> Iterator[None]:
     """Lock the run directory for this process. Raises RunError if another process holds it or it cannot be written.
 
     Processes that lock it "together" (array jobs) leave the files of others alone.
@@ -235,8 +289,13 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
             run_dir.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:
             # Linux raises this in folders such as /proc, in which nothing can be created.
-            raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
-        lock = _hold(run_dir / ".lock", (fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            raise RunError(
+                f"{error.filename} cannot be created; {_OTHER_FOLDER}"
+            ) from None
+        lock = _hold(
+            run_dir / ".lock",
+            (fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB,
+        )
     with lock:
         if mode == "alone":
             remove_leftovers(run_dir)
@@ -261,13 +320,17 @@ def _hold(path: Path, kind: int) -> IO[str]:
         file.seek(0)
         with file:
             holder = file.read().strip() or "another run"
-        raise RunError(f"{path.parent} is in use by {holder}; wait for it, or stop it first") from None
+        raise RunError(
+            f"{path.parent} is in use by {holder}; wait for it, or stop it first"
+        ) from None
     except OSError as error:
         file.close()
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         cure = "mount it with them (Lustre: -o flock), or choose another run_dir"
-        raise RunError(f"{path.parent} lies on a file system without file locks ({error.strerror}); {cure}") from None
+        raise RunError(
+            f"{path.parent} lies on a file system without file locks ({error.strerror}); {cure}"
+        ) from None
     return file
 
 
@@ -285,7 +348,9 @@ def explained(path: Path) -> Iterator[None]:
             refusal = _REFUSALS[errno.ENOSPC]
         if refusal is None:
             raise
-        raise RunError(refusal.format(where=error.filename or path, reason=error.strerror)) from None
+        raise RunError(
+            refusal.format(where=error.filename or path, reason=error.strerror)
+        ) from None
 
 
 def sync(path: Path) -> None:

@@ -28,4 +28,6 @@ def required(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or name
         extra = {"lm_eval": "short-text", "vllm": "vllm"}.get(missing, "evaluate")
-        raise EvaluateError(f"{missing} is not installed; run: pip install 'nextlong[{extra}]'") from None
+        raise EvaluateError(
+            f"{missing} is not installed; run: pip install 'nextlong[{extra}]'"
+        ) from None

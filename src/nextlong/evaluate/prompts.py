@@ -23,7 +23,9 @@ from nextlong.evaluate.task import Sample, TextTokenizer
 from nextlong.text import Json, first_sentence, why_no_model
 
 _PromptFormat = Literal["completion", "chat", "messages"]
-_UNKNOWN_TEMPLATE: Final = 64  # tokens kept free for a template that only the server knows
+_UNKNOWN_TEMPLATE: Final = (
+    64  # tokens kept free for a template that only the server knows
+)
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
@@ -59,7 +61,11 @@ class ModelOptions:
         mistake = None
         if self.url is not None:
             is_web = self.url.startswith(("http://", "https://"))
-            mistake = None if is_web else f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
+            mistake = (
+                None
+                if is_web
+                else f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
+            )
         elif why := why_no_model(self.name):
             mistake = f"{self.name} {why}, or the --url of a server"
         elif self.prompt_format == "messages":
@@ -83,16 +89,25 @@ class Prompts:
 
     def __post_init__(self) -> None:
         if self.thinking and self.format == "completion":
-            raise EvaluateError("--thinking: a base model does not reason before it answers; give --prompt-format chat")
+            raise EvaluateError(
+                "--thinking: a base model does not reason before it answers; give --prompt-format chat"
+            )
 
     @classmethod
     def read(cls, options: ModelOptions) -> Prompts:
         """Read a model's tokenizer, and for `chat` its template. Raises EvaluateError where one is missing."""
         source = (options.url and options.tokenizer) or options.name
         if options.prompt_format != "chat":
-            return cls(TextTokenizer.read(source), options.prompt_format, options.thinking)
+            return cls(
+                TextTokenizer.read(source), options.prompt_format, options.thinking
+            )
         template = load_tokenizer(source, options)
-        return cls(TextTokenizer(template.backend_tokenizer), "chat", options.thinking, template)
+        return cls(
+            TextTokenizer(template.backend_tokenizer),
+            "chat",
+            options.thinking,
+            template,
+        )
 
     @cached_property
     def overhead(self) -> int:
@@ -107,9 +122,14 @@ class Prompts:
         if self.format != "chat":
             return sample.text
         text: str = self.template.apply_chat_template(
-            _turns(sample), add_generation_prompt=True, tokenize=False, enable_thinking=bool(self.thinking)
+            _turns(sample),
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=bool(self.thinking),
         )
-        if self.tokenizer.prefix == (self.template.bos_token_id,):  # the tokenizer adds it again
+        if self.tokenizer.prefix == (
+            self.template.bos_token_id,
+        ):  # the tokenizer adds it again
             text = text.removeprefix(self.template.bos_token)
         # A template ends in its own line break, so the prefix loses its own.
         return text if self.thinking else text + sample.answer_prefix.lstrip()
@@ -117,14 +137,20 @@ class Prompts:
     def ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
         cut = sample.input_ids if self.format == "completion" else None
-        return self.tokenizer.with_prefix(cut or self.tokenizer.encode(self.text(sample)))
+        return self.tokenizer.with_prefix(
+            cut or self.tokenizer.encode(self.text(sample))
+        )
 
     def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
         """Return what a server is sent: the prompt; its messages; or, where it was cut between tokens, its ids."""
         if self.format == "messages":
             return _turns(sample)
         # The text of a prompt that was cut may be tokenized differently at the cut.
-        return self.ids(sample) if sample.input_ids and self.format == "completion" else self.text(sample)
+        return (
+            self.ids(sample)
+            if sample.input_ids and self.format == "completion"
+            else self.text(sample)
+        )
 
     def hash_of(self, sample: Sample) -> str:
         """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
@@ -147,20 +173,37 @@ class Prompts:
             text = text.rpartition(_CLOSE)[2].lstrip()
         elif self.thinking:
             # A template may open the reasoning itself.
-            opens = self.format == "chat" and self.text(Sample("a", (), 1)).rstrip().endswith(_OPEN)
+            opens = self.format == "chat" and self.text(
+                Sample("a", (), 1)
+            ).rstrip().endswith(_OPEN)
             text = "" if opens or _OPEN in text else text
         return text if sample.stop is None else text.split(sample.stop, 1)[0]
 
     def identity(self) -> Json:
         """Return the part of a model's identity in results that says how it is prompted."""
-        template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
-        named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
-        about = {"tokenizer": self.tokenizer.hash, "prompt_format": self.format, "template": named}
+        template = (
+            getattr(self.template, "chat_template", None)
+            if self.format == "chat"
+            else None
+        )
+        named = (
+            None
+            if template is None
+            else hashlib.sha256(str(template).encode()).hexdigest()[:32]
+        )
+        about = {
+            "tokenizer": self.tokenizer.hash,
+            "prompt_format": self.format,
+            "template": named,
+        }
         return {**about, "thinking": self.thinking}
 
 
 def _turns(sample: Sample) -> list[dict[str, str]]:
-    return [{"role": role, "content": content} for role, content in sample.turns or (("user", sample.prompt),)]
+    return [
+        {"role": role, "content": content}
+        for role, content in sample.turns or (("user", sample.prompt),)
+    ]
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:

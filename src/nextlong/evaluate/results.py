@@ -39,12 +39,16 @@ _Floats = NDArray[np.float64]
 _Groups = NDArray[np.int64]
 
 
-def _resampled(values: _Floats, weights: _Floats, groups: _Groups, *, key: str) -> _Floats:
+def _resampled(
+    values: _Floats, weights: _Floats, groups: _Groups, *, key: str
+) -> _Floats:
     """Return the weighted mean of values, shape (n,), over resampled groups, shape (_REPLICATES,)."""
     sums, counts = np.bincount(groups, values * weights), np.bincount(groups, weights)
     # Which groups each replicate holds, drawn with replacement, shape (_REPLICATES, groups). The generator depends on
     # the key and the number of groups, so an interval is the same in every report.
-    picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(_REPLICATES, len(sums)))
+    picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(
+        len(sums), size=(_REPLICATES, len(sums))
+    )
     # A ratio of sums, since groups differ in their number of questions.
     return np.asarray(sums[picked].sum(1) / counts[picked].sum(1))
 
@@ -54,14 +58,20 @@ def _middle_95(replicates: _Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def weighted_interval(values: _Floats, weights: _Floats, groups: _Groups) -> tuple[float, float]:
+def weighted_interval(
+    values: _Floats, weights: _Floats, groups: _Groups
+) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
     return _middle_95(_resampled(values, weights, groups, key="weighted"))
 
 
 def differences(one: Json, other: Json) -> list[str]:
     """Describe the differences between two protocols; a field that only one of them has is not compared."""
-    return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
+    return [
+        f"{name} {one[name]} and {other[name]}"
+        for name in one
+        if name in other and one[name] != other[name]
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +105,24 @@ class Result:
     def measured(self) -> Score:
         """The score with the outcome of each question, for its interval and for comparisons."""
         # Some files hold the right and wrong answers of several tasks.
-        return of_answers(self.values["answers"]) if "answers" in self.values else Score(self.score, ((1.0, self),))
+        return (
+            of_answers(self.values["answers"])
+            if "answers" in self.values
+            else Score(self.score, ((1.0, self),))
+        )
 
     @cached_property
     def protocol(self) -> Json:
         """What must be equal where scores are compared."""
         depends_on = self.values.get("depends_on", {})
-        stated = {"n": self.values.get("n"), **{name: depends_on.get(name) for name in ("seed", "version", "data")}}
-        stated |= {"prompt format": depends_on.get("model", {}).get("prompt_format"), "scored by": self.scored_by}
+        stated = {
+            "n": self.values.get("n"),
+            **{name: depends_on.get(name) for name in ("seed", "version", "data")},
+        }
+        stated |= {
+            "prompt format": depends_on.get("model", {}).get("prompt_format"),
+            "scored by": self.scored_by,
+        }
         return {name: value for name, value in stated.items() if value is not None}
 
     @cached_property
@@ -113,16 +133,25 @@ class Result:
         does.
         """
         if "outcomes" in self.values:  # a probe's, in the unit of its score
-            return np.array(self.values["outcomes"], float), np.arange(len(self.values["outcomes"]))
+            return np.array(self.values["outcomes"], float), np.arange(
+                len(self.values["outcomes"])
+            )
         metric = self.values.get("metric")
         outcomes, groups, number_of = list[float](), list[int](), dict[Any, int]()
         for number, sample in enumerate(self.values.get("samples", ())):
             # A question that is left out has a group too, so that two models' groups have the same numbers.
-            group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
+            group = number_of.setdefault(
+                sample.get("details", {}).get("group", f"question {number}"),
+                len(number_of),
+            )
             if sample.get("refused"):
                 value = 0.0
             else:
-                value = sample["judged"]["share"] if metric == JUDGED else sample.get("scores", {}).get(metric)
+                value = (
+                    sample["judged"]["share"]
+                    if metric == JUDGED
+                    else sample.get("scores", {}).get(metric)
+                )
             if value is not None:
                 outcomes.append(100.0 * float(value))
                 groups.append(group)
@@ -134,7 +163,9 @@ class Result:
     def replicates(self) -> _Floats:
         """The score over resampled groups, shape (_REPLICATES,)."""
         outcomes, groups = self.outcomes
-        return _resampled(outcomes, np.ones(len(outcomes)), groups, key=str((self.task, self.length)))
+        return _resampled(
+            outcomes, np.ones(len(outcomes)), groups, key=str((self.task, self.length))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +188,19 @@ class Score:
         if not self.parts or any(not len(part.outcomes[0]) for _, part in self.parts):
             return None
         # Parts are resampled independently: replicate i of the mean is the mean of their replicates i.
-        return _middle_95(sum((weight * part.replicates for weight, part in self.parts), np.zeros(_REPLICATES)))
+        return _middle_95(
+            sum(
+                (weight * part.replicates for weight, part in self.parts),
+                np.zeros(_REPLICATES),
+            )
+        )
 
     @property
     def n(self) -> int:
         """The number of questions, refused ones included."""
-        return sum(int(part.values.get("n", len(part.outcomes[0]))) for _, part in self.parts)
+        return sum(
+            int(part.values.get("n", len(part.outcomes[0]))) for _, part in self.parts
+        )
 
     @property
     def refused(self) -> int:
@@ -175,7 +213,12 @@ def of_answers(answers: Mapping[str, str]) -> Score:
     parts = []
     for task, right in answers.items():
         outcomes = [100 * int(answer) for answer in right]
-        values = {"task": task, "length": None, "score": fmean(outcomes), "outcomes": outcomes}
+        values = {
+            "task": task,
+            "length": None,
+            "score": fmean(outcomes),
+            "outcomes": outcomes,
+        }
         parts.append(Result(Path(), values).measured)
     return Score.mean(parts)
 
@@ -189,23 +232,39 @@ def _p_value(one: Score, other: Score) -> float | None:
         return None
     observed, flipped = 0.0, np.zeros(_FLIPS)
     for (weight, ours), (_, theirs) in zip(one.parts, other.parts, strict=True):
-        key, (outcomes, groups), (rivals, others) = (ours.task, ours.length), ours.outcomes, theirs.outcomes
-        if key != (theirs.task, theirs.length) or differences(ours.protocol, theirs.protocol):
+        key, (outcomes, groups), (rivals, others) = (
+            (ours.task, ours.length),
+            ours.outcomes,
+            theirs.outcomes,
+        )
+        if key != (theirs.task, theirs.length) or differences(
+            ours.protocol, theirs.protocol
+        ):
             return None
         if not len(outcomes) or not np.array_equal(groups, others):
             return None
         # What each group adds to the difference, shape (groups,), and its sign in each flip, shape (_FLIPS, groups).
         by_group = weight * np.bincount(groups, (outcomes - rivals) / len(outcomes))
-        signs = rng_for(0, "permutation", str(key)).integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
+        signs = (
+            rng_for(0, "permutation", str(key)).integers(
+                2, size=(_FLIPS, len(by_group))
+            )
+            * 2
+            - 1
+        )
         observed += float(by_group.sum())
         flipped += signs @ by_group
     # The observed signs are one of the flips, so p is never 0; 1e-9 lets rounding break no tie.
-    return float((1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS))
+    return float(
+        (1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS)
+    )
 
 
 def is_better(one: Score, others: Sequence[Score]) -> bool:
     """Return whether a score is significantly greater than each of the others."""
-    p_values = (_p_value(one, other) if one.value > other.value else None for other in others)
+    p_values = (
+        _p_value(one, other) if one.value > other.value else None for other in others
+    )
     return bool(others) and all(p is not None and p < 0.05 for p in p_values)
 
 
@@ -227,7 +286,9 @@ class ModelResults:
 
     def score(self, task: str, length: int | None) -> Score | None:
         """Return a task's score at a length; None where it was not measured."""
-        return next((one.measured for one in self.of(task) if one.length == length), None)
+        return next(
+            (one.measured for one in self.of(task) if one.length == length), None
+        )
 
     def scored_by(self, task: str) -> set[str]:
         """Return the metrics or judges of a task, over its lengths."""
@@ -236,7 +297,9 @@ class ModelResults:
 
 def fingerprint(values: Json) -> str:
     """Return a hash of what a result depends on."""
-    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(values, sort_keys=True).encode(), digest_size=16
+    ).hexdigest()
 
 
 def place_of(folder: Path, task: str, length: int | None) -> Path:
@@ -251,7 +314,10 @@ def answered(final: Path) -> int:
 def write(path: Path, values: Json) -> None:
     """Write a finished file, with the interval of its score; a probe states its own where questions do not give it."""
     interval = Result(path, values).measured.interval or values.get("interval")
-    store.write_json(path, {**values, "interval": interval and [round(bound, 4) for bound in interval]})
+    store.write_json(
+        path,
+        {**values, "interval": interval and [round(bound, 4) for bound in interval]},
+    )
 
 
 def write_index(folder: Path, model: Json) -> None:
@@ -260,7 +326,10 @@ def write_index(folder: Path, model: Json) -> None:
     Raises EvaluateError if the folder holds another model's. A label that is None stays as it was.
     """
     # Label and cosine describe the model for readers; all else says whether it is the same model.
-    index, about = folder / _INDEX, {name: model.get(name) for name in ("label", "negatives_cosine")}
+    index, about = (
+        folder / _INDEX,
+        {name: model.get(name) for name in ("label", "negatives_cosine")},
+    )
     identity = {name: value for name, value in model.items() if name not in about}
     if index.is_file():
         before = _checked(store.read_json(index), index, model=dict)["model"]
@@ -269,8 +338,18 @@ def write_index(folder: Path, model: Json) -> None:
                 f"{folder} holds results of another model, {before.get('name')}, or of the same one with other "
                 "options; give another --out, or delete the folder"
             )
-        about = {name: before.get(name) if value is None else value for name, value in about.items()}
-    store.write_json(index, {"format": FORMAT, "nextlong": nextlong.__version__, "model": {**identity, **about}})
+        about = {
+            name: before.get(name) if value is None else value
+            for name, value in about.items()
+        }
+    store.write_json(
+        index,
+        {
+            "format": FORMAT,
+            "nextlong": nextlong.__version__,
+            "model": {**identity, **about},
+        },
+    )
 
 
 def read_finished(path: Path) -> Result:
@@ -278,8 +357,13 @@ def read_finished(path: Path) -> Result:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
-    return Result(path, _checked(values, path, task=str, length=(int, NoneType), score=(int, float)))
+        raise EvaluateError(
+            f"{path} is damaged ({error}); delete it and evaluate again"
+        ) from None
+    return Result(
+        path,
+        _checked(values, path, task=str, length=(int, NoneType), score=(int, float)),
+    )
 
 
 def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json:
@@ -303,9 +387,13 @@ def read_results(folder: Path) -> ModelResults:
     index = folder / _INDEX
     if not index.is_file():
         reason = "has no " + _INDEX if folder.is_dir() else "is not a folder"
-        raise EvaluateError(f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
+        raise EvaluateError(
+            f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote"
+        )
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
-    return ModelResults(folder, _checked(store.read_json(index), index, model=dict)["model"], finished)
+    return ModelResults(
+        folder, _checked(store.read_json(index), index, model=dict)["model"], finished
+    )
 
 
 class Partial:
@@ -315,16 +403,24 @@ class Partial:
         """Open it for what the results depend on; earlier answers with the same dependencies are kept."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        header, lines = {"format": FORMAT, "fingerprint": depends_on}, list(_whole_lines(path))
+        header, lines = (
+            {"format": FORMAT, "fingerprint": depends_on},
+            list(_whole_lines(path)),
+        )
         self.samples = lines[1:] if lines[:1] == [header] else []
         # Rewritten, so that a line torn by a kill is gone before another is appended.
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (header, *self.samples))
+        text = "".join(
+            json.dumps(line, ensure_ascii=False) + "\n"
+            for line in (header, *self.samples)
+        )
         store.write_file(path, text)
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, samples: Sequence[Json]) -> None:
         """Add answered samples; they are on the disk when this returns."""
-        self._file.write("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
+        self._file.write(
+            "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+        )
         # A sample may have taken minutes, so it is on the disk before the next ones are sent.
         self._file.flush()
         os.fsync(self._file.fileno())

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from nextlong.evaluate.engines import HuggingFaceModel
 
 Scorer = Callable[[str, "Sample"], dict[str, float]]
-ALL_SAMPLES: Final = 10**9  # the number of samples of a measurement that reads everything there is
+ALL_SAMPLES: Final = (
+    10**9
+)  # the number of samples of a measurement that reads everything there is
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,14 @@ class TextTokenizer:
         path, made = Path(source).expanduser(), tokenizers.Tokenizer
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
-            return cls(made.from_file(str(file)) if file.is_file() else made.from_pretrained(str(source)))
-        except Exception as error:  # the library raises a bare Exception whatever is wrong
+            return cls(
+                made.from_file(str(file))
+                if file.is_file()
+                else made.from_pretrained(str(source))
+            )
+        except (
+            Exception
+        ) as error:  # the library raises a bare Exception whatever is wrong
             raise EvaluateError(
                 f"--tokenizer {source}: not a tokenizer.json, a folder with one, or the name of a tokenizer on the hub ({error})"
             ) from None
@@ -66,19 +74,29 @@ class TextTokenizer:
     @cached_property
     def hash(self) -> str:
         """A hash of the whole tokenizer; tokenizers with the same hash split every text in the same way."""
-        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(
+            self.backend.to_str().encode(), digest_size=16
+        ).hexdigest()
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """The special ids that the tokenizer puts before a text."""
         # Whatever precedes the ids of the text itself; what follows them (EOS) would end the prompt, so it is left out.
         with_special, plain = self.backend.encode("a").ids, self.encode("a")
-        starts = (n for n in range(len(with_special)) if with_special[n : n + len(plain)] == plain)
+        starts = (
+            n
+            for n in range(len(with_special))
+            if with_special[n : n + len(plain)] == plain
+        )
         return tuple(with_special[: next(starts, 0)])
 
     def with_prefix(self, ids: Sequence[int]) -> list[int]:
         """Return ids preceded by the special ones, unless they begin with these already."""
-        return list(ids) if tuple(ids[: len(self.prefix)]) == self.prefix else [*self.prefix, *ids]
+        return (
+            list(ids)
+            if tuple(ids[: len(self.prefix)]) == self.prefix
+            else [*self.prefix, *ids]
+        )
 
 
 @dataclass(frozen=True)
@@ -130,7 +148,11 @@ class TaskRequest:
 
     def fits(self, sample: Sample) -> bool:
         # A prompt that was cut between tokens counts as it was cut.
-        tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
+        tokens = (
+            self.tokenizer.count(sample.text)
+            if sample.input_ids is None
+            else len(sample.input_ids)
+        )
         return tokens + sample.max_new_tokens <= self.room
 
     def require(self, task: str, *, tokens: int, least: int) -> None:
@@ -146,7 +168,11 @@ class TaskRequest:
         # A token is hardly ever over eight characters, nor under one: most samples need not be tokenized.
         if not self.length / 2 < len(sample.prompt) <= 8 * self.length:
             return False
-        return self.length / 2 < self.tokenizer.count(sample.prompt) + sample.max_new_tokens <= self.length
+        return (
+            self.length / 2
+            < self.tokenizer.count(sample.prompt) + sample.max_new_tokens
+            <= self.length
+        )
 
 
 @dataclass(frozen=True)
@@ -206,13 +232,17 @@ class Probe(_Measurement):
     _: KW_ONLY
     check_model: Callable[[HuggingFaceModel, Path | None], None] = lambda *_: None
     columns: Mapping[str, str] = field(default_factory=dict)
-    rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [("", values["scores"])]
+    rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [
+        ("", values["scores"])
+    ]
 
 
 @cache
 def prompt_of(name: str) -> str:
     """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
-    return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+    return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 @cache
@@ -230,10 +260,18 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
     """Return the tasks and probes of some suites, or the named ones. Raises EvaluateError for an unknown name."""
     known = {one.suite for one in registered().values()}
     if unknown := [suite for suite in suites if suite not in known]:
-        raise EvaluateError(f"--suite {unknown[0]}: unknown suite; choose from {', '.join(sorted(known))}")
-    within = {name: one for name, one in registered().items() if not suites or one.suite in suites}
+        raise EvaluateError(
+            f"--suite {unknown[0]}: unknown suite; choose from {', '.join(sorted(known))}"
+        )
+    within = {
+        name: one
+        for name, one in registered().items()
+        if not suites or one.suite in suites
+    }
     if unknown := [name for name in names if name not in within]:
-        raise EvaluateError(f"--tasks {unknown[0]}: unknown task; choose from {', '.join(within)}")
+        raise EvaluateError(
+            f"--tasks {unknown[0]}: unknown task; choose from {', '.join(within)}"
+        )
     return [one for name, one in within.items() if not names or name in names]
 
 
@@ -244,9 +282,13 @@ def parse_lengths(text: str) -> list[int]:
         first, dots, last = part.strip().partition("..")
         low, high = (read_length(one) for one in (first, last if dots else first))
         if not low or not high:
-            raise EvaluateError(f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k")
+            raise EvaluateError(
+                f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k"
+            )
         if high < low:
-            raise EvaluateError(f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k")
+            raise EvaluateError(
+                f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k"
+            )
         # A range holds its first length and every doubling up to its last.
         while low <= high:
             lengths.add(low)

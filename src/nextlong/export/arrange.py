@@ -29,7 +29,10 @@ from nextlong.rng import keyed_hash, threshold_for
 
 
 def _mix(
-    indexes: Sequence[NDArray[Any]], *, weights: Sequence[float], by: Literal["sequences", "tokens"]
+    indexes: Sequence[NDArray[Any]],
+    *,
+    weights: Sequence[float],
+    by: Literal["sequences", "tokens"],
 ) -> NDArray[Any]:
     """Return the sequences of several runs in the proportions of `weights`, evenly interleaved, none repeated.
 
@@ -41,8 +44,13 @@ def _mix(
             cure = "remove it from the mix, or run its recipe again"
             raise CorpusError(f"run {place} of the mix has no sequences; {cure}")
     # (n,) for each run: the sequences or tokens up to and including each of its sequences.
-    ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
-    shares = [Fraction(str(weight)) for weight in weights]  # exactly as written: 0.1 is 1/10
+    ends = [
+        np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64))
+        for index in indexes
+    ]
+    shares = [
+        Fraction(str(weight)) for weight in weights
+    ]  # exactly as written: 0.1 is 1/10
     scale = min(int(end[-1]) / share for end, share in zip(ends, shares, strict=True))
     chosen, moments = [], []
     for index, end, share in zip(indexes, ends, shares, strict=True):
@@ -74,14 +82,28 @@ class Arrangement:
     seed: int
 
 
-def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement) -> RowsResult:
+def arrange_rows(
+    out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement
+) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split, and count their contents."""
     splits, left_out = arranged(runs, arrangement)
-    total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
-    if total and empty and arrangement.validation:  # `refuse_nothing` explains runs without any sequence
+    total, empty = (
+        left_out + sum(map(len, splits.values())),
+        [name for name, index in splits.items() if not len(index)],
+    )
+    if (
+        total and empty and arrangement.validation
+    ):  # `refuse_nothing` explains runs without any sequence
         problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
         sharing = f": {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
-        raise CorpusError(problem + (sharing if left_out else "; make more sequences, or choose another share"))
+        raise CorpusError(
+            problem
+            + (
+                sharing
+                if left_out
+                else "; make more sequences, or choose another share"
+            )
+        )
     # The content hashes of the documents of each split, and the distinct chunks of each corpus that it uses.
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks: dict[str, dict[Hashable, NDArray[np.int64]]] = {name: {} for name in splits}
@@ -93,26 +115,38 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
             is_named = np.zeros(len(offsets) - 1, np.bool_)
             is_named[firsts[of_run["part"]] + of_run["place"]] = True
             chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
-            chunks[name][run.corpus_id] = np.union1d(chunks[name].get(run.corpus_id, chunk_ids), chunk_ids)
+            chunks[name][run.corpus_id] = np.union1d(
+                chunks[name].get(run.corpus_id, chunk_ids), chunk_ids
+            )
             if len(chunk_ids):
                 doc_ids = lookup.documents_of(chunk_ids, run.corpus.chunks)
                 hashes_of[name].append(lookup.array_rows(doc_ids, run.hashes))
-    documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
-    both = ((some, chunks["train"][corpus]) for corpus, some in chunks.get("validation", {}).items())
+    documents = {
+        name: len(np.unique(np.concatenate(hashes))) if hashes else 0
+        for name, hashes in hashes_of.items()
+    }
+    both = (
+        (some, chunks["train"][corpus])
+        for corpus, some in chunks.get("validation", {}).items()
+    )
     shared = sum(len(np.intersect1d(*pair, assume_unique=True)) for pair in both)
     written = {}
     for name, index in splits.items():
         index, offsets = packed(index, row_tokens=arrangement.pack)
         np.save(f"{out}.{name}.index.npy", index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
-        of_runs = [index[index["run"] == number]["length"] for number in range(len(runs))]
+        of_runs = [
+            index[index["run"] == number]["length"] for number in range(len(runs))
+        ]
         row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
         written[name] = SplitResult(
             rows=len(offsets) - 1,
             sequences=len(index),
             documents=documents[name],
             tokens=int(index["length"].sum()),
-            of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
+            of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs)
+            if len(runs) > 1
+            else (),
             short_rows=int((row_tokens < (arrangement.pack or 0)).sum()),
             chunks=sum(map(len, chunks[name].values())),
             chunks_in_train=0 if name == "train" else shared,
@@ -120,9 +154,13 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
     return RowsResult(left_out=left_out, **written)
 
 
-def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
+def arranged(
+    runs: Sequence[SequenceFiles], arrangement: Arrangement
+) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, mixed, and the number of sequences filtered out because of shared chunks."""
-    index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
+    index = np.concatenate(
+        [run.read_index(run=number) for number, run in enumerate(runs)]
+    )
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
     # Each key is hashed independently, so a meta-document is in the same split whatever the run, length or method.
@@ -130,33 +168,55 @@ def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[d
     held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
-        references, corpora = [run.chunk_ids() for run in runs], [run.corpus_id for run in runs]
+        references, corpora = (
+            [run.chunk_ids() for run in runs],
+            [run.corpus_id for run in runs],
+        )
         # (m,) each, for every chunk of every sequence: its id, the sequence, and the number of its CHUNKS. Ids are compared only
         # within the same CHUNKS; between runs with different CHUNKS only the split by key holds.
         chunk_ids = np.concatenate([ids for ids, _ in references])
-        owners = np.repeat(np.arange(len(index)), np.concatenate([np.diff(ends) for _, ends in references]))
-        corpus = np.array([corpora.index(corpus) for corpus in corpora])[index["run"]][owners]
+        owners = np.repeat(
+            np.arange(len(index)),
+            np.concatenate([np.diff(ends) for _, ends in references]),
+        )
+        corpus = np.array([corpora.index(corpus) for corpus in corpora])[index["run"]][
+            owners
+        ]
         for number in np.unique(corpus):
-            train, withheld = ((corpus == number) & (held_out[owners] == side) for side in (False, True))
-            is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = True
+            train, withheld = (
+                (corpus == number) & (held_out[owners] == side)
+                for side in (False, True)
+            )
+            is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = (
+                True
+            )
     splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
-    mixed = {name: _mixed(of_runs, name, len(runs), arrangement) for name, of_runs in splits.items()}
+    mixed = {
+        name: _mixed(of_runs, name, len(runs), arrangement)
+        for name, of_runs in splits.items()
+    }
     return mixed, int(is_shared.sum())
 
 
-def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
+def _mixed(
+    index: NDArray[Any], split: str, runs: int, arrangement: Arrangement
+) -> NDArray[Any]:
     """Mix the sequences of a split in the requested proportions; interleave all evenly if there are none."""
     if runs == 1 or not len(index):
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]
     if arrangement.mix is None:
         present = [of_run for of_run in of_runs if len(of_run)]
-        return _mix(present, weights=[len(of_run) for of_run in present], by="sequences")
+        return _mix(
+            present, weights=[len(of_run) for of_run in present], by="sequences"
+        )
     for number, of_run in enumerate(of_runs):
         if arrangement.validation and not len(of_run):
             empty = f"has no sequence in {split} with export.validation={arrangement.validation:g}"
             cure = "choose another share, or make more sequences"
-            raise CorpusError(f"run {number} of the mix {empty}, so the proportions cannot be kept; {cure}")
+            raise CorpusError(
+                f"run {number} of the mix {empty}, so the proportions cannot be kept; {cure}"
+            )
     return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 
@@ -193,10 +253,14 @@ class RowsResult(TaskResult):
     @property
     def splits(self) -> dict[str, SplitResult]:
         """The existing splits by name."""
-        return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
+        return {"train": self.train} | (
+            {} if self.validation is None else {"validation": self.validation}
+        )
 
 
-def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def packed(
+    index: NDArray[Any], *, row_tokens: int | None
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Put each sequence into the row of at most `row_tokens` where it fits best, the longest first; None: one a row.
 
     Returns the index in row order and the offsets of the rows, shape (rows + 1,). The sequences of a row ascend, and rows are
@@ -208,12 +272,18 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
         problem = f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}"
-        raise RecipeError(f"{problem}; raise it to at least that (a multiple leaves no gap)")
-    row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, numbered in the order of opening
+        raise RecipeError(
+            f"{problem}; raise it to at least that (a multiple leaves no gap)"
+        )
+    row_of = np.empty(
+        len(lengths), np.int64
+    )  # the row of each sequence, numbered in the order of opening
     rooms: list[int] = []  # the distinct numbers of free tokens of open rows, ascending
     rows_with: dict[int, list[int]] = {}
     count, descending = 0, np.argsort(-lengths, kind="stable")
-    for sequence, length in zip(descending.tolist(), lengths[descending].tolist(), strict=True):
+    for sequence, length in zip(
+        descending.tolist(), lengths[descending].tolist(), strict=True
+    ):
         place = bisect_left(rooms, length)
         if place == len(rooms):
             row, room = count, row_tokens
@@ -231,5 +301,7 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
     # (rows,) the first sequence of each row; its rank among all rows gives the place of the row.
     _, first = np.unique(row_of, return_index=True)
     row_of = np.argsort(np.argsort(first))[row_of]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])
+    offsets = np.concatenate(
+        [[0], np.cumsum(np.bincount(row_of, minlength=len(first)))]
+    )
     return index[np.argsort(row_of, kind="stable")], offsets

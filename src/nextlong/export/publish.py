@@ -31,14 +31,25 @@ from nextlong.text import Json, counted
 
 RECORD: Final = ".nextlong-push.json"
 DELIVERED: Final = "manifest.json"  # describes the exported files
-_CARDS: Final = frozenset({"README.md", DELIVERED})  # may change while the data stays the same
+_CARDS: Final = frozenset(
+    {"README.md", DELIVERED}
+)  # may change while the data stays the same
 # A reader that finds one of these assumes that all other files are complete.
-_LAST_NAMES: Final = frozenset({"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"})
+_LAST_NAMES: Final = frozenset(
+    {"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"}
+)
 _LAST_SUFFIXES: Final = (".idx",)
 # Files that people and hubs add to data sets, besides hidden files.
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
 # Errors for which a retry does not help.
-_LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
+_LASTING: Final = (
+    PermissionError,
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    ImportError,
+    MemoryError,
+)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _RECORD_EVERY_S: Final = 10.0  # on the Hugging Face Hub each write is a commit
 _ATTEMPTS: Final = 5  # to send a file
@@ -47,7 +58,9 @@ _MARKER: Final = ".nextlong-push-check"
 _COMMITS: Final = frozenset({"hf"})
 # Object stores show an upload only when it is complete; elsewhere files are sent under a temporary name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
-_Record = dict[str, Json]  # file name → its `bytes`, its `xxh3` in hex, and whether it is `whole`, i.e. has arrived
+_Record = dict[
+    str, Json
+]  # file name → its `bytes`, its `xxh3` in hex, and whether it is `whole`, i.e. has arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,11 @@ class ExportFile:
 
 
 def publish(
-    files: Sequence[ExportFile], destination: str, *, others: Literal["refuse", "replace"] = "refuse", threads: int = 8
+    files: Sequence[ExportFile],
+    destination: str,
+    *,
+    others: Literal["refuse", "replace"] = "refuse",
+    threads: int = 8,
 ) -> list[str]:
     """Send files to a local folder or fsspec URL, and return the names of those that were sent.
 
@@ -77,13 +94,28 @@ def publish(
         hashes = {file.name: file.xxh3 for file in files}
         sizes, known = place.held(hashes)
         # Files of earlier pushes that differ from these; descriptions may differ.
-        differing = (name for name in sizes.keys() & known if hashes.get(name) != known[name]["xxh3"])
-        other = sorted(name for name in differing if name not in hashes or posixpath.basename(name) not in _CARDS)
+        differing = (
+            name
+            for name in sizes.keys() & known
+            if hashes.get(name) != known[name]["xxh3"]
+        )
+        other = sorted(
+            name
+            for name in differing
+            if name not in hashes or posixpath.basename(name) not in _CARDS
+        )
         if other and others == "refuse":
             raise _of_another(destination, other)
         # Replacing first deletes the files that come last, so that no reader takes a mixture for a complete data set.
-        ends = {name for name in sizes if _comes_last(name) and name in known} if other else set()
-        stale = sorted(ends | (set(other) - hashes.keys()), key=lambda name: (not _comes_last(name), name))
+        ends = (
+            {name for name in sizes if _comes_last(name) and name in known}
+            if other
+            else set()
+        )
+        stale = sorted(
+            ends | (set(other) - hashes.keys()),
+            key=lambda name: (not _comes_last(name), name),
+        )
         due = [
             file
             for file in files
@@ -91,7 +123,11 @@ def publish(
             or sizes.get(file.name) != file.bytes
             or known.get(file.name) != file.entry(whole=True)
             # Local copies are hashed, so that replacing repairs damaged ones.
-            or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
+            or (
+                others == "replace"
+                and place.is_local
+                and store.hash_file(Path(place.at(file.name))) != file.xxh3
+            )
         ]
         record = {file.name: file.entry(whole=True) for file in files}
         record |= {file.name: file.entry(whole=False) for file in due}
@@ -102,8 +138,15 @@ def publish(
             place.write_record(record)
         # The record at the destination is updated every few seconds and at the end.
         for is_last in (False, True):
-            written, executor = time.monotonic(), ThreadPoolExecutor(threads, thread_name_prefix="publish")
-            sending = [executor.submit(_send, file, place, record) for file in due if _comes_last(file.name) is is_last]
+            written, executor = (
+                time.monotonic(),
+                ThreadPoolExecutor(threads, thread_name_prefix="publish"),
+            )
+            sending = [
+                executor.submit(_send, file, place, record)
+                for file in due
+                if _comes_last(file.name) is is_last
+            ]
             try:
                 for sent in as_completed(sending):
                     sent.result()
@@ -127,7 +170,9 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
         sizes, known = place.held()
         if (pushed := sorted(known.keys() & sizes.keys())) and steps is not None:
             # A push that was interrupted before it wrote this file may be resumed.
-            with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            with suppress(
+                FileNotFoundError, ValueError, KeyError, TypeError, AttributeError
+            ):
                 splits = json.loads(place.fs.cat_file(place.at(DELIVERED)))["splits"]
                 if {name: split["step"] for name, split in splits.items()} != steps:
                     raise _of_another(destination, pushed)
@@ -153,7 +198,11 @@ def _refusals(url: str, name: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        what = f"{name!r} could not be sent to {url}" if name else f"{url} could not be reached"
+        what = (
+            f"{name!r} could not be sent to {url}"
+            if name
+            else f"{url} could not be reached"
+        )
         if isinstance(error, PermissionError) or "credential" in reason.lower():
             cure = "check your credentials, and that they may list and write there"
         elif isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -170,16 +219,27 @@ def _send(file: ExportFile, place: Destination, record: _Record) -> None:
     try:
         digest = store.hash_file(file.path)
     except OSError as error:
-        raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
+        raise RunError(
+            f"{file.path} cannot be read ({error.strerror}); export again"
+        ) from None
     if digest != file.xxh3:
-        raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
+        raise RunError(
+            f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again"
+        )
     with _refusals(place.url, file.name):
-        for pause in (*(_FIRST_PAUSE_S * 2**attempt for attempt in range(_ATTEMPTS - 1)), None):
+        for pause in (
+            *(_FIRST_PAUSE_S * 2**attempt for attempt in range(_ATTEMPTS - 1)),
+            None,
+        ):
             try:
                 place.put(file)
                 break
             except Exception as error:
-                if pause is None or isinstance(error, _LASTING) or getattr(error, "errno", None) in _FULL:
+                if (
+                    pause is None
+                    or isinstance(error, _LASTING)
+                    or getattr(error, "errno", None) in _FULL
+                ):
                     raise
                 time.sleep(pause)
     record[file.name] = file.entry(whole=True)
@@ -202,8 +262,13 @@ class Destination:
             raise ExportError(f"the destination {self.url!r} is a file; name a folder")
         with suppress(FileNotFoundError):
             listed = self.fs.find(self.root, detail=True).items()
-            sizes = {posixpath.relpath(path, self.root): int(info["size"] or 0) for path, info in listed}
-            return {name: size for name, size in sizes.items() if "/." not in f"/{name}"}
+            sizes = {
+                posixpath.relpath(path, self.root): int(info["size"] or 0)
+                for path, info in listed
+            }
+            return {
+                name: size for name, size in sizes.items() if "/." not in f"/{name}"
+            }
         return {}
 
     def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], _Record]:
@@ -212,43 +277,67 @@ class Destination:
         Raises ExportError for files that no push has sent; `names` are about to be written.
         """
         sizes, record = self.sizes(), self.read_record()
-        known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
+        known = {
+            name: entry
+            for name, entry in record.items()
+            if name in sizes or not entry["whole"]
+        }
         if strangers := sorted(sizes.keys() - known.keys() - _ALLOWED):
             clash = " and would be overwritten" if strangers[0] in names else ""
             problem = f"{self.url} contains {counted(len(strangers), 'file')} that nextlong did not export"
             example = f"such as {strangers[0]!r}, which readers would take for part of the data set{clash}"
-            raise ExportError(f"{problem}, {example}; choose an empty destination or remove them")
+            raise ExportError(
+                f"{problem}, {example}; choose an empty destination or remove them"
+            )
         return sizes, known
 
     def read_record(self) -> _Record:
         """Return the record of earlier pushes: name → bytes, xxh3 and whether it arrived; empty if there was none."""
         try:
             files = json.loads(self.fs.cat_file(self.at(RECORD)))["files"]
-            return {str(name): {key: entry[key] for key in ("bytes", "xxh3", "whole")} for name, entry in files.items()}
+            return {
+                str(name): {key: entry[key] for key in ("bytes", "xxh3", "whole")}
+                for name, entry in files.items()
+            }
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError):
             cure = "delete that file, and the files that are to be sent again"
-            raise ExportError(f"{self.url} contains a damaged {RECORD}; {cure}") from None
+            raise ExportError(
+                f"{self.url} contains a damaged {RECORD}; {cure}"
+            ) from None
 
     def try_writing(self) -> None:
         """Raise the file system's exception if it is not writable; not tried on the Hub, where each write is a commit."""
         if self.is_local:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
-            tempfile.TemporaryFile(dir=nearest).close()  # has no name, so nothing can remain
+            tempfile.TemporaryFile(
+                dir=nearest
+            ).close()  # has no name, so nothing can remain
         elif not protocols(self.fs) & _COMMITS:
             # Write to the nearest existing folder; in object stores every folder exists.
             parent = self.root
-            while not self.is_atomic and parent != self.fs._parent(parent) and not self.fs.exists(parent):
+            while (
+                not self.is_atomic
+                and parent != self.fs._parent(parent)
+                and not self.fs.exists(parent)
+            ):
                 parent = self.fs._parent(parent)
             marker = f"{parent.rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # unique, because several runs may check at once
             self.fs.pipe_file(marker, b"")
-            with suppress(Exception):  # any exception of a file system without permission to delete
+            with suppress(
+                Exception
+            ):  # any exception of a file system without permission to delete
                 self.fs.rm_file(marker)
 
     def write_record(self, files: _Record) -> None:
-        text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
+        text = (
+            json.dumps(
+                {"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False
+            )
+            + "\n"
+        )
         if self.is_local:
             target = Path(self.at(RECORD))
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup, resolve
-from nextlong.artifacts.finished import SequenceFiles, ShardResult, TokenizerResult, chunks_of, sequences_per_part
+from nextlong.artifacts.finished import (
+    SequenceFiles,
+    ShardResult,
+    TokenizerResult,
+    chunks_of,
+    sequences_per_part,
+)
 from nextlong.engine import store
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import (
+    Amounts,
+    Artifacts,
+    Estimate,
+    Join,
+    Step,
+    Task,
+    TaskResult,
+    Work,
+)
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
@@ -33,14 +48,26 @@ from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
 _SHARDS = 16  # at least, so that small data sets are written in parallel as well …
-_LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … within these file sizes, which suit readers
+_LEAST_SHARD_MB, _MOST_SHARD_MB = (
+    8,
+    256,
+)  # … within these file sizes, which suit readers
 _ID_BYTES = 4
-_BLOCK_TOKENS = 1 << 23  # tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names
-_SEQUENCES_HELD = 4096  # sequences whose references are held at a time, about 100 bytes a span
-_NO_CHANGE = {"boundaries": "sequence", "pad_documents_to": None}  # key values that do not change the files
+_BLOCK_TOKENS = (
+    1 << 23
+)  # tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names
+_SEQUENCES_HELD = (
+    4096  # sequences whose references are held at a time, about 100 bytes a span
+)
+_NO_CHANGE = {
+    "boundaries": "sequence",
+    "pad_documents_to": None,
+}  # key values that do not change the files
 
 _Count = int | Literal["all"]
-_FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the other runs of a mix
+_FilesOf = Callable[
+    [Artifacts], list[SequenceFiles]
+]  # of the recipe's own run, and of the other runs of a mix
 
 
 def export_steps(
@@ -60,7 +87,10 @@ def export_steps(
 
     def of_runs(done: Artifacts) -> list[SequenceFiles]:
         runs = ((sequences, done), *others)
-        return [SequenceFiles.of(steps, sequences_per_part(count, steps["compose"])) for count, steps in runs]
+        return [
+            SequenceFiles.of(steps, sequences_per_part(count, steps["compose"]))
+            for count, steps in runs
+        ]
 
     is_split = export.validation > 0
     arrangement: Json = {
@@ -73,14 +103,29 @@ def export_steps(
     }
 
     def tasks(done: Artifacts) -> list[Task]:
-        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
+        return [
+            partial(
+                arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement)
+            )
+        ]
 
-    fingerprints = [[step.fingerprint for step in read_steps(steps)] for _, steps in others]
-    config = arrangement | {"sequences": [sequences, *(count for count, _ in others)], "others": fingerprints}
+    fingerprints = [
+        [step.fingerprint for step in read_steps(steps)] for _, steps in others
+    ]
+    config = arrangement | {
+        "sequences": [sequences, *(count for count, _ in others)],
+        "others": fingerprints,
+    }
     estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
     rows = Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
     each = ((name, split) for name in export.formats for split in splits_of(export))
-    return [rows, *(_format_step(export, name, split, rows, read, of_runs) for name, split in each)]
+    return [
+        rows,
+        *(
+            _format_step(export, name, split, rows, read, of_runs)
+            for name, split in each
+        ),
+    ]
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
@@ -93,7 +138,14 @@ def check_names(formats: Sequence[str], known: Artifacts) -> None:
 
 def read_steps(done: Artifacts) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting reads."""
-    names = ("ingest", chunks_of(done).name, "tokenizer", "referenced_chunks", "tokens", "compose")
+    names = (
+        "ingest",
+        chunks_of(done).name,
+        "tokenizer",
+        "referenced_chunks",
+        "tokens",
+        "compose",
+    )
     return tuple(Step.of(done[name]) for name in names)
 
 
@@ -106,10 +158,23 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
-            paths, fingerprint = sorted(run_dir.glob(f"*/{store.MANIFEST}")), step.manifest["fingerprint"]
-            inputs = {str(path.parent): store.read_json(path)["inputs"] for path in paths}
-            made = [name for name, read in inputs.items() if "rows" in read and read.get(step.name) == fingerprint]
-            exports = f"; also delete the exports made from it: {', '.join(made)}" if made else ""
+            paths, fingerprint = (
+                sorted(run_dir.glob(f"*/{store.MANIFEST}")),
+                step.manifest["fingerprint"],
+            )
+            inputs = {
+                str(path.parent): store.read_json(path)["inputs"] for path in paths
+            }
+            made = [
+                name
+                for name, read in inputs.items()
+                if "rows" in read and read.get(step.name) == fingerprint
+            ]
+            exports = (
+                f"; also delete the exports made from it: {', '.join(made)}"
+                if made
+                else ""
+            )
             raise RunError(f"{error}{exports}") from None
 
 
@@ -123,13 +188,28 @@ def step_name(name: str, split: str) -> str:
     return name if split == "train" else f"{name}-{split}"
 
 
-def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
+def _format_step(
+    export: Export,
+    name: str,
+    split: str,
+    rows: Step,
+    read: Sequence[Step],
+    of_runs: _FilesOf,
+) -> Step:
     """Return the step from rows to the files of one split in one format."""
     made = format_of(name)
-    compression = export.compression if export.compression in made.compressions else made.compressions[0]
+    compression = (
+        export.compression
+        if export.compression in made.compressions
+        else made.compressions[0]
+    )
     # Values that do not change the files are not part of the fingerprint.
     keys = {key: getattr(export, key) for key in sorted(made.keys - {"compression"})}
-    keys = {key: value for key, value in keys.items() if key not in _NO_CHANGE or value != _NO_CHANGE[key]}
+    keys = {
+        key: value
+        for key, value in keys.items()
+        if key not in _NO_CHANGE or value != _NO_CHANGE[key]
+    }
     config: Json = {"format": name, "split": split, "shard_mb": export.shard_mb, **keys}
     if compression != made.compressions[0]:
         config["compression"] = compression
@@ -138,26 +218,53 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
     requested_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
-        index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
+        index, offsets = (
+            done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets")
+        )
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
-        auto_bytes = min(max(id_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
+        auto_bytes = min(
+            max(id_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000),
+            _MOST_SHARD_MB * 1_000_000,
+        )
         tokenizer = done["tokenizer"].result(TokenizerResult)
         options = Options(
             keys=keys | {"compression": compression},
-            shard_bytes=auto_bytes if requested_mb is None else int(requested_mb * 1_000_000),
+            shard_bytes=auto_bytes
+            if requested_mb is None
+            else int(requested_mb * 1_000_000),
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
-            token_id=partial(special_id, done["tokenizer"].file(".tokenizer.json"), key="export.megatron_eod"),
+            token_id=partial(
+                special_id,
+                done["tokenizer"].file(".tokenizer.json"),
+                key="export.megatron_eod",
+            ),
         )
         origins = of_runs(done)
-        bounds = _shard_bounds(np.load(index), np.load(offsets), origins, made=made, options=options)
-        shard = partial(_export_shard, name=name, index=index, offsets=offsets, origins=origins)
+        bounds = _shard_bounds(
+            np.load(index), np.load(offsets), origins, made=made, options=options
+        )
+        shard = partial(
+            _export_shard, name=name, index=index, offsets=offsets, origins=origins
+        )
         each = [
-            partial(shard, rows=rows, options=replace(options, shard=number, shards=len(bounds) - 1))
+            partial(
+                shard,
+                rows=rows,
+                options=replace(options, shard=number, shards=len(bounds) - 1),
+            )
             for number, rows in enumerate(pairwise(bounds))
         ]
-        return Work(each, [Join(range(len(each)), lambda results: partial(_close_export, name=name, shards=results))])
+        return Work(
+            each,
+            [
+                Join(
+                    range(len(each)),
+                    lambda results: partial(_close_export, name=name, shards=results),
+                )
+            ],
+        )
 
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
 
@@ -166,15 +273,32 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 
     def shards(amounts: Amounts) -> float:  # for formats without a rule of their own
         megabytes = tokens(amounts) * _ID_BYTES / 1e6
-        return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
+        return max(
+            1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB
+        )
 
     bytes_per_token = made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN)
-    estimate = Estimate(work=tokens, seconds=4e-8, disk=tokens, bytes=bytes_per_token, tasks=shards)
-    return Step(step_name(name, split), 5, config, (rows, *read), tasks, made.result, estimate=estimate)
+    estimate = Estimate(
+        work=tokens, seconds=4e-8, disk=tokens, bytes=bytes_per_token, tasks=shards
+    )
+    return Step(
+        step_name(name, split),
+        5,
+        config,
+        (rows, *read),
+        tasks,
+        made.result,
+        estimate=estimate,
+    )
 
 
 def _shard_bounds(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, made: Format, options: Options
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[SequenceFiles],
+    *,
+    made: Format,
+    options: Options,
 ) -> list[int]:
     """Return the bounds of the rows of each file: by the format's rule, else of about `options.shard_bytes` of ids."""
     # (rows,) the tokens of each row; the index has the lengths of sequences, the offsets the sequences of each row.
@@ -183,14 +307,36 @@ def _shard_bounds(
         domains = np.empty(len(index), object)  # of each sequence
         for number, origin in enumerate(origins):
             places = np.flatnonzero(index["run"] == number)
-            for some in np.array_split(places, -(-len(places) // _SEQUENCES_HELD)) if len(places) else ():
-                lists = [_table(index[some], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
+            for some in (
+                np.array_split(places, -(-len(places) // _SEQUENCES_HELD))
+                if len(places)
+                else ()
+            ):
+                lists = [
+                    _table(index[some], origin).column(name).combine_chunks()
+                    for name in ("chunk_id", "role")
+                ]
                 chunk_ids, roles = (column.values.to_numpy() for column in lists)
-                domains[some] = resolve.domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
-        of_rows = [resolve.joined_names(domains[first:last].tolist()) for first, last in pairwise(offsets.tolist())]
-        sizes = made.shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)
+                domains[some] = resolve.domains_of(
+                    chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus
+                )
+        of_rows = [
+            resolve.joined_names(domains[first:last].tolist())
+            for first, last in pairwise(offsets.tolist())
+        ]
+        sizes = made.shard_rows(
+            RowSizes(row_tokens, np.diff(offsets), of_rows), options
+        )
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    return [0, *(last for _, last in lookup.runs_within(_ID_BYTES * row_tokens, options.shard_bytes))]
+    return [
+        0,
+        *(
+            last
+            for _, last in lookup.runs_within(
+                _ID_BYTES * row_tokens, options.shard_bytes
+            )
+        ),
+    ]
 
 
 def _export_shard(
@@ -210,7 +356,10 @@ def _export_shard(
         blocks = map(resolve.of_documents, blocks)
     written = made.write(out, blocks, options)
     if not isinstance(written, made.result):
-        raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
+        raise FORMATS.broken(
+            name,
+            f"returns {written!r:.80} from write, which must be its {made.result.__name__}",
+        )
     return written
 
 
@@ -222,7 +371,11 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
 
 
 def _read_rows(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[SequenceFiles], *, wanted: resolve.Wanted
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[SequenceFiles],
+    *,
+    wanted: resolve.Wanted,
 ) -> Iterator[resolve.Resolved]:
     """Yield blocks of rows, of about eight million tokens; row i has the sequences index[offsets[i]:offsets[i + 1]]."""
     row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
@@ -230,7 +383,11 @@ def _read_rows(
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
         of_runs = {
-            run: resolve.resolve_table(_table(sequences[runs == run], origins[run]), origins[run], wanted=wanted)
+            run: resolve.resolve_table(
+                _table(sequences[runs == run], origins[run]),
+                origins[run],
+                wanted=wanted,
+            )
             for run in np.unique(runs).tolist()
         }
         block = of_runs[int(runs[0])]
@@ -239,7 +396,9 @@ def _read_rows(
             stretches, seen = [], Counter[int]()
             for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
                 run = int(stretch[0])
-                stretches.append(resolve.sliced(of_runs[run], seen[run], seen[run] + len(stretch)))
+                stretches.append(
+                    resolve.sliced(of_runs[run], seen[run], seen[run] + len(stretch))
+                )
                 seen[run] += len(stretch)
             block = resolve.joined(stretches)
         yield resolve.packed(block, offsets[first : last + 1] - offsets[first])
@@ -249,6 +408,8 @@ def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
     """Return the SEQUENCES of one run that an index names; consecutive ones of a file are read together."""
     batches: list[pa.RecordBatch] = []
     for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):
-        with pa.ipc.open_file(pa.memory_map(str(origin.sequences[part["part"][0]]))) as reader:
+        with pa.ipc.open_file(
+            pa.memory_map(str(origin.sequences[part["part"][0]]))
+        ) as reader:
             batches += [reader.get_batch(place) for place in part["place"].tolist()]
     return pa.Table.from_batches(batches)

@@ -34,7 +34,9 @@ class Need(StrEnum):
 
     CHUNK_NEIGHBOURS = "the chunks nearest to each chunk of the sampled documents"
     DOCUMENT_NEIGHBOURS = "the documents nearest to each document"
-    DOCUMENT_VECTORS = "the vectors of all documents, to search again when the neighbours are used up"
+    DOCUMENT_VECTORS = (
+        "the vectors of all documents, to search again when the neighbours are used up"
+    )
     KEYWORDS = "keywords of each document"
 
 
@@ -83,10 +85,22 @@ class Method(ABC, Generic[_OptionsT]):
 
     def promises(self, options: _OptionsT) -> Json:
         """Return the properties of the drafts, which `verify` checks."""
-        return {"method": self.name, "layout": self.layout.value, "repeats_documents": self.repeats_documents(options)}
+        return {
+            "method": self.name,
+            "layout": self.layout.value,
+            "repeats_documents": self.repeats_documents(options),
+        }
 
     @abstractmethod
-    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+    def steps(
+        self,
+        recipe: Recipe,
+        ingest: Step,
+        chunk: Step,
+        tokenizer: Step,
+        *,
+        attempt: int,
+    ) -> list[Step]:
         """Return the steps from the chunks to the drafts; the last one drafts. Each `attempt`, from 0, gives more drafts."""
 
 
@@ -113,7 +127,10 @@ class Neighbours:
         """Return neighbours and cosines as rows of equal length, shape (q, k), padded with -1."""
         counts = np.diff(self.offsets)
         shape = (len(counts), int(counts.max(initial=0)))
-        documents, cosines = np.full(shape, -1, np.int64), np.full(shape, -1.0, np.float32)
+        documents, cosines = (
+            np.full(shape, -1, np.int64),
+            np.full(shape, -1.0, np.float32),
+        )
         filled = np.arange(shape[1]) < counts[:, None]
         documents[filled], cosines[filled] = self.documents, self.cosines
         return documents, cosines
@@ -123,13 +140,19 @@ class Neighbours:
 class CorpusArrays:
     """All n documents of the corpus that have chunks, and what the method needs about them."""
 
-    content_hashes: NDArray[np.uint64]  # (n,) keys for sampling, so that file order and shards do not matter
-    tokens: NDArray[np.int64]  # (n,) including the separators within and after the document
+    content_hashes: NDArray[
+        np.uint64
+    ]  # (n,) keys for sampling, so that file order and shards do not matter
+    tokens: NDArray[
+        np.int64
+    ]  # (n,) including the separators within and after the document
     chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.ChunkedArray | None = None  # list<uint64> (n,), memory-mapped: hashes of words
+    keywords: pa.ChunkedArray | None = (
+        None  # list<uint64> (n,), memory-mapped: hashes of words
+    )
 
 
 class Draft(NamedTuple):
@@ -138,7 +161,9 @@ class Draft(NamedTuple):
     # (r,) positions; an interleaved draft names a document once for each of its parts, in order
     documents: NDArray[np.int64]
     scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
-    chunks: NDArray[np.int64] | None = None  # (r,) the number of chunks of each part; None: whole documents
+    chunks: NDArray[np.int64] | None = (
+        None  # (r,) the number of chunks of each part; None: whole documents
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +173,9 @@ class Drafted:
     drafts: Sequence[Draft] = ()
     starved: int = 0  # drafts abandoned because neighbours ran out before T
     near_duplicates: int | None = None  # documents filtered out as near-duplicates
-    unshared_keywords: int | None = None  # documents that share no keyword with another document
+    unshared_keywords: int | None = (
+        None  # documents that share no keyword with another document
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +188,11 @@ class DraftRequest:
 
 
 def stretches(
-    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
+    order: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    *,
+    enough: int,
+    sequences: int | None = None,
 ) -> list[NDArray[np.int64]]:
     """Cut `order`, positions into `tokens`, into consecutive pieces that just reach `enough` tokens; at most `sequences`."""
     filled = np.concatenate([[0], np.cumsum(tokens[order])])
@@ -179,19 +210,35 @@ def stretches(
 class DocumentMethod(Method[_OptionsT]):
     """A method that concatenates documents or parts of them; it only implements `draft`."""
 
-    searches: Literal["all documents", "sampled documents"] = "all documents"  # the documents whose neighbours it needs
-    version: int = 1  # raise it whenever the same documents and options give other drafts
+    searches: Literal["all documents", "sampled documents"] = (
+        "all documents"  # the documents whose neighbours it needs
+    )
+    version: int = (
+        1  # raise it whenever the same documents and options give other drafts
+    )
 
     def neighbours(self, options: _OptionsT) -> int | None:
         """Return the number of neighbours that each searched document needs; None: as many as fill a sequence."""
         return None
 
     @abstractmethod
-    def draft(self, documents: CorpusArrays, options: _OptionsT, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: _OptionsT, request: DraftRequest
+    ) -> Drafted:
         """Return the sequences; sample by content hashes (`nextlong.rng`), so that file order and shards do not matter."""
 
-    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+    def steps(
+        self,
+        recipe: Recipe,
+        ingest: Step,
+        chunk: Step,
+        tokenizer: Step,
+        *,
+        attempt: int,
+    ) -> list[Step]:
         """Return the steps that compute what the method needs, and the step that drafts."""
-        from nextlong.methods.documents import document_steps  # not imported just to read a recipe
+        from nextlong.methods.documents import (
+            document_steps,
+        )  # not imported just to read a recipe
 
         return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)

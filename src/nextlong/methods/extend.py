@@ -31,26 +31,46 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, DraftResult, TokenizerResult, corpus
+from nextlong.artifacts.finished import (
+    CorpusFiles,
+    DraftResult,
+    TokenizerResult,
+    corpus,
+)
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe, keys
-from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine, blocks, sequence_limit
+from nextlong.recipe.keys import (
+    AUTO,
+    EXACT,
+    NEGATIVES,
+    Compose,
+    Mine,
+    blocks,
+    sequence_limit,
+)
 from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, ShingleStore, Weights
+from nextlong.retrieval.near_duplicates.shingles import (
+    ComparedDocument,
+    ShingleStore,
+    Weights,
+)
 from nextlong.retrieval.sample import meta_documents_step, query_ranges
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.sequences.tokenize import Engine, kept_encoder
 from nextlong.text import Json
 
-_EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates recorded by a task, and for one meta-document
+_EXAMPLES, _EXAMPLES_EACH = (
+    8,
+    2,
+)  # near-duplicates recorded by a task, and for one meta-document
 _DROPPED_EXAMPLES = 100  # documents without a draft, recorded by a task
 _EXAMINED = 1.125  # candidates compared, as a multiple of the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … plus these, so that short prefixes have some to spare as well
@@ -59,17 +79,31 @@ _Ids = NDArray[np.int64]
 _Paths = Sequence[Path]
 
 
-def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+def extension_steps(
+    recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
+) -> list[Step]:
     """Return the steps of Negative Document Extension."""
-    compose, mine, seed, max_chars = recipe.compose, recipe.mine, recipe.seed, recipe.chunk.max_chars
+    compose, mine, seed, max_chars = (
+        recipe.compose,
+        recipe.mine,
+        recipe.seed,
+        recipe.chunk.max_chars,
+    )
     encoder = encoder_step(recipe.encoder, ingest, chunk, seed=seed)
     meta_documents = meta_documents_step(
-        compose, ingest, chunk, attempt=attempt, seed=recipe.compose_seed, max_chars=max_chars
+        compose,
+        ingest,
+        chunk,
+        attempt=attempt,
+        seed=recipe.compose_seed,
+        max_chars=max_chars,
     )
     neighbours = {"neighbours": keys.candidates_of(compose, mine, max_chars=max_chars)}
     index_name = recipe.search.index
     shortlisting: list[Step] = []
-    if mine.shortlist is not None:  # only shortlisted chunks have vectors, which excludes some options
+    if (
+        mine.shortlist is not None
+    ):  # only shortlisted chunks have vectors, which excludes some options
         why = ""
         if compose.sequences == "all":
             why = "embeds every chunk with compose.sequences=all, which extends every document; set compose.sequences to a number"
@@ -79,52 +113,132 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
             why = f"does not embed the random chunks of compose.negatives={compose.negatives}; use other negatives"
         if why:
             raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
-        shortlisting = shortlist_steps(compose, mine, ingest, chunk, meta_documents, seed=seed)
-    embed = embed_step(recipe.encoder, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
+        shortlisting = shortlist_steps(
+            compose, mine, ingest, chunk, meta_documents, seed=seed
+        )
+    embed = embed_step(
+        recipe.encoder,
+        ingest,
+        chunk,
+        encoder,
+        shortlisting[-1] if shortlisting else None,
+    )
     # With a shortlist most vectors are zero and an index would have poor clusters, so the search is exact.
-    index = [] if shortlisting else index_steps(recipe.search, embed, meta_documents, neighbours, seed=seed)
-    mining = mine_steps(recipe.search, "mine", embed, meta_documents, shortlisting or index, neighbours)
+    index = (
+        []
+        if shortlisting
+        else index_steps(recipe.search, embed, meta_documents, neighbours, seed=seed)
+    )
+    mining = mine_steps(
+        recipe.search, "mine", embed, meta_documents, shortlisting or index, neighbours
+    )
     near_duplicate_steps = []
     if mine.near_duplicates_for(compose.negatives) is not None:
         shingled = shingling.shingles_step(ingest, chunk)
-        near_duplicate_steps = [shingled, shingling.weights_step(ingest, chunk, shingled, seed=seed)]
-    inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
+        near_duplicate_steps = [
+            shingled,
+            shingling.weights_step(ingest, chunk, shingled, seed=seed),
+        ]
+    inputs = (
+        ingest,
+        chunk,
+        embed,
+        meta_documents,
+        mining[-1],
+        tokenizer,
+        *near_duplicate_steps,
+    )
     draft = _draft_step(recipe, inputs, attempt=attempt)
     # Near-duplicates come before vectors: their weights are a single task, which then runs beside those that embed.
-    return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
+    return [
+        meta_documents,
+        *shortlisting,
+        encoder,
+        *near_duplicate_steps,
+        embed,
+        *index,
+        *mining,
+        draft,
+    ]
 
 
 def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step:
     """Return the step from CANDIDATES to DRAFTS; it filters near-duplicates if shingles and weights are among the inputs."""
-    compose, mine, choice = recipe.compose, recipe.mine, NEGATIVES[recipe.compose.negatives]
+    compose, mine, choice = (
+        recipe.compose,
+        recipe.mine,
+        NEGATIVES[recipe.compose.negatives],
+    )
     enough = sequence_limit(compose, attempt)
     is_reordered = choice.origin == "retrieved" and choice.order != "nearest"
     config: Json = {**method_of(recipe).promises(recipe.options)}
-    config |= {"target_tokens": recipe.sequence_tokens, "draft_factor": compose.draft_factor, "fit": compose.fit}
-    config |= {"negatives": compose.negatives, "reorder_top": mine.reorder_top if is_reordered else 0}
+    config |= {
+        "target_tokens": recipe.sequence_tokens,
+        "draft_factor": compose.draft_factor,
+        "fit": compose.fit,
+    }
+    config |= {
+        "negatives": compose.negatives,
+        "reorder_top": mine.reorder_top if is_reordered else 0,
+    }
     config["near_duplicates"] = mine.near_duplicates_for(compose.negatives)
-    config["max_similarity"] = None if choice.origin == "meta-chunk" else mine.max_similarity
+    config["max_similarity"] = (
+        None if choice.origin == "meta-chunk" else mine.max_similarity
+    )
     seed = recipe.compose_seed if choice.order == "random" else 0
-    config |= {"seed": seed, "max_chars": recipe.chunk.max_chars, "engine": recipe.tokenizer.engine, "enough": enough}
+    config |= {
+        "seed": seed,
+        "max_chars": recipe.chunk.max_chars,
+        "engine": recipe.tokenizer.engine,
+        "enough": enough,
+    }
 
     def tasks(done: Artifacts) -> list[Task]:
-        meta_documents, text = done["meta_documents"].file(".meta_documents.npy"), corpus(done)
+        meta_documents, text = (
+            done["meta_documents"].file(".meta_documents.npy"),
+            corpus(done),
+        )
         retrieved, filters = done["mine"].files(".candidates.arrow"), None
         if "weights" in done:
-            filters = shingling.shingle_store(done), done["weights"].file(".weights.npy")
+            filters = (
+                shingling.shingle_store(done),
+                done["weights"].file(".weights.npy"),
+            )
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         # Draft so many documents that `enough` of them are most likely shorter than T.
         chars = np.load(meta_documents)["chars"]
         drafted = _surely_enough(
-            chars, enough=enough, sure_chars=keys.SURE_SHARE * compose.target_tokens * chars_per_token
+            chars,
+            enough=enough,
+            sure_chars=keys.SURE_SHARE * compose.target_tokens * chars_per_token,
         )
-        rules = _Drafting(compose, mine, recipe.sequence_tokens, chars_per_token, recipe.chunk.max_chars, seed)
+        rules = _Drafting(
+            compose,
+            mine,
+            recipe.sequence_tokens,
+            chars_per_token,
+            recipe.chunk.max_chars,
+            seed,
+        )
         tokenizer = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
         vectors = done["embed"].files(".vectors.npy")
-        draft = partial(_draft_block, text=text, vectors=vectors, tokenizer=tokenizer, filters=filters, rules=rules)
+        draft = partial(
+            _draft_block,
+            text=text,
+            vectors=vectors,
+            tokenizer=tokenizer,
+            filters=filters,
+            rules=rules,
+        )
         return [
-            partial(draft, rows=(meta_documents, first, min(last, drafted)), candidates=candidates)
-            for (first, last), candidates in zip(query_ranges(meta_documents), retrieved, strict=True)
+            partial(
+                draft,
+                rows=(meta_documents, first, min(last, drafted)),
+                candidates=candidates,
+            )
+            for (first, last), candidates in zip(
+                query_ranges(meta_documents), retrieved, strict=True
+            )
             if first < drafted
         ]
 
@@ -132,8 +246,16 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         return blocks(amounts.drafts, amounts.queries)
 
     size = 21  # bytes: id, role, group, score, and a share of the header
-    estimate = Estimate(work="drafted_chunks", seconds=8e-5, disk="drafted_chunks", bytes=size, tasks=count_tasks)
-    return Step("draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate)
+    estimate = Estimate(
+        work="drafted_chunks",
+        seconds=8e-5,
+        disk="drafted_chunks",
+        bytes=size,
+        tasks=count_tasks,
+    )
+    return Step(
+        "draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate
+    )
 
 
 class _Drafting(NamedTuple):
@@ -163,7 +285,12 @@ class _Candidates(NamedTuple):
     def picked(self, picks: Sequence[NDArray[Any]]) -> _Candidates:
         """Return the candidates that `picks`, places or a mask for each meta-chunk, select."""
         columns: list[list[NDArray[Any]]] = [self.ids, self.scores, self.chars]
-        return _Candidates(*([own[pick] for own, pick in zip(column, picks, strict=True)] for column in columns))
+        return _Candidates(
+            *(
+                [own[pick] for own, pick in zip(column, picks, strict=True)]
+                for column in columns
+            )
+        )
 
 
 class _Filtered(NamedTuple):
@@ -192,19 +319,34 @@ def _draft_block(
     """Write `{out}.drafts.arrow`: drafts of the META_DOCUMENTS `rows` that fit T; `filters`: SHINGLES and WEIGHTS."""
     # The n meta-documents of the block in sampled order; `own_texts`, (n,), has the chunk texts of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
-    texts = text.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()  # (chunks of all n,)
+    texts = text.texts(
+        lookup.ranges(metas["first_chunk"], metas["chunks"])
+    ).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
-    tokens = kept_encoder(*tokenizer).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
+    tokens = (
+        kept_encoder(*tokenizer).encode_batch(texts)[1]
+        if texts
+        else np.zeros(0, np.int64)
+    )
     own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
-    fits = own_tokens < rules.target_tokens  # (n,); documents that do not fit are not compared with candidates
-    fitting_texts = [own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]
+    fits = (
+        own_tokens < rules.target_tokens
+    )  # (n,); documents that do not fit are not compared with candidates
+    fitting_texts = [
+        own if fit else [] for own, fit in zip(own_texts, fits, strict=True)
+    ]
     compared = shingling.documents_of(fitting_texts) if filters else []
     near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
-    with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
+    with (
+        pa.OSFile(f"{out}.drafts.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.DRAFTS) as writer,
+    ):
         # CANDIDATES has a row for each meta-chunk, in the order of `metas`, including documents that do not fit.
-        for place, retrieved in enumerate(_read_candidates(candidates, metas["chunks"], text.chunks)):
+        for place, retrieved in enumerate(
+            _read_candidates(candidates, metas["chunks"], text.chunks)
+        ):
             if not fits[place]:
                 continue
             meta = metas[place]
@@ -212,22 +354,51 @@ def _draft_block(
             # meta-document if that is larger: its negatives are in its own language and style, so they have as few tokens
             # per character.
             chars = int(meta["chars"])
-            own_chars_per_token = chars / max(1, int(own_tokens[place])) if rules.compose.fit == "exact" else 0.0
-            target_chars = rules.target_tokens * max(rules.chars_per_token, own_chars_per_token)
-            ordered = _ordered_candidates(meta, retrieved, rules, target_chars, text.chunks, vectors)
-            prefixes_of = partial(_draft_prefixes, rules=rules, target_chars=target_chars, document_chars=chars)
+            own_chars_per_token = (
+                chars / max(1, int(own_tokens[place]))
+                if rules.compose.fit == "exact"
+                else 0.0
+            )
+            target_chars = rules.target_tokens * max(
+                rules.chars_per_token, own_chars_per_token
+            )
+            ordered = _ordered_candidates(
+                meta, retrieved, rules, target_chars, text.chunks, vectors
+            )
+            prefixes_of = partial(
+                _draft_prefixes,
+                rules=rules,
+                target_chars=target_chars,
+                document_chars=chars,
+            )
             if filters is None or rules.mine.near_duplicates is None:
-                drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
+                drafted = _Filtered(
+                    ordered, prefixes_of(ordered), np.empty((0, 2), np.int64)
+                )
             else:
                 rule = filters[0], lookup.opened(filters[1]), rules.mine.near_duplicates
-                drafted = _filter_near_duplicates(ordered, prefixes_of, compared[place], *rule)
-            writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
+                drafted = _filter_near_duplicates(
+                    ordered, prefixes_of, compared[place], *rule
+                )
+            writer.write_batch(
+                pa.RecordBatch.from_pylist(
+                    [_draft_row(meta, drafted)], schema=schemas.DRAFTS
+                )
+            )
             near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
             own = int(meta["first_chunk"]), int(meta["chunks"])
-            examples += [(chunk, *(own if other is None else (other, 1))) for chunk, other in drafted.examples]
+            examples += [
+                (chunk, *(own if other is None else (other, 1)))
+                for chunk, other in drafted.examples
+            ]
     columns = (metas["first_chunk"], metas["chunks"], own_tokens)
-    too_long = tuple(zip(*(column[~fits][:_DROPPED_EXAMPLES].tolist() for column in columns), strict=True))
+    too_long = tuple(
+        zip(
+            *(column[~fits][:_DROPPED_EXAMPLES].tolist() for column in columns),
+            strict=True,
+        )
+    )
     return DraftResult(
         drafts=int(fits.sum()),
         dropped={schemas.DropReason.TOO_LONG: int((~fits).sum())},
@@ -239,7 +410,11 @@ def _draft_block(
 
 
 def _draft_prefixes(
-    candidates: _Candidates, rules: _Drafting, *, target_chars: float, document_chars: int
+    candidates: _Candidates,
+    rules: _Drafting,
+    *,
+    target_chars: float,
+    document_chars: int,
 ) -> list[int]:
     """Return the length of the prefix of each meta-chunk's candidates that the draft takes.
 
@@ -248,7 +423,10 @@ def _draft_prefixes(
     it holds (Q − S) / p characters beyond those that earlier meta-chunks will probably use, their first (T·E − S) / p.
     Candidates of 0 characters are not counted.
     """
-    needed, drafted = target_chars - document_chars, target_chars * rules.compose.draft_factor - document_chars
+    needed, drafted = (
+        target_chars - document_chars,
+        target_chars * rules.compose.draft_factor - document_chars,
+    )
     meta_chunks, is_paper = len(candidates.ids), rules.compose.fit == "paper"
     if is_paper:
         enough = used = max(1, math.ceil(drafted / (meta_chunks * rules.max_chars)))
@@ -268,53 +446,102 @@ def _draft_prefixes(
 
 
 def _ordered_candidates(
-    meta: NDArray[Any], retrieved: _Candidates, rules: _Drafting, target_chars: float, chunks: _Paths, vectors: _Paths
+    meta: NDArray[Any],
+    retrieved: _Candidates,
+    rules: _Drafting,
+    target_chars: float,
+    chunks: _Paths,
+    vectors: _Paths,
 ) -> _Candidates:
     """Return the candidates of each meta-chunk in the order of `compose.negatives`, none above `mine.max_similarity`."""
-    compose, mine, negatives = rules.compose, rules.mine, NEGATIVES[rules.compose.negatives]
-    rng = rng_for(rules.seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
+    compose, mine, negatives = (
+        rules.compose,
+        rules.mine,
+        NEGATIVES[rules.compose.negatives],
+    )
+    rng = rng_for(
+        rules.seed, f"negatives.{compose.negatives}", int(meta["content_hash"])
+    )
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
-    if negatives.origin == "meta-chunk":  # repeat each meta-chunk as its own negative, as often as the draft needs
+    if (
+        negatives.origin == "meta-chunk"
+    ):  # repeat each meta-chunk as its own negative, as often as the draft needs
         sizes = lookup.chunk_chars(own_chunks, chunks)
         chars = target_chars * compose.draft_factor / len(own_chunks)
         times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
-        own, lengths = ([np.full(*pair) for pair in zip(times, values, strict=True)] for values in (own_chunks, sizes))
-        return _Candidates(own, [np.ones(count, np.float32) for count in times], lengths)
-    if negatives.origin == "corpus":  # as many random chunks of other documents as were retrieved, with their cosines
+        own, lengths = (
+            [np.full(*pair) for pair in zip(times, values, strict=True)]
+            for values in (own_chunks, sizes)
+        )
+        return _Candidates(
+            own, [np.ones(count, np.float32) for count in times], lengths
+        )
+    if (
+        negatives.origin == "corpus"
+    ):  # as many random chunks of other documents as were retrieved, with their cosines
         shards = VectorShards(vectors)
         total = sum(shards.rows)
         drawn = _Candidates([], [], [])
-        for query_D, like in zip(lookup.vectors(own_chunks, vectors), retrieved.ids, strict=True):
+        for query_D, like in zip(
+            lookup.vectors(own_chunks, vectors), retrieved.ids, strict=True
+        ):
             ids = shards.ids_at(rng.permutation(total)[: len(like) + len(own_chunks)])
             ids = ids[~np.isin(ids, own_chunks)][: len(like)]
             drawn.ids.append(ids)
-            drawn.scores.append((lookup.vectors(ids, vectors) @ query_D).astype(np.float32))
+            drawn.scores.append(
+                (lookup.vectors(ids, vectors) @ query_D).astype(np.float32)
+            )
             drawn.chars.append(lookup.chunk_chars(ids, chunks))
         retrieved = drawn
     if mine.max_similarity is not None:
-        retrieved = retrieved.picked([scores <= mine.max_similarity for scores in retrieved.scores])
+        retrieved = retrieved.picked(
+            [scores <= mine.max_similarity for scores in retrieved.scores]
+        )
     if negatives.order == "nearest" or negatives.origin == "corpus":
         return retrieved
     # The `mine.reorder_top` nearest in random order, or the farthest of these first (the paper's ablation, §4.4). The others
     # follow, nearest first, for sequences that need more.
     orders = []
     for ids in retrieved.ids:
-        nearest, others = np.split(np.arange(len(ids)), [min(mine.reorder_top, len(ids))])
-        orders.append(np.append(rng.permutation(nearest) if negatives.order == "random" else nearest[::-1], others))
+        nearest, others = np.split(
+            np.arange(len(ids)), [min(mine.reorder_top, len(ids))]
+        )
+        orders.append(
+            np.append(
+                rng.permutation(nearest)
+                if negatives.order == "random"
+                else nearest[::-1],
+                others,
+            )
+        )
     return retrieved.picked(orders)
 
 
-def _read_candidates(candidates: Path, chunks_per_meta: _Ids, chunks: _Paths) -> Iterator[_Candidates]:
+def _read_candidates(
+    candidates: Path, chunks_per_meta: _Ids, chunks: _Paths
+) -> Iterator[_Candidates]:
     """Yield the candidates of each meta-document of a block, with their lengths in characters."""
     with pa.ipc.open_file(pa.memory_map(str(candidates))) as reader:
         table = reader.read_all()
-    neighbours, scores = (table.column(name).combine_chunks() for name in ("neighbour_ids", "scores"))
-    offsets, ids, values = neighbours.offsets.to_numpy(), neighbours.values.to_numpy(), scores.values.to_numpy()
+    neighbours, scores = (
+        table.column(name).combine_chunks() for name in ("neighbour_ids", "scores")
+    )
+    offsets, ids, values = (
+        neighbours.offsets.to_numpy(),
+        neighbours.values.to_numpy(),
+        scores.values.to_numpy(),
+    )
     chars = lookup.chunk_chars(ids, chunks) if len(ids) else ids
     query = 0
     for count in chunks_per_meta.tolist():
-        pieces = [slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)]
-        yield _Candidates([ids[p] for p in pieces], [values[p] for p in pieces], [chars[p] for p in pieces])
+        pieces = [
+            slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)
+        ]
+        yield _Candidates(
+            [ids[p] for p in pieces],
+            [values[p] for p in pieces],
+            [chars[p] for p in pieces],
+        )
         query += count
 
 
@@ -322,8 +549,14 @@ def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     ids, scores = [], []
     for group, length in enumerate(drafted.prefixes):
-        ids += [np.array([int(meta["first_chunk"]) + group]), drafted.candidates.ids[group][:length]]
-        scores += [np.array([1.0], np.float32), drafted.candidates.scores[group][:length]]
+        ids += [
+            np.array([int(meta["first_chunk"]) + group]),
+            drafted.candidates.ids[group][:length],
+        ]
+        scores += [
+            np.array([1.0], np.float32),
+            drafted.candidates.scores[group][:length],
+        ]
     sizes = np.array(drafted.prefixes) + 1
     roles = np.full(sizes.sum(), schemas.NEGATIVE, np.int8)
     roles[np.cumsum(sizes) - sizes] = schemas.META
@@ -359,24 +592,48 @@ def _filter_near_duplicates(
         # first the prefixes of a draft of unfiltered lists, then the others. `copies` refers to places in this array.
         every = np.concatenate(
             [own[:length] for own, length in zip(numbers, drafted, strict=True)]
-            + [own[length:most] for own, length, most in zip(numbers, drafted, examined, strict=True)]
+            + [
+                own[length:most]
+                for own, length, most in zip(numbers, drafted, examined, strict=True)
+            ]
         )
         walked = every[np.sort(np.unique(every, return_index=True)[1])]
         compared = shingles.of(chunks[walked])
-        copies = find_near_duplicates(compared, document=document, weights=weights, threshold=threshold)
-        repeats_document = np.bincount(walked[copies.of_document], minlength=len(chunks)) > 0
+        copies = find_near_duplicates(
+            compared, document=document, weights=weights, threshold=threshold
+        )
+        repeats_document = (
+            np.bincount(walked[copies.of_document], minlength=len(chunks)) > 0
+        )
         keep = [~repeats_document[own] for own in numbers]
-        kept, kept_numbers = candidates.picked(keep), [own[mask] for own, mask in zip(numbers, keep, strict=True)]
-        is_repeat = np.bincount(walked[_repeats(copies.pairs)], minlength=len(chunks)) > 0
+        kept, kept_numbers = (
+            candidates.picked(keep),
+            [own[mask] for own, mask in zip(numbers, keep, strict=True)],
+        )
+        is_repeat = (
+            np.bincount(walked[_repeats(copies.pairs)], minlength=len(chunks)) > 0
+        )
         # Repeats will not be used, so they count as no characters.
-        chars = [np.where(is_repeat[own], 0, of_own) for own, of_own in zip(kept_numbers, kept.chars, strict=True)]
+        chars = [
+            np.where(is_repeat[own], 0, of_own)
+            for own, of_own in zip(kept_numbers, kept.chars, strict=True)
+        ]
         prefixes = draft(kept._replace(chars=chars))
-        known = [int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)]
-        runs_short = [length > count for length, count in zip(prefixes, known, strict=True)]
+        known = [
+            int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)
+        ]
+        runs_short = [
+            length > count for length, count in zip(prefixes, known, strict=True)
+        ]
         if not any(runs_short):
             break
-        examined = [2 * most if short else most for most, short in zip(examined, runs_short, strict=True)]
-    drafted_numbers = [own[:length] for own, length in zip(kept_numbers, prefixes, strict=True)]
+        examined = [
+            2 * most if short else most
+            for most, short in zip(examined, runs_short, strict=True)
+        ]
+    drafted_numbers = [
+        own[:length] for own, length in zip(kept_numbers, prefixes, strict=True)
+    ]
     is_reached = np.bincount(np.concatenate(drafted_numbers), minlength=len(chunks)) > 0
     pairs = chunks[walked[copies.pairs[is_reached[walked][copies.pairs].all(axis=1)]]]
     is_passed_over = is_repeat & is_reached
@@ -385,14 +642,19 @@ def _filter_near_duplicates(
         reach = np.flatnonzero(mask)[length - 1] if length else len(own)
         is_passed_over[own[:reach][~mask[:reach]]] = True
     passed_over = chunks[is_passed_over]
-    of_document, of_each_other = chunks[walked[copies.of_document]], chunks[walked[copies.pairs]]
+    of_document, of_each_other = (
+        chunks[walked[copies.of_document]],
+        chunks[walked[copies.pairs]],
+    )
     examples: list[tuple[int, int | None]] = []
     for chunk in passed_over[:_EXAMPLES_EACH].tolist():
         earlier = of_each_other[of_each_other[:, 1] == chunk, 0]
         if chunk in of_document or len(earlier):
             examples.append((chunk, None if chunk in of_document else int(earlier[-1])))
     by_passage = int(is_passed_over[walked[copies.by_passage]].sum())
-    return _Filtered(kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples))
+    return _Filtered(
+        kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples)
+    )
 
 
 def _repeats(pairs: _Ids) -> _Ids:

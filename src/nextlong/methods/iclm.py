@@ -23,7 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
+from nextlong.methods.base import (
+    Citation,
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    Need,
+    stretches,
+)
 from nextlong.recipe import Section
 from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
@@ -37,7 +46,10 @@ _NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain aft
 class Iclm(Section):
     """Options of `compose.method: iclm`: a path through the graph of similar documents."""
 
-    neighbours: Positive = Field(10, description="k: documents are joined if either is among the other's k nearest")
+    neighbours: Positive = Field(
+        10,
+        description="k: documents are joined if either is among the other's k nearest",
+    )
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
         0.95, description="of two documents with a higher cosine, only one is kept"
     )
@@ -59,21 +71,38 @@ class _IclmMethod(DocumentMethod[Iclm]):
     def neighbours(self, options: Iclm) -> int:
         return options.neighbours + _NEAR_DUPLICATE_SPARES
 
-    def draft(self, documents: CorpusArrays, options: Iclm, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: Iclm, request: DraftRequest
+    ) -> Drafted:
         assert documents.neighbours is not None
         neighbours, cosines = documents.neighbours.table()
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
-        kept = _drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
-        path, weights = _walk(neighbours, cosines, ranks, kept=kept, k=options.neighbours)
-        places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
-        shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
+        kept = _drop_near_duplicates(
+            neighbours, cosines, ranks, max_similarity=options.max_similarity
+        )
+        path, weights = _walk(
+            neighbours, cosines, ranks, kept=kept, k=options.neighbours
+        )
+        places = stretches(
+            np.arange(len(path)), documents.tokens[path], enough=request.target_tokens
+        )
+        shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[
+            : request.sequences
+        ]
         drafts = []
         for piece in (places[place] for place in shuffle.tolist()):
-            weights[piece[0]] = np.nan  # the edge to the first document comes from another sequence
+            weights[piece[0]] = (
+                np.nan
+            )  # the edge to the first document comes from another sequence
             drafts.append(Draft(path[piece], weights[piece]))
-        return Drafted(drafts=drafts, near_duplicates=None if options.max_similarity is None else int((~kept).sum()))
+        return Drafted(
+            drafts=drafts,
+            near_duplicates=None
+            if options.max_similarity is None
+            else int((~kept).sum()),
+        )
 
 
 def _drop_near_duplicates(
@@ -83,11 +112,15 @@ def _drop_near_duplicates(
 
     `neighbours` and `cosines`, shape (n, K), are descending, exclude the document itself, and are padded with -1.
     """
-    above = np.inf if max_similarity is None else max_similarity  # inf: cosines of float16 vectors may exceed 1
+    above = (
+        np.inf if max_similarity is None else max_similarity
+    )  # inf: cosines of float16 vectors may exceed 1
     rows, columns = np.nonzero((cosines > above) & (neighbours >= 0))
     pairs = np.stack([rows, neighbours[rows, columns]], axis=1)
     pairs = np.unique(np.sort(ranks[pairs], axis=1), axis=0)
-    is_kept = np.ones(len(ranks), np.bool_)  # by rank; pairs are sorted so that `first` is decided before it is read
+    is_kept = np.ones(
+        len(ranks), np.bool_
+    )  # by rank; pairs are sorted so that `first` is decided before it is read
     for first, later in pairs[np.argsort(pairs[:, 1], kind="stable")].tolist():
         if is_kept[first] and first != later:
             is_kept[later] = False
@@ -107,7 +140,9 @@ def _walk(
     ends, edge_weights = neighbours[rows, columns], cosines[rows, columns]
     # An edge is one integer, lower end · n + higher end, so both directions of an edge are equal.
     edges = np.minimum(rows, ends) * count + np.maximum(rows, ends)
-    by_edge = np.lexsort((-edge_weights, edges))  # so that the first of equal edges has the larger cosine
+    by_edge = np.lexsort(
+        (-edge_weights, edges)
+    )  # so that the first of equal edges has the larger cosine
     edges, firsts = np.unique(edges[by_edge], return_index=True)
     edge_weights = np.tile(edge_weights[by_edge][firsts].astype(np.float32), 2)
     low, high = np.divmod(edges, count)
@@ -115,7 +150,11 @@ def _walk(
     best_first = np.lexsort((ranks[targets], -edge_weights, sources))
     # CSR graph: the neighbours of document i are targets[offsets[i] : offsets[i + 1]], highest weight first.
     degrees = np.bincount(sources, minlength=count)
-    offsets, targets, edge_weights = np.append(0, np.cumsum(degrees)), targets[best_first], edge_weights[best_first]
+    offsets, targets, edge_weights = (
+        np.append(0, np.cumsum(degrees)),
+        targets[best_first],
+        edge_weights[best_first],
+    )
     unvisited = kept.copy()
     path = np.empty(int(kept.sum()), np.int64)
     weights = np.full(len(path), np.nan, np.float32)

@@ -13,7 +13,14 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
+from nextlong.methods.base import (
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    Need,
+)
 from nextlong.recipe import Section
 
 
@@ -21,7 +28,8 @@ class Knn(Section):
     """Options of `compose.method: knn`: a document followed by its nearest neighbours."""
 
     reuse: Literal["across-sequences", "never"] = Field(
-        "across-sequences", description="whether a document may be in several sequences (as published)"
+        "across-sequences",
+        description="whether a document may be in several sequences (as published)",
     )
 
 
@@ -35,14 +43,18 @@ class _KnnMethod(DocumentMethod[Knn]):
     def repeats_documents(self, options: Knn) -> bool:
         return options.reuse == "across-sequences"
 
-    def draft(self, documents: CorpusArrays, options: Knn, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: Knn, request: DraftRequest
+    ) -> Drafted:
         """Return a sequence for each seed, in sampled order, whose unused neighbours reach T; other seeds use no documents."""
         near, tokens = documents.neighbours, documents.tokens
         assert near is not None
         free = np.ones(len(tokens), np.bool_)
         drafts: list[Draft] = []
         starved = 0
-        for seed, (first, last) in zip(near.queries.tolist(), pairwise(near.offsets.tolist()), strict=True):
+        for seed, (first, last) in zip(
+            near.queries.tolist(), pairwise(near.offsets.tolist()), strict=True
+        ):
             if len(drafts) == request.sequences:
                 break
             if not free[seed]:
@@ -50,11 +62,19 @@ class _KnnMethod(DocumentMethod[Knn]):
             # The seed and its unused neighbours, nearest first; the first `count` of them reach the target.
             nearest = near.documents[first:last]
             sequence = np.concatenate([[seed], nearest[free[nearest]]])
-            count = int(np.searchsorted(np.cumsum(tokens[sequence]), request.target_tokens)) + 1
+            count = (
+                int(np.searchsorted(np.cumsum(tokens[sequence]), request.target_tokens))
+                + 1
+            )
             if count > len(sequence):
                 starved += 1
                 continue
-            cosines = np.concatenate([np.array([np.nan], np.float32), near.cosines[first:last][free[nearest]]])
+            cosines = np.concatenate(
+                [
+                    np.array([np.nan], np.float32),
+                    near.cosines[first:last][free[nearest]],
+                ]
+            )
             drafts.append(Draft(sequence[:count], cosines[:count]))
             if options.reuse == "never":
                 free[sequence[:count]] = False

@@ -19,8 +19,18 @@ class _Nextlong(Method[Section]):
     needs = frozenset({Need.CHUNK_NEIGHBOURS})
     scores = "their meta-chunk"
 
-    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        from nextlong.methods.extend import extension_steps  # not imported just to read a recipe
+    def steps(
+        self,
+        recipe: Recipe,
+        ingest: Step,
+        chunk: Step,
+        tokenizer: Step,
+        *,
+        attempt: int,
+    ) -> list[Step]:
+        from nextlong.methods.extend import (
+            extension_steps,
+        )  # not imported just to read a recipe
 
         return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 

@@ -29,7 +29,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong.artifacts.lookup import ranges
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
+from nextlong.methods.base import (
+    Citation,
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    Need,
+    stretches,
+)
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe.keys import Positive
 from nextlong.rng import keyed_hash, rng_for
@@ -45,9 +54,12 @@ class Quest(Keywords):
     """Options of `compose.method: quest`: documents that answer similar queries."""
 
     split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.2, description="share of the keywords, those with the fewest documents, that is oversampled"
+        0.2,
+        description="share of the keywords, those with the fewest documents, that is oversampled",
     )
-    oversample: Positive = Field(2, description="number of times that an oversampled keyword is used")
+    oversample: Positive = Field(
+        2, description="number of times that an oversampled keyword is used"
+    )
 
 
 class _QuestMethod(DocumentMethod[Quest]):
@@ -64,21 +76,34 @@ class _QuestMethod(DocumentMethod[Quest]):
 
     def describe(self, options: Quest) -> str:
         """Return the name and the origin of the queries, which decides the quality of the data."""
-        made = "extractive stand-in for queries" if options.queries == "extractive" else f"queries by {options.queries}"
+        made = (
+            "extractive stand-in for queries"
+            if options.queries == "extractive"
+            else f"queries by {options.queries}"
+        )
         return f"{self.name} ({made})"
 
     def repeats_documents(self, options: Quest) -> bool:
         return True  # documents of oversampled keywords are
 
-    def draft(self, documents: CorpusArrays, options: Quest, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: Quest, request: DraftRequest
+    ) -> Drafted:
         assert documents.keywords is not None
-        keywords, keyword_of, unshared = _draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
+        keywords, keyword_of, unshared = _draw_keywords(
+            documents.keywords, documents.content_hashes, seed=request.seed
+        )
         drafts = _draft_keywords(keywords, keyword_of, documents, options, request)
         return Drafted(drafts=drafts, unshared_keywords=unshared)
 
 
 def _draw_keywords(
-    candidates: pa.ChunkedArray, hashes: _Hashes, *, seed: int, min_documents: int = 2, max_share: float = 0.05
+    candidates: pa.ChunkedArray,
+    hashes: _Hashes,
+    *,
+    seed: int,
+    min_documents: int = 2,
+    max_share: float = 0.05,
 ) -> tuple[_Hashes, _Ids, int]:
     """Sample one keyword for each document, by its content hash, from its distinct `candidates`, list<uint64> (n,).
 
@@ -87,35 +112,65 @@ def _draw_keywords(
     each document, (n,), -1 for none; and the number of documents all of whose candidates are excluded.
     """
     # (m,) the concatenated candidates of all documents: those of document i are [offsets[i], offsets[i + 1]).
-    counts = np.concatenate([np.empty(0, np.int32), *(piece.value_lengths().to_numpy() for piece in candidates.chunks)])
+    counts = np.concatenate(
+        [
+            np.empty(0, np.int32),
+            *(piece.value_lengths().to_numpy() for piece in candidates.chunks),
+        ]
+    )
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    words = np.concatenate([np.empty(0, np.uint64), *(piece.flatten().to_numpy() for piece in candidates.chunks)])
+    words = np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(piece.flatten().to_numpy() for piece in candidates.chunks),
+        ]
+    )
     # Count candidates by ranges of hashes: sorting takes several times the memory, so sort one of _RANGES parts at a time.
     is_usable = np.zeros(len(words), np.bool_)
-    range_of = words.view(np.uint8)[7::8] // (256 // _RANGES)  # (m,) uint8, from the highest byte of each hash
+    range_of = words.view(np.uint8)[7::8] // (
+        256 // _RANGES
+    )  # (m,) uint8, from the highest byte of each hash
     for number in range(_RANGES):
         places = np.flatnonzero(range_of == number)
-        _, word, documents = np.unique(words[places], return_inverse=True, return_counts=True)
-        is_usable[places] = ((documents >= min_documents) & (documents <= max_share * len(candidates)))[word]
+        _, word, documents = np.unique(
+            words[places], return_inverse=True, return_counts=True
+        )
+        is_usable[places] = (
+            (documents >= min_documents) & (documents <= max_share * len(candidates))
+        )[word]
     # (n,) the usable candidate of each document that the document's own hash selects.
-    drawn, has_one = np.zeros(len(candidates), np.uint64), np.zeros(len(candidates), np.bool_)
+    drawn, has_one = (
+        np.zeros(len(candidates), np.uint64),
+        np.zeros(len(candidates), np.bool_),
+    )
     for first in range(0, len(candidates), _DRAWN_AT_ONCE):
         ends = offsets[first : first + _DRAWN_AT_ONCE + 1]
         usable_places = ends[0] + np.flatnonzero(is_usable[ends[0] : ends[-1]])
         before = np.searchsorted(usable_places, ends)
         choices = np.diff(before)
         some = np.flatnonzero(choices)
-        nth = keyed_hash(hashes[first + some], seed=seed, stage="quest.keyword") % choices[some].astype(np.uint64)
+        nth = keyed_hash(
+            hashes[first + some], seed=seed, stage="quest.keyword"
+        ) % choices[some].astype(np.uint64)
         drawn[first + some] = words[usable_places[before[some] + nth.astype(np.int64)]]
         has_one[first + some] = True
-    del words, range_of, is_usable, offsets  # frees 98 bytes a document before the next arrays take 50
+    del (
+        words,
+        range_of,
+        is_usable,
+        offsets,
+    )  # frees 98 bytes a document before the next arrays take 50
     keyword_of = np.full(len(candidates), -1, np.int64)
     keywords, keyword_of[has_one] = np.unique(drawn[has_one], return_inverse=True)
     return keywords, keyword_of, int(((counts > 0) & ~has_one).sum())
 
 
 def _draft_keywords(
-    keywords: _Hashes, keyword_of: _Ids, documents: CorpusArrays, options: Quest, request: DraftRequest
+    keywords: _Hashes,
+    keyword_of: _Ids,
+    documents: CorpusArrays,
+    options: Quest,
+    request: DraftRequest,
 ) -> list[Draft]:
     """Return sequences of the documents of the sampled `keywords`, (d,), keyword after keyword; see `_draw_keywords`.
 
@@ -133,13 +188,24 @@ def _draft_keywords(
     first = np.cumsum(counts) - counts
     rarest = np.lexsort((hashed(keywords, stage="quest.rare"), counts))
     draws = [np.arange(len(keywords))]
-    draws += [rarest[: round(options.split_ratio * len(keywords))]] * (options.oversample - 1)
-    keys = [hashed(keywords[drawn], stage=f"quest.draw.{turn}") for turn, drawn in enumerate(draws)]
+    draws += [rarest[: round(options.split_ratio * len(keywords))]] * (
+        options.oversample - 1
+    )
+    keys = [
+        hashed(keywords[drawn], stage=f"quest.draw.{turn}")
+        for turn, drawn in enumerate(draws)
+    ]
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
-    pieces = stretches(by_keyword[ranges(first[row], counts[row])], documents.tokens, enough=request.target_tokens)
+    pieces = stretches(
+        by_keyword[ranges(first[row], counts[row])],
+        documents.tokens,
+        enough=request.target_tokens,
+    )
     drafts: list[Draft] = []
     # A document that an oversampled keyword repeats in a sequence is kept once; sequences that are then short are dropped.
-    for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():
+    for number in (
+        rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist()
+    ):
         if len(drafts) == request.sequences:
             break
         piece = pieces[number]

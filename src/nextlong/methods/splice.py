@@ -16,7 +16,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
+from nextlong.methods.base import (
+    Citation,
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    Need,
+)
 from nextlong.recipe import Section
 from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
@@ -27,8 +35,13 @@ _SEARCHED = 32  # neighbours of a document, or 4 k if that is more, because earl
 class Splice(Section):
     """Options of `compose.method: splice`: a tree of similar documents."""
 
-    neighbours: Positive = Field(1, description="k: documents appended to each (the paper's default; it tries 1 to 3)")
-    order: Literal["identity", "reverse", "random"] = Field("identity", description="as found | reverse | random")
+    neighbours: Positive = Field(
+        1,
+        description="k: documents appended to each (the paper's default; it tries 1 to 3)",
+    )
+    order: Literal["identity", "reverse", "random"] = Field(
+        "identity", description="as found | reverse | random"
+    )
 
 
 class _SpliceMethod(DocumentMethod[Splice]):
@@ -47,7 +60,9 @@ class _SpliceMethod(DocumentMethod[Splice]):
     def neighbours(self, options: Splice) -> int:
         return max(_SEARCHED, 4 * options.neighbours)
 
-    def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: Splice, request: DraftRequest
+    ) -> Drafted:
         """Return trees until the remaining documents fill no sequence; these are not used."""
         assert documents.neighbours is not None
         assert documents.vectors is not None
@@ -55,7 +70,9 @@ class _SpliceMethod(DocumentMethod[Splice]):
         k, tokens, enough = options.neighbours, documents.tokens, request.target_tokens
         drafts: list[Draft] = []
         free, left = np.ones(len(tokens), np.bool_), len(tokens)
-        for root in shuffled(documents.content_hashes, seed=request.seed, stage="splice").tolist():
+        for root in shuffled(
+            documents.content_hashes, seed=request.seed, stage="splice"
+        ).tolist():
             if len(drafts) == request.sequences:
                 break
             if not free[root]:
@@ -73,9 +90,16 @@ class _SpliceMethod(DocumentMethod[Splice]):
                 if len(children) < k and len(listed) < len(tokens) - 1:
                     others = free.copy()
                     others[children] = False
-                    more, more_cosines = documents.vectors.nearest(parent, k - len(children), others)
-                    children, cosines = np.append(children, more), np.append(cosines, more_cosines)
-                for child, cosine in zip(children.tolist(), cosines.tolist(), strict=True):
+                    more, more_cosines = documents.vectors.nearest(
+                        parent, k - len(children), others
+                    )
+                    children, cosines = (
+                        np.append(children, more),
+                        np.append(cosines, more_cosines),
+                    )
+                for child, cosine in zip(
+                    children.tolist(), cosines.tolist(), strict=True
+                ):
                     if filled >= enough:
                         break
                     free[child] = False
@@ -89,8 +113,14 @@ class _SpliceMethod(DocumentMethod[Splice]):
             if options.order == "reverse":
                 order = order[::-1]
             elif options.order == "random":
-                order = rng_for(request.seed, "splice.order", int(documents.content_hashes[root])).permutation(order)
-            drafts.append(Draft(np.array(tree, np.int64)[order], np.array(scores, np.float32)[order]))
+                order = rng_for(
+                    request.seed, "splice.order", int(documents.content_hashes[root])
+                ).permutation(order)
+            drafts.append(
+                Draft(
+                    np.array(tree, np.int64)[order], np.array(scores, np.float32)[order]
+                )
+            )
         return Drafted(drafts=drafts)
 
 

@@ -6,7 +6,14 @@ are shuffled by keyed hashes of their contents, so another sharding or file orde
 
 from __future__ import annotations
 
-from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches
+from nextlong.methods.base import (
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    stretches,
+)
 from nextlong.recipe import Section
 from nextlong.rng import shuffled
 
@@ -14,9 +21,16 @@ from nextlong.rng import shuffled
 class Standard(DocumentMethod[Section]):
     name = "standard"
 
-    def draft(self, documents: CorpusArrays, options: Section, request: DraftRequest) -> Drafted:
+    def draft(
+        self, documents: CorpusArrays, options: Section, request: DraftRequest
+    ) -> Drafted:
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
-        pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
+        pieces = stretches(
+            order,
+            documents.tokens,
+            enough=request.target_tokens,
+            sequences=request.sequences,
+        )
         return Drafted(drafts=[Draft(piece) for piece in pieces])
 
 

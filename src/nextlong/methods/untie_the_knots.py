@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches
+from nextlong.methods.base import (
+    Citation,
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    stretches,
+)
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -26,8 +34,12 @@ from nextlong.schemas import Layout
 class UntieTheKnots(Section):
     """Options of `compose.method: untie_the_knots`: parts of documents, shuffled across the sequence."""
 
-    parts: Annotated[int, Field(ge=2)] = Field(3, description="parts of a document, split at chunks; fewer if needed")
-    cuts: Literal["random", "even"] = Field("random", description="split at random chunks, or into parts of equal size")
+    parts: Annotated[int, Field(ge=2)] = Field(
+        3, description="parts of a document, split at chunks; fewer if needed"
+    )
+    cuts: Literal["random", "even"] = Field(
+        "random", description="split at random chunks, or into parts of equal size"
+    )
     share: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0,
         description="share of the sequences that are shuffled (paper: 0.3 or 0.8); the others equal those of standard",
@@ -45,12 +57,27 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     Options = UntieTheKnots
     layout = Layout.INTERLEAVED
 
-    def draft(self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest) -> Drafted:
-        order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
+    def draft(
+        self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest
+    ) -> Drafted:
+        order = shuffled(
+            documents.content_hashes, seed=request.seed, stage="untie_the_knots"
+        )
         drafts = []
-        for window in stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences):
-            rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
-            chunks = np.diff(documents.chunk_offsets)[window]  # (documents of the window,)
+        for window in stretches(
+            order,
+            documents.tokens,
+            enough=request.target_tokens,
+            sequences=request.sequences,
+        ):
+            rng = rng_for(
+                request.seed,
+                "untie_the_knots.window",
+                int(documents.content_hashes[window[0]]),
+            )
+            chunks = np.diff(documents.chunk_offsets)[
+                window
+            ]  # (documents of the window,)
             # Only as many chunks of the window's last document as it takes to reach T.
             first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
             left = request.target_tokens - int(documents.tokens[window[:-1]].sum())
@@ -77,9 +104,15 @@ def _interleaved(
         if options.cuts == "even":
             cuts = np.arange(1, parts) * count // parts
         else:
-            cuts = np.sort(rng.choice(np.arange(1, count), parts - 1, replace=False)) if parts > 1 else np.arange(0)
+            cuts = (
+                np.sort(rng.choice(np.arange(1, count), parts - 1, replace=False))
+                if parts > 1
+                else np.arange(0)
+            )
         sizes.append(np.diff(np.concatenate([[0], cuts, [count]])))
-    labels = np.repeat(np.arange(len(sizes)), [len(of_document) for of_document in sizes])
+    labels = np.repeat(
+        np.arange(len(sizes)), [len(of_document) for of_document in sizes]
+    )
     labels[:-1] = rng.permutation(labels[:-1])
     # The n-th occurrence of a document is its n-th part.
     chunks_of_part = np.empty(len(labels), np.int64)

@@ -21,7 +21,10 @@ from nextlong.picture.pieces import clean, css_of_colours
 def _with_code(text: str) -> Markup:
     """Return text whose parts between backticks are marked up as code."""
     forms = (Markup("{}"), Markup("<code>{}</code>"))
-    return Markup("").join(forms[place % 2].format(clean(part)) for place, part in enumerate(text.split("`")))
+    return Markup("").join(
+        forms[place % 2].format(clean(part))
+        for place, part in enumerate(text.split("`"))
+    )
 
 
 @cache
@@ -46,13 +49,20 @@ def render(template: str, **values: Any) -> str:
 
 def macro(template: str, name: str) -> Callable[..., Markup]:
     """Return a macro of a template as a function."""
-    return cast("Callable[..., Markup]", getattr(_environment().get_template(template).module, name))
+    return cast(
+        "Callable[..., Markup]",
+        getattr(_environment().get_template(template).module, name),
+    )
 
 
 def as_json(data: object) -> Markup:
     """Return JSON for a script element, escaped so that it cannot end the element or open a comment."""
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(
+        text.replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _cleaned(data: object) -> object:
@@ -60,7 +70,9 @@ def _cleaned(data: object) -> object:
         return clean(data)
     if isinstance(data, dict):
         return {key: _cleaned(value) for key, value in data.items()}
-    return [_cleaned(value) for value in data] if isinstance(data, list | tuple) else data
+    return (
+        [_cleaned(value) for value in data] if isinstance(data, list | tuple) else data
+    )
 
 
 @cache

@@ -25,10 +25,20 @@ SHADES: Final = 8
 RUNS: Final = 6  # colours for data sets shown side by side
 
 
-def _named(own: str, plain: Sequence[str], between: str, shades: Sequence[str], runs: Sequence[str]) -> dict[str, str]:
+def _named(
+    own: str,
+    plain: Sequence[str],
+    between: str,
+    shades: Sequence[str],
+    runs: Sequence[str],
+) -> dict[str, str]:
     """Name the colours of: the document that a sequence is about, documents without a cosine, separators, cosines, runs."""
     numbered = {"plain": plain, "shade": shades, "run": runs}
-    listed = {f"{name}{n}": colour for name, colours in numbered.items() for n, colour in enumerate(colours)}
+    listed = {
+        f"{name}{n}": colour
+        for name, colours in numbered.items()
+        for n, colour in enumerate(colours)
+    }
     return {"own": own, "negative": shades[5], "between": between, **listed}
 
 
@@ -36,22 +46,45 @@ LIGHT: Final = _named(
     own="#d55e00",
     plain=("#b9c0c9", "#8f99a5"),
     between="#444c56",
-    shades=("#d6e6f5", "#b9d5ee", "#98c1e4", "#74abd8", "#5193c9", "#337ab6", "#1b609d", "#0b477f"),
+    shades=(
+        "#d6e6f5",
+        "#b9d5ee",
+        "#98c1e4",
+        "#74abd8",
+        "#5193c9",
+        "#337ab6",
+        "#1b609d",
+        "#0b477f",
+    ),
     runs=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
 )
 DARK: Final = _named(
     own="#f58a3a",
     plain=("#5b6571", "#8a95a1"),
     between="#c3ccd6",
-    shades=("#17324b", "#1d4468", "#245785", "#2f6ca3", "#4285c0", "#5f9fd6", "#86baea", "#b5d8fb"),
+    shades=(
+        "#17324b",
+        "#1d4468",
+        "#245785",
+        "#2f6ca3",
+        "#4285c0",
+        "#5f9fd6",
+        "#86baea",
+        "#b5d8fb",
+    ),
     runs=("#3f9bdc", "#f07f35", "#1fb98c", "#e09ac3", "#e8d04a", "#8fd0f5"),
 )
 
 
 def css_of_colours() -> str:
     """Return the palettes as custom properties, and a class for each colour that fills shapes and backgrounds."""
-    light, dark = (";".join(f"--{name}:{colour}" for name, colour in colours.items()) for colours in (LIGHT, DARK))
-    classes = "".join(f".{name}{{fill:var(--{name});background:var(--{name})}}" for name in LIGHT)
+    light, dark = (
+        ";".join(f"--{name}:{colour}" for name, colour in colours.items())
+        for colours in (LIGHT, DARK)
+    )
+    classes = "".join(
+        f".{name}{{fill:var(--{name});background:var(--{name})}}" for name in LIGHT
+    )
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}{classes}\n"
 
 
@@ -76,9 +109,14 @@ Pieces = Sequence[Span]
 _SEPARATOR_TOKENS = 16  # at most between two chunks that count as neighbors
 CHUNK_ROLES = ("meta", "negative", "document")
 # A letter of a script that is written without spaces counts as a word, as in `page.js`, which finds the words again.
-_SOLO: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_SOLO: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+)
 _WORD: Final = re.compile(rf"[{_SOLO}]|(?:(?![{_SOLO}])[^\W_])+")
-_RARE_SHARES: Final = (0.01, 0.03)  # of the sampled texts hold a rare word; each only where no shared word is rarer
+_RARE_SHARES: Final = (
+    0.01,
+    0.03,
+)  # of the sampled texts hold a rare word; each only where no shared word is rarer
 _FEWEST_TEXTS: Final = 20  # of a sample that can tell rare words from common ones
 _MOST_WORDS: Final = 20  # that are marked, the rarest
 
@@ -100,13 +138,18 @@ def document_before(pieces: Pieces, doc_id: int) -> list[Span]:
     chunks = chunks_of(pieces, doc_id)
     ends = accumulate(chunk.length for chunk in chunks)
     return [
-        replace(chunk, token_start=end - chunk.length, token_end=end) for chunk, end in zip(chunks, ends, strict=True)
+        replace(chunk, token_start=end - chunk.length, token_end=end)
+        for chunk, end in zip(chunks, ends, strict=True)
     ]
 
 
 def scored(pieces: Pieces) -> list[float]:
     """Return the cosines of negatives and documents that have one."""
-    return [piece.score for piece in pieces if piece.role in ("negative", "document") and isfinite(piece.score)]
+    return [
+        piece.score
+        for piece in pieces
+        if piece.role in ("negative", "document") and isfinite(piece.score)
+    ]
 
 
 def scale(cosines: Sequence[float]) -> tuple[float, float]:
@@ -131,12 +174,20 @@ def partners(pieces: Pieces) -> list[int]:
     """Return the place of the piece that each is compared to: a negative's meta-chunk, a meta-chunk's next one, the piece
     before a document; -1 for none.
     """
-    of_group = {piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"}
+    of_group = {
+        piece.group: place for place, piece in enumerate(pieces) if piece.role == "meta"
+    }
     meta_pieces = sorted(of_group.values(), key=lambda place: pieces[place].group)
-    behind = dict(pairwise(meta_pieces)) | ({meta_pieces[-1]: meta_pieces[-2]} if len(meta_pieces) > 1 else {})
+    behind = dict(pairwise(meta_pieces)) | (
+        {meta_pieces[-1]: meta_pieces[-2]} if len(meta_pieces) > 1 else {}
+    )
     partner_of, before = [], -1
     for place, piece in enumerate(pieces):
-        of_role = {"negative": of_group.get(piece.group, -1), "meta": behind.get(place, -1), "document": before}
+        of_role = {
+            "negative": of_group.get(piece.group, -1),
+            "meta": behind.get(place, -1),
+            "document": before,
+        }
         partner_of.append(of_role.get(piece.role, -1))
         if piece.role in CHUNK_ROLES:
             before = place
@@ -154,16 +205,28 @@ def example(pieces: Pieces) -> int:
     nearest: dict[int, int] = {}
     for place, piece in enumerate(pieces):
         if piece.role == "negative" and isfinite(piece.score):
-            nearest[piece.group] = max(nearest.get(piece.group, place), place, key=lambda one: pieces[one].score)
+            nearest[piece.group] = max(
+                nearest.get(piece.group, place),
+                place,
+                key=lambda one: pieces[one].score,
+            )
     if nearest:
-        return sorted(nearest.values(), key=lambda place: pieces[place].score)[len(nearest) // 2]
-    return next((place for place, partner in enumerate(partners(pieces)) if partner >= 0), 0)
+        return sorted(nearest.values(), key=lambda place: pieces[place].score)[
+            len(nearest) // 2
+        ]
+    return next(
+        (place for place, partner in enumerate(partners(pieces)) if partner >= 0), 0
+    )
 
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
     """Return the pairs of pieces that were neighbors in a document and no longer are."""
     chunks = chunks_of(pieces, doc_id)
-    return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]
+    return [
+        (a, b)
+        for a, b in pairwise(chunks)
+        if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS
+    ]
 
 
 def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
@@ -172,7 +235,10 @@ def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
     The distance is in tokens, 0 if the chunks of the document are still next to each other.
     """
     others = {piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead}
-    return len(others), max((abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)), default=0)
+    return len(others), max(
+        (abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)),
+        default=0,
+    )
 
 
 def caption(pieces: Pieces, *, lead: int) -> str:
@@ -207,12 +273,17 @@ def shared_words(one: str, other: str, known: Frequencies) -> list[str]:
     """Return the rarest words that two texts share, sorted; those of few letters and those that many texts hold do not count."""
     common = words_of(one) & words_of(other)
     if known.texts >= _FEWEST_TEXTS:
-        rare = ({word for word in common if known.of[word] <= share * known.texts} for share in _RARE_SHARES)
+        rare = (
+            {word for word in common if known.of[word] <= share * known.texts}
+            for share in _RARE_SHARES
+        )
         common = next(filter(None, rare), set())
     return sorted(sorted(common, key=lambda word: (known.of[word], word))[:_MOST_WORDS])
 
 
-def shared_with_partners(pieces: Pieces, texts: Sequence[str], known: Frequencies) -> list[list[str]]:
+def shared_with_partners(
+    pieces: Pieces, texts: Sequence[str], known: Frequencies
+) -> list[list[str]]:
     """Return the rarest words that the text of each piece shares with its partner's."""
     return [
         shared_words(text, texts[partner], known) if partner >= 0 else []

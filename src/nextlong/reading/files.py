@@ -37,8 +37,15 @@ _PACKAGES: Final = {
     "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs",
 }  # fmt: skip
 _ATTEMPTS: Final = 6
-_PAUSE_S: Final = 0.5  # before the second attempt, doubled before each further one: 15 s in total
-_FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_PAUSE_S: Final = (
+    0.5  # before the second attempt, doubled before each further one: 15 s in total
+)
+_FINAL: Final = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 
 _T = TypeVar("_T")
 
@@ -51,7 +58,9 @@ class InputFile:
     bytes: int
     version: str  # changes with the file, at least with its modification time
     name: str  # the path relative to the source's folder, the same on every machine
-    known_as: str | None = None  # the version under which a run directory read the same bytes before, if different
+    known_as: str | None = (
+        None  # the version under which a run directory read the same bytes before, if different
+    )
 
     @property
     def identity(self) -> str:
@@ -90,7 +99,11 @@ class FilePart:
     def disk_bytes(self) -> float:
         """About how many bytes on disk the part takes."""
         end = self.file.bytes if self.stop is None else self.stop
-        return end - self.start if self.row_groups is None and not self.skips else self.share * self.file.bytes
+        return (
+            end - self.start
+            if self.row_groups is None and not self.skips
+            else self.share * self.file.bytes
+        )
 
 
 def compression_of(name: str) -> str:
@@ -114,14 +127,20 @@ def check_unchanged(file: InputFile) -> None:
     except OSError as error:
         version = f"gone: {error}"
     if version != file.version:
-        raise CorpusError(f"{file.path} changed while it was read (from {file.version} to {version}); run again")
+        raise CorpusError(
+            f"{file.path} changed while it was read (from {file.version} to {version}); run again"
+        )
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
     """Open a file as an Arrow stream, decompressed according to its suffix; `start` is the position of a zstd frame."""
     # Not memory-mapped, because truncating a mapped file kills the process.
     fs, path = fsspec.core.url_to_fs(file.path)
-    raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
+    raw = (
+        pa.OSFile(path)
+        if is_local(fs)
+        else pa.PythonFile(_RetriedFile(fs, path), mode="r")
+    )
     if not (compression := compression_of(file.name)):
         return raw
     raw.seek(start)
@@ -134,7 +153,10 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
         raw = stream.read(head_bytes)
     if not compression_of(file.name):
         return raw, len(raw)
-    content, decompressed = bytearray(), pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name))
+    content, decompressed = (
+        bytearray(),
+        pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name)),
+    )
     with suppress(OSError):  # a truncated compressed file always ends in an error
         while block := decompressed.read(_BLOCK_BYTES):
             content += block
@@ -144,7 +166,9 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
 # file systems
 
 
-def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[AbstractFileSystem, str]:
+def reach(
+    path: str, *, where: str, error: type[NextlongError]
+) -> tuple[AbstractFileSystem, str]:
     """Return the file system of a local path or URL, and the path within it, without contacting a server.
 
     Raises `error`, whose message begins with `where` (e.g. `ingest.sources[0].path='s3://…'`), if a package is missing or
@@ -152,18 +176,30 @@ def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[Abstrac
     """
     protocol = fsspec.core.split_protocol(path)[0]
     try:
-        fs, root = fsspec.core.url_to_fs(path if protocol else str(Path(path).expanduser()))
+        fs, root = fsspec.core.url_to_fs(
+            path if protocol else str(Path(path).expanduser())
+        )
     except ImportError as missing:
-        fix = f"pip install '{_PACKAGES[protocol]}'" if protocol in _PACKAGES else str(missing)
-        raise error(f"{where} needs a package for {protocol}:// that is not installed; {fix}") from None
+        fix = (
+            f"pip install '{_PACKAGES[protocol]}'"
+            if protocol in _PACKAGES
+            else str(missing)
+        )
+        raise error(
+            f"{where} needs a package for {protocol}:// that is not installed; {fix}"
+        ) from None
     except ValueError as unknown:
-        raise error(f"{where}: {unknown}; use a local path or a URL that fsspec knows") from None
+        raise error(
+            f"{where}: {unknown}; use a local path or a URL that fsspec knows"
+        ) from None
     return fs, root
 
 
 def protocols(fs: AbstractFileSystem) -> frozenset[str]:
     """Return the URL protocols of a file system."""
-    return frozenset(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+    return frozenset(
+        fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)
+    )
 
 
 def is_local(fs: AbstractFileSystem) -> bool:
@@ -205,7 +241,12 @@ class _RetriedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = (
+            offset
+            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[
+                whence
+            ]
+        )
         return self._position
 
     def readinto(self, buffer: Any) -> int:

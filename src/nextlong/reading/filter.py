@@ -21,7 +21,11 @@ from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record, R
 from nextlong.recipe import Source
 from nextlong.text import Json, first_sentence
 
-_SETTINGS: Final[Json] = {"enable_external_access": "false", "threads": "1", "autoinstall_known_extensions": "false"}
+_SETTINGS: Final[Json] = {
+    "enable_external_access": "false",
+    "threads": "1",
+    "autoinstall_known_extensions": "false",
+}
 _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
@@ -37,9 +41,20 @@ _REFUSED: Final = {
     "WINDOW": "a window",
 }  # fmt: skip
 # DuckDB's parser takes these for columns if they have no parentheses.
-_TIME_KEYWORDS: Final = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+_TIME_KEYWORDS: Final = {
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "localtime",
+    "localtimestamp",
+}
 # Functions, with their number of arguments, that DuckDB wrongly declares CONSISTENT: they read the clock or DuckDB's version.
-_FALSELY_CONSISTENT: Final = {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
+_FALSELY_CONSISTENT: Final = {
+    ("age", 1),
+    ("current_localtime", 0),
+    ("current_localtimestamp", 0),
+    ("version", 0),
+}
 
 _Path = tuple[str, ...]  # of a column or a struct field
 
@@ -65,11 +80,16 @@ class _RowFilter:
             if not any(path[:depth] in paths for depth in range(1, len(path))):
                 self._fields.setdefault(path[0], []).append((index, path[1:]))
         # DuckDB reports conditions that need or produce several rows on an empty table, too.
-        columns = {name: pa.array([_nested((None,) * len(paths), fields)])[:0] for name, fields in self._fields.items()}
+        columns = {
+            name: pa.array([_nested((None,) * len(paths), fields)])[:0]
+            for name, fields in self._fields.items()
+        }
         try:
             self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
         except duckdb.CatalogException as error:
-            raise RecipeError(f"{self._key}: {first_sentence(error)}; see the functions of DuckDB") from None
+            raise RecipeError(
+                f"{self._key}: {first_sentence(error)}; see the functions of DuckDB"
+            ) from None
         except duckdb.Error as error:  # includes type errors, which are ignored here because types are not known yet
             if first_sentence(error).startswith(_ACROSS_ROWS):
                 raise RecipeError(
@@ -77,7 +97,9 @@ class _RowFilter:
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
-    def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[FilteredItem]:
+    def apply(
+        self, items: Items, *, first_value: int, file: InputFile
+    ) -> Iterator[FilteredItem]:
         """Yield the items in order, without the values of the condition's columns, which begin at index `first_value`."""
         held: list[Record | Reject] = []
         chars = 0
@@ -98,21 +120,33 @@ class _RowFilter:
         values = [record.values[first_value:] for record in records]
         # A column of mixed types would be compared as JSON, so a row's result would depend on the other rows of its batch.
         # Therefore rows of the same types are evaluated together; integers and floats count as one type.
-        types = [[float if type(value) is int else type(value) for value in of] for of in zip(*values, strict=True)]
+        types = [
+            [float if type(value) is int else type(value) for value in of]
+            for of in zip(*values, strict=True)
+        ]
         mixed = [column for column in types if len({*column} - {type(None)}) > 1]
         alike: dict[tuple[type, ...], list[int]] = {}
         for row in range(len(values)):
             alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
-        matching: set[int] = set()  # indexes of the records for which the condition is true
+        matching: set[int] = (
+            set()
+        )  # indexes of the records for which the condition is true
         try:
             for rows in alike.values():
                 taken = [values[row] for row in rows]
-                columns = {name: _array([_nested(row, of) for row in taken]) for name, of in self._fields.items()}
-                matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
+                columns = {
+                    name: _array([_nested(row, of) for row in taken])
+                    for name, of in self._fields.items()
+                }
+                matching.update(
+                    self._select(pa.table({_ROW: pa.array(rows), **columns}))
+                )
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             cure = "compare values of one type: CAST(x AS DOUBLE), or TRY_CAST where some values are of another type"
-            raise CorpusError(f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; {cure}") from None
+            raise CorpusError(
+                f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; {cure}"
+            ) from None
         rows_so_far = itertools.count()
         for item in items:
             if isinstance(item, Reject):
@@ -138,7 +172,9 @@ class _RowFilter:
             raise RecipeError(f"{self._key} {problem}; see the WHERE clause of DuckDB")
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
-            raise RecipeError(f"{self._key} is more than one condition; join them with AND or OR")
+            raise RecipeError(
+                f"{self._key} is more than one condition; join them with AND or OR"
+            )
         paths: dict[_Path, None] = {}
         for node in _expressions(nodes[0]["where_clause"]):
             if (kind := node["class"]) in _REFUSED:
@@ -146,37 +182,60 @@ class _RowFilter:
                 raise RecipeError(f"{self._key} {problem}")
             if name := self._varying(node):
                 why = "changes with every call, so the same files would give different documents"
-                raise RecipeError(f"{self._key}: {name} {why}; replace it with a constant")
+                raise RecipeError(
+                    f"{self._key}: {name} {why}; replace it with a constant"
+                )
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
             problem = "uses no column, so it is the same for every document"
-            raise RecipeError(f"{self._key} {problem}; use one, such as language = 'en'")
+            raise RecipeError(
+                f"{self._key} {problem}; use one, such as language = 'en'"
+            )
         known: dict[str, str] = {}
-        for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
+        for name in (
+            ".".join(path[:depth])
+            for path in paths
+            for depth in range(1, len(path) + 1)
+        ):
             if (other := known.setdefault(name.lower(), name)) != name:
                 cure = "spell it as in your files, or rename one of two columns"
-                raise RecipeError(f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; {cure}")
+                raise RecipeError(
+                    f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; {cure}"
+                )
         return list(paths)
 
     def _varying(self, node: Mapping[str, Any]) -> str:
         """Return a function in an expression that depends on time, chance or the connection; "" if there is none."""
         if node["class"] == "COLUMN_REF":
             name = str(node["column_names"][0]).lower()
-            return name if len(node["column_names"]) == 1 and name in _TIME_KEYWORDS else ""
+            return (
+                name
+                if len(node["column_names"]) == 1 and name in _TIME_KEYWORDS
+                else ""
+            )
         if node["class"] != "FUNCTION":
             return ""
         name = node["function_name"].lower()
-        arguments = node.get("arguments") or node.get("children") or ()  # `children` in DuckDB 1
+        arguments = (
+            node.get("arguments") or node.get("children") or ()
+        )  # `children` in DuckDB 1
         if (name, len(arguments)) in _FALSELY_CONSISTENT:
             return f"{name}()"
         query = "SELECT stability, macro_definition FROM duckdb_functions() WHERE function_name = ?"
         for stability, definition in self._connection.execute(query, [name]).fetchall():
             if stability not in (None, "CONSISTENT"):
                 return f"{name}()"
-            used = _expressions(self._syntax_tree(f"SELECT {definition}").get("statements") if definition else None)
+            used = _expressions(
+                self._syntax_tree(f"SELECT {definition}").get("statements")
+                if definition
+                else None
+            )
             # A macro with the name of a function calls that function.
-            if any(inner.get("function_name") != name and self._varying(inner) for inner in used):
+            if any(
+                inner.get("function_name") != name and self._varying(inner)
+                for inner in used
+            ):
                 return f"{name}()"
         return ""
 
@@ -188,7 +247,11 @@ class _RowFilter:
 @lru_cache(maxsize=64)
 def filter_of(source: Source) -> _RowFilter | None:
     """Return the parsed filter of a source, None if it has none. Raises RecipeError."""
-    return None if source.filter is None else _RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
+    return (
+        None
+        if source.filter is None
+        else _RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
+    )
 
 
 def named_columns(source: Source) -> tuple[str, ...]:
@@ -197,10 +260,16 @@ def named_columns(source: Source) -> tuple[str, ...]:
     return (*source.metadata, *(row_filter.columns if row_filter else ()))
 
 
-def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[FilteredItem]:
+def apply_filter(
+    items: Items, source: Source, file: InputFile
+) -> Iterator[FilteredItem]:
     """Apply the source's filter to items that were read with `named_columns`."""
     row_filter = filter_of(source)
-    return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)
+    return (
+        items
+        if row_filter is None
+        else row_filter.apply(items, first_value=len(source.metadata), file=file)
+    )
 
 
 def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -233,5 +302,8 @@ def _array(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.float64() if is_number else None)
     except (pa.ArrowException, OverflowError):
-        texts = (value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values)
+        texts = (
+            value if isinstance(value, str | None) else json.dumps(value, default=str)
+            for value in values
+        )
         return pa.array(list(texts))

@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
-from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, compression_of, open_file
+from nextlong.reading.files import (
+    COMPRESSIONS,
+    FilePart,
+    InputFile,
+    check_unchanged,
+    compression_of,
+    open_file,
+)
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import FilteredItem, InputFormat, ReadRequest, explained
 from nextlong.recipe import Source
@@ -49,7 +56,11 @@ def _by_suffix() -> dict[str, InputFormat]:
 
 def known_suffixes() -> str:
     """Return the supported suffixes, for messages."""
-    compressible = ", ".join(name.lstrip(".") for name, one in _by_suffix().items() if one.compression == "around")
+    compressible = ", ".join(
+        name.lstrip(".")
+        for name, one in _by_suffix().items()
+        if one.compression == "around"
+    )
     return f"{', '.join(_by_suffix())} (.gz or .zst after any of {compressible})"
 
 
@@ -64,12 +75,18 @@ def format_by_name(name: str) -> InputFormat | None:
 
 def format_of(name: str, source: Source) -> InputFormat:
     """Return the format of a listed file, from the recipe or from its suffix."""
-    known = format_by_name(name) if source.format == "auto" else input_formats()[source.format]
+    known = (
+        format_by_name(name)
+        if source.format == "auto"
+        else input_formats()[source.format]
+    )
     assert known is not None, name
     return known
 
 
-def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> Iterator[FilteredItem]:
+def read_records(
+    part: FilePart, source: Source, *, max_document_chars: int
+) -> Iterator[FilteredItem]:
     """Stream the records, rejects and filtered documents of a file in order; memory holds one line or one batch.
 
     Lines too long for a document of `max_document_chars` characters become rejects and are never held as a whole.
@@ -77,12 +94,20 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
     """
     with explained(part.file):
         with open_file(part.file, start=0 if part.skips else part.start) as stream:
-            request = ReadRequest(part, source, named_columns(source), max_document_chars)
-            yield from apply_filter(format_of(part.file.name, source).read(stream, request), source, part.file)
+            request = ReadRequest(
+                part, source, named_columns(source), max_document_chars
+            )
+            yield from apply_filter(
+                format_of(part.file.name, source).read(stream, request),
+                source,
+                part.file,
+            )
         check_unchanged(part.file)
 
 
-def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip") -> Json:
+def head_columns(
+    file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip"
+) -> Json:
     """Return the columns of the first records with their values except nulls; nested columns also under dotted names.
 
     For an unreadable file, return none, because a run reports the error, or raise one of `UNREADABLE`.
@@ -90,11 +115,23 @@ def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip",
     columns: Json = {}
     try:
         with open_file(file) as stream:
-            for record in islice(format_of(file.name, source).head(stream, file), _HEAD_RECORDS):
-                structs = {key: value for key, value in record.items() if isinstance(value, dict)}
-                nested = {f"{key}.{inner}": value[inner] for key, value in structs.items() for inner in value}
+            for record in islice(
+                format_of(file.name, source).head(stream, file), _HEAD_RECORDS
+            ):
+                structs = {
+                    key: value
+                    for key, value in record.items()
+                    if isinstance(value, dict)
+                }
+                nested = {
+                    f"{key}.{inner}": value[inner]
+                    for key, value in structs.items()
+                    for inner in value
+                }
                 for name, value in (*record.items(), *nested.items()):
-                    columns.setdefault(name, []).extend([value] if value is not None else [])
+                    columns.setdefault(name, []).extend(
+                        [value] if value is not None else []
+                    )
     except UNREADABLE:
         if unreadable == "raise":
             raise
@@ -102,7 +139,9 @@ def head_columns(file: InputFile, source: Source, *, unreadable: Literal["skip",
     return columns
 
 
-def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
+def estimate_text_bytes(
+    files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES
+) -> int:
     """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few (Parquet: the footers).
 
     The estimate depends only on the files, because it determines the size of shards. The end of a compressed head is lost: the
@@ -110,7 +149,9 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     """
     groups: dict[tuple[str, str], list[InputFile]] = {}
     for file in files:
-        groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
+        groups.setdefault(
+            (format_of(file.name, source).name, compression_of(file.name)), []
+        ).append(file)
     estimate = 0
     for group in groups.values():
         text_bytes = raw_bytes = 0  # of a few files, spread over the group
@@ -126,6 +167,8 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     return estimate
 
 
-@lru_cache(maxsize=1024)  # a run needs it several times at its start; errors are not cached
+@lru_cache(
+    maxsize=1024
+)  # a run needs it several times at its start; errors are not cached
 def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
     return format_of(file.name, source).text_bytes(file, source, head_bytes)

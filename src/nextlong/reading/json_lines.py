@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.records import Items, ReadRequest, Reject, RejectKind, SplittableFormat, conversation_text
+from nextlong.reading.records import (
+    Items,
+    ReadRequest,
+    Reject,
+    RejectKind,
+    SplittableFormat,
+    conversation_text,
+)
 from nextlong.text import Json, counted
 
 _MAX_HEAD_BYTES: Final = 10_000_000
@@ -35,11 +42,20 @@ class _JsonLines(SplittableFormat):
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long for a document is never held in memory as a whole."""
         part, source = request.part, request.source
-        file, is_first_part = part.file, not part.start  # a later part may contain rejects only
+        file, is_first_part = (
+            part.file,
+            not part.start,
+        )  # a later part may contain rejects only
         with_column, without_column, keys = 0, 0, list[str]()
-        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
+        max_line_bytes = (
+            _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
+        )
         for number, line in _lines(stream, part, max_line_bytes):
-            value = _parse(line, source.text) if len(line) <= max_line_bytes else (RejectKind.LINE_TOO_LONG, "")
+            value = (
+                _parse(line, source.text)
+                if len(line) <= max_line_bytes
+                else (RejectKind.LINE_TOO_LONG, "")
+            )
             if isinstance(value, tuple):
                 if number == 1:
                     _refuse_array(file, line)
@@ -48,9 +64,20 @@ class _JsonLines(SplittableFormat):
             found = _lookup(value, source.text, default=_ABSENT)
             if found is _ABSENT:
                 without_column += 1
-                nested = ((key, field) for key, field in value.items() if isinstance(field, dict))
-                keys = keys or [*value, *(f"{key}.{inner}" for key, field in nested for inner in field)]
-                if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_first_part:
+                nested = (
+                    (key, field)
+                    for key, field in value.items()
+                    if isinstance(field, dict)
+                )
+                keys = keys or [
+                    *value,
+                    *(f"{key}.{inner}" for key, field in nested for inner in field),
+                ]
+                if (
+                    without_column >= _COLUMN_CHECK_RECORDS
+                    and not with_column
+                    and is_first_part
+                ):
                     request.refuse_column(source.text, keys)
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
                 continue
@@ -60,14 +87,20 @@ class _JsonLines(SplittableFormat):
                 values = tuple(_lookup(value, name) for name in request.columns)
                 yield request.record(text, _lookup(value, source.id), number, values)
             else:
-                yield Reject(file.name, number, RejectKind.NULL if found is None else RejectKind.NOT_A_STRING)
+                yield Reject(
+                    file.name,
+                    number,
+                    RejectKind.NULL if found is None else RejectKind.NOT_A_STRING,
+                )
         if without_column and not with_column and is_first_part and part.stop is None:
             request.refuse_column(source.text, keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
         """Yield the objects of the first lines. Raises CorpusError for a JSON array, ValueError if no line is an object."""
         problem, lines, has_objects = "", 0, False
-        for number, line in _lines(stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES):
+        for number, line in _lines(
+            stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES
+        ):
             lines += 1
             if number == 1:
                 _refuse_array(file, line)
@@ -76,9 +109,14 @@ class _JsonLines(SplittableFormat):
                 has_objects = True
                 yield value
             else:
-                problem = problem or f"line {number}: {Reject(file.name, number, *value).reason}"
+                problem = (
+                    problem
+                    or f"line {number}: {Reject(file.name, number, *value).reason}"
+                )
         if lines and not has_objects:
-            raise ValueError(f"{problem}; none of the first {counted(lines, 'line')} is a JSON object")
+            raise ValueError(
+                f"{problem}; none of the first {counted(lines, 'line')} is a JSON object"
+            )
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return parts of equal size, which may end within a line."""
@@ -87,7 +125,12 @@ class _JsonLines(SplittableFormat):
         return [FilePart(file, start, stop) for start, stop in pairwise(edges)]
 
     def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+        self,
+        stream: pa.NativeFile,
+        request: ReadRequest,
+        *,
+        position: float,
+        read_bytes: int,
     ) -> tuple[Items, float]:
         file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
@@ -99,7 +142,9 @@ class _JsonLines(SplittableFormat):
 FORMAT: Final = _JsonLines()
 
 
-def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _lines(
+    stream: pa.NativeFile, part: FilePart, max_line_bytes: int
+) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each non-blank line of a part; of an overlong line, only its head."""
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:
@@ -113,10 +158,16 @@ def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterat
         if not part.begins_line:
             offset, number = _skip_line(reader), number + 1
     elif part.start:
-        offset = (part.start - 1 if part.skips else reader.seek(part.start - 1)) + _skip_line(reader)
+        offset = (
+            part.start - 1 if part.skips else reader.seek(part.start - 1)
+        ) + _skip_line(reader)
         if not part.skips:
-            number += offset > part.start  # skipped the rest of a line that begins in the previous part
-    while (stop is None or offset < stop) and (line := reader.readline(max_line_bytes + 1)):
+            number += (
+                offset > part.start
+            )  # skipped the rest of a line that begins in the previous part
+    while (stop is None or offset < stop) and (
+        line := reader.readline(max_line_bytes + 1)
+    ):
         number += 1
         offset += len(line)
         is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
@@ -158,7 +209,9 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
         try:
             # Python's parser also accepts common deviations outside the text: NaN as a score, half a surrogate pair in a title.
             value = json.loads(line.decode("utf-8"))
-            if isinstance(value, dict) and isinstance(text := _lookup(value, text_column), str):
+            if isinstance(value, dict) and isinstance(
+                text := _lookup(value, text_column), str
+            ):
                 text.encode("utf-8")
         except UnicodeDecodeError:
             return RejectKind.INVALID_UTF8, ""
@@ -175,4 +228,6 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
 def _refuse_array(file: InputFile, line: bytes) -> None:
     if file.name.lower().endswith(".json") and line.lstrip().startswith(b"["):
         command = f"jq -c '.[]' {file.name} > {file.name}l"
-        raise CorpusError(f"{file.path} is one JSON array, not JSON lines; convert it: {command}")
+        raise CorpusError(
+            f"{file.path} is one JSON array, not JSON lines; convert it: {command}"
+        )

@@ -28,16 +28,39 @@ from nextlong.artifacts.finished import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
-from nextlong.reading.files import InputFile, SourceFiles, check_unchanged, is_local, reach, retried, version_of
-from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
+from nextlong.reading.files import (
+    InputFile,
+    SourceFiles,
+    check_unchanged,
+    is_local,
+    reach,
+    retried,
+    version_of,
+)
+from nextlong.reading.formats import (
+    format_by_name,
+    format_of,
+    input_formats,
+    known_suffixes,
+)
 from nextlong.reading.records import explained
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
 # Files that `datasets` and the hub write next to data.
-_SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"})
-_ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
-_RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # in a run directory
+_SIDE_FILES: Final = frozenset(
+    {"state.json", "dataset_info.json", "dataset_dict.json", "dataset_infos.json"}
+)
+_ABOUT_FILES: Final = frozenset(
+    {"readme.md", "readme.txt", "license.md", "license.txt"}
+)
+_RUN_SUFFIXES: Final = (
+    ".json",
+    ".jsonl",
+    ".arrow",
+    ".parquet",
+    ".md",
+)  # in a run directory
 _FILE_KINDS: Final = {
     stat.S_IFLNK: "a broken link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -60,8 +83,12 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
         base, matched, kind = retried(_match, fs, root, fs=fs)
     except (CorpusError, MemoryError):
         raise
-    except Exception as error:  # each file system has its own errors, many of which are not OSErrors
-        raise CorpusError(f"{place} cannot be listed: {error}; check the path and your credentials") from None
+    except (
+        Exception
+    ) as error:  # each file system has its own errors, many of which are not OSErrors
+        raise CorpusError(
+            f"{place} cannot be listed: {error}; check the path and your credentials"
+        ) from None
     if not matched:
         resolved = "" if root == source.path else f" (resolved to {root})"
         problems = {
@@ -72,12 +99,27 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
         raise CorpusError(f"{place} {problems[kind]}")
     # A format in the recipe applies to every named or matched file, but in a folder only to files with its suffixes.
     named = None if source.format == "auto" else input_formats()[source.format]
-    formats = {path: format_by_name(path) if named is None or kind == "folder" else named for path in matched}
-    kept = [path for path in matched if formats[path] is not None and (named is None or formats[path] is named)]
+    formats = {
+        path: format_by_name(path) if named is None or kind == "folder" else named
+        for path in matched
+    }
+    kept = [
+        path
+        for path in matched
+        if formats[path] is not None and (named is None or formats[path] is named)
+    ]
     if kind != "file":
-        kept = [path for path in kept if posixpath.basename(path).lower() not in _SIDE_FILES]
-        if (named is None or kind == "glob") and any(format_of(path, source).has_columns for path in kept):
-            kept = [path for path in kept if posixpath.basename(path).lower() not in _ABOUT_FILES]
+        kept = [
+            path for path in kept if posixpath.basename(path).lower() not in _SIDE_FILES
+        ]
+        if (named is None or kind == "glob") and any(
+            format_of(path, source).has_columns for path in kept
+        ):
+            kept = [
+                path
+                for path in kept
+                if posixpath.basename(path).lower() not in _ABOUT_FILES
+            ]
     if not kept:
         expected = "supported format" if named is None else f"format {source.format!r}"
         raise CorpusError(
@@ -86,15 +128,30 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
             f"{', '.join(input_formats())} (source code: text)"
         )
     files = []
-    full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}
+    full_paths = {
+        path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept
+    }
     for full_path, path in sorted(full_paths.items()):
         info, mode = matched[path], matched[path].get("mode")
         # A pipe, socket or device can be read only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
-            fix = "repair or remove it" if stat.S_ISLNK(mode) else "write its output to a file first"
+            fix = (
+                "repair or remove it"
+                if stat.S_ISLNK(mode)
+                else "write its output to a file first"
+            )
             kind_of_file = _FILE_KINDS.get(stat.S_IFMT(mode), "a special file")
-            raise CorpusError(f"{place}: {path} is not a regular file but {kind_of_file}; {fix}")
-        files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), posixpath.relpath(path, base)))
+            raise CorpusError(
+                f"{place}: {path} is not a regular file but {kind_of_file}; {fix}"
+            )
+        files.append(
+            InputFile(
+                full_path,
+                int(info["size"] or 0),
+                version_of(info),
+                posixpath.relpath(path, base),
+            )
+        )
     return files
 
 
@@ -102,7 +159,11 @@ def kind_of_name(name: str) -> Literal["documents", "about documents", "unknown"
     """Classify a file by its name; README, license and files that `datasets` writes are about documents."""
     if format_by_name(name) is None:
         return "about documents" if name in _SIDE_FILES else "unknown"
-    return "about documents" if name[0] == "." or name.lower() in _ABOUT_FILES | _SIDE_FILES else "documents"
+    return (
+        "about documents"
+        if name[0] == "." or name.lower() in _ABOUT_FILES | _SIDE_FILES
+        else "documents"
+    )
 
 
 def reaches(source: Source, folder: Path) -> bool:
@@ -113,12 +174,23 @@ def reaches(source: Source, folder: Path) -> bool:
     folder = folder.resolve()
     if fs.isdir(root):
         base = Path(root).resolve()
-        return folder.is_relative_to(base) and not any(part[0] == "." for part in folder.relative_to(base).parts)
+        return folder.is_relative_to(base) and not any(
+            part[0] == "." for part in folder.relative_to(base).parts
+        )
     if not glob.has_magic(root):
         return False
     matches = re.compile(glob_translate(root)).match
-    below = ["", *(f"{place}{suffix}" for place in ("/file", "/01-step/file") for suffix in _RUN_SUFFIXES)]
-    return any(matches(f"{folder}{path}") for path in below) or any(matches(str(parent)) for parent in folder.parents)
+    below = [
+        "",
+        *(
+            f"{place}{suffix}"
+            for place in ("/file", "/01-step/file")
+            for suffix in _RUN_SUFFIXES
+        ),
+    ]
+    return any(matches(f"{folder}{path}") for path in below) or any(
+        matches(str(parent)) for parent in folder.parents
+    )
 
 
 def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
@@ -135,30 +207,42 @@ def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
     if not glob.has_magic(root):
         return root, {}, "file"
     parts = root.split("/")
-    base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
+    base = "/".join(
+        parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
+    )
     matched: _Listing = {}
     for path, listed in fs.glob(root, detail=True).items():
         info = _followed(fs, path, listed)
         if not posixpath.basename(path).startswith("."):
-            matched.update(_below(fs, path) if info["type"] == "directory" else {path: info})
+            matched.update(
+                _below(fs, path) if info["type"] == "directory" else {path: info}
+            )
     return base or "/", matched, "glob"
 
 
-def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
+def _below(
+    fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()
+) -> _Listing:
     """Return path → info of all visible files below a folder; `above` are the folders of links on the way."""
     files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
-        if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
+        if any(
+            part.startswith(".") for part in posixpath.relpath(path, folder).split("/")
+        ):
             continue
         info = _followed(fs, path, listed)
         if info["type"] != "directory":
             files[path] = info
             continue
         target, through = Path(path).resolve(), (*above, Path(path).parent.resolve())
-        if not any(passed.is_relative_to(target) for passed in through):  # else the link leads back
+        if not any(
+            passed.is_relative_to(target) for passed in through
+        ):  # else the link leads back
             files |= _below(fs, path, through)
     # A folder of `Dataset.save_to_disk` may also contain caches of later maps: list only its data.
-    for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
+    for state_path in [
+        path for path in files if posixpath.basename(path) == "state.json"
+    ]:
         saved = posixpath.dirname(state_path)
         try:
             state = orjson.loads(fs.cat_file(state_path))
@@ -168,10 +252,18 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         indices = [state.get(key) for key in ("_indices_files", "_indices_data_files")]
         if f"{saved}/indices.arrow" in files or any(indices):
             why = "is a datasets folder with selected rows (indices.arrow), which its files do not reflect"
-            raise CorpusError(f"{saved} {why}; save it again: dataset.flatten_indices().save_to_disk(...)")
+            raise CorpusError(
+                f"{saved} {why}; save it again: dataset.flatten_indices().save_to_disk(...)"
+            )
         if absent := sorted(data - files.keys()):
-            raise CorpusError(f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again")
-        files = {path: info for path, info in files.items() if posixpath.dirname(path) != saved or path in data}
+            raise CorpusError(
+                f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again"
+            )
+        files = {
+            path: info
+            for path, info in files.items()
+            if posixpath.dirname(path) != saved or path in data
+        }
     return files
 
 
@@ -188,7 +280,10 @@ def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
 
 def input_files(ingest: Ingest) -> list[list[InputFile]]:
     """Return the files of each source. Raises CorpusError if a source has none."""
-    return [list_files(source, where=f"ingest.sources[{place}].path") for place, source in enumerate(ingest.sources)]
+    return [
+        list_files(source, where=f"ingest.sources[{place}].path")
+        for place, source in enumerate(ingest.sources)
+    ]
 
 
 def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
@@ -209,11 +304,23 @@ def recognise_inputs(
 ) -> list[list[InputFile]]:
     """Return the files with their known identities. Raises RunError if a file that was read before has changed or is missing."""
     every_path = (file.path for file in itertools.chain.from_iterable(files))
-    if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
-        raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
+    if own_outputs := [
+        path for path in every_path if Path(path).is_relative_to(run_dir.resolve())
+    ]:
+        raise RunError(
+            f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere"
+        )
     # By source path and name, because several sources may read the same path in different formats.
-    known = {(path, name): entry for path, of in _read_known(run_dir).items() for name, entry in of.items()}
-    named = [(source.path, file) for source, of in zip(sources, files, strict=True) for file in of]
+    known = {
+        (path, name): entry
+        for path, of in _read_known(run_dir).items()
+        for name, entry in of.items()
+    }
+    named = [
+        (source.path, file)
+        for source, of in zip(sources, files, strict=True)
+        for file in of
+    ]
     touched = [
         file
         for path, file in named
@@ -224,22 +331,35 @@ def recognise_inputs(
     ]
     if touched:
         megabytes = sum(file.bytes for file in touched) / 1_000_000
-        tell(f"inputs: hashing {counted(len(touched), 'file')} with a new modification time ({megabytes:,.1f} MB)")
+        tell(
+            f"inputs: hashing {counted(len(touched), 'file')} with a new modification time ({megabytes:,.1f} MB)"
+        )
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         hashes = dict(zip(touched, pool.map(hash_of, touched), strict=True))
     now: dict[tuple[str, str], InputFile] = {}
     for path, file in named:
         entry = known.get((path, file.name))
-        is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
-        now[path, file.name] = replace(file, known_as=entry["identity"]) if entry and is_same else file
-    recognised = [[now[source.path, file.name] for file in of] for source, of in zip(sources, files, strict=True)]
+        is_same = entry and (
+            file.version == entry["version"]
+            or (hashes.get(file) or "") == entry["xxh3"]
+        )
+        now[path, file.name] = (
+            replace(file, known_as=entry["identity"]) if entry and is_same else file
+        )
+    recognised = [
+        [now[source.path, file.name] for file in of]
+        for source, of in zip(sources, files, strict=True)
+    ]
     if changed_inputs == "accept":
         return recognised
     changes, missing = [], []
     for (path, name), entry in known.items():
         if (path, name) in now and now[path, name].known_as is None:
             file = now[path, name]
-            (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
+            (size, _, mark), (known_size, _, known_mark) = (
+                file.version.partition(":"),
+                entry["version"].partition(":"),
+            )
             if size != known_size:
                 how = f"has {size} bytes and had {known_size}"
             elif entry["xxh3"] is not None:
@@ -251,34 +371,64 @@ def recognise_inputs(
             shown = path if posixpath.basename(path) == name else f"{name} of {path}"
             missing.append(f"{shown} is missing or no longer part of the source")
     if changes := [*changes, *missing]:
-        more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
+        more = (
+            f", and {counted(len(changes) - 1, 'other file')}"
+            if len(changes) > 1
+            else ""
+        )
         cure = "restore the files, choose another run_dir, or add --accept-changed-inputs to read them again here"
-        raise RunError(f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; {cure}")
+        raise RunError(
+            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; {cure}"
+        )
     return recognised
 
 
-def check_documents(sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
+def check_documents(
+    sources: Sequence[Source], files: SourceFiles, run_dir: Path
+) -> None:
     """Raise RunError if earlier runs in a directory read none of these files: `RUN` would open other documents than before."""
     # A file that was moved or is given by another path still has the same name and size.
     known = _read_known(run_dir)
     entries = (entry for path in known.values() for entry in path.items())
-    read = {(posixpath.basename(name), _size(entry["version"])) for name, entry in entries}
-    ours = {(posixpath.basename(file.path), _size(file.version)) for source_files in files for file in source_files}
-    if read.isdisjoint(ours) and known.keys().isdisjoint(source.path for source in sources):
+    read = {
+        (posixpath.basename(name), _size(entry["version"])) for name, entry in entries
+    }
+    ours = {
+        (posixpath.basename(file.path), _size(file.version))
+        for source_files in files
+        for file in source_files
+    }
+    if read.isdisjoint(ours) and known.keys().isdisjoint(
+        source.path for source in sources
+    ):
         raise RunError(
             f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} has runs of other documents ({min(known)!r}); "
             "choose another run_dir, or name the new variant (--name NAME)"
         )
 
 
-def remember(ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path) -> None:
+def remember(
+    ingested: Artifact, *, sources: Sequence[Source], files: SourceFiles, run_dir: Path
+) -> None:
     """Record the files of a finished ingest in the run directory, keeping the entries of other sources."""
     # In the order of the files.
-    hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
-    now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
+    hashes = iter(
+        [
+            input_hash
+            for part in ingested.results(IngestResult)
+            for input_hash in part.input_hashes
+        ]
+    )
+    now: dict[str, dict[str, dict[str, str | None]]] = {
+        source.path: {} for source in sources
+    }
     for source, source_files in zip(sources, files, strict=True):
         for file in source_files:
-            entry = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
+            entry = {
+                "identity": file.identity,
+                "version": file.version,
+                "xxh3": next(hashes, None),
+            }
             now[source.path][file.name] = entry
     store.write_json(run_dir / _INPUTS_FILE, {**_read_known(run_dir), **now})
 

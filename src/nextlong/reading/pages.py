@@ -14,7 +14,15 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import InputFormat, Items, ReadRequest, Record, Reject, RejectKind, library
+from nextlong.reading.records import (
+    InputFormat,
+    Items,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    library,
+)
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
 _MARKUP: Final = 20  # maximum bytes of a page per character of its text
@@ -26,7 +34,9 @@ class _Pages(InputFormat):
     columns: tuple[str, ...]
     extractor = library("resiliparse")
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(
+        self, stream: pa.NativeFile, file: InputFile
+    ) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         if not self.extractor:
             problem = "needs the package resiliparse, which is not installed"
@@ -37,7 +47,9 @@ class _Pages(InputFormat):
         """Return the file. Raises CorpusError for missing packages and for columns that pages do not have."""
         self.head(stream, request.part.file)
         _, *named = request.required()
-        for name, key in [*named, (request.source.id, "id")] if request.source.names_ids else named:
+        for name, key in (
+            [*named, (request.source.id, "id")] if request.source.names_ids else named
+        ):
             if name not in self.columns:
                 request.refuse_column(name, self.columns, key=key)
         return request.part.file
@@ -57,7 +69,9 @@ class _Html(_Pages):
             return
         text, values = _page(raw, None, file)
         own_id = values.get(request.source.id) or file.name
-        yield request.record(text, own_id, 1, tuple(values.get(name) for name in request.columns))
+        yield request.record(
+            text, own_id, 1, tuple(values.get(name) for name in request.columns)
+        )
 
 
 class _Warc(_Pages):
@@ -71,17 +85,33 @@ class _Warc(_Pages):
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         archive: Any = _WarcStream(stream)
-        for number, record in enumerate(ArchiveIterator(archive, auto_decode="all"), start=1):
-            content_type = str(record.http_content_type or record.headers.get("Content-Type") or "")
+        for number, record in enumerate(
+            ArchiveIterator(archive, auto_decode="all"), start=1
+        ):
+            content_type = str(
+                record.http_content_type or record.headers.get("Content-Type") or ""
+            )
             content_type = content_type.partition(";")[0].strip().lower()
-            is_html = record.record_type in (WarcRecordType.response, WarcRecordType.resource)
-            status = record.http_headers.status_code if record.http_headers is not None else 200
+            is_html = record.record_type in (
+                WarcRecordType.response,
+                WarcRecordType.resource,
+            )
+            status = (
+                record.http_headers.status_code
+                if record.http_headers is not None
+                else 200
+            )
             if (is_html and (status != 200 or content_type not in _HTML_TYPES)) or (
                 not is_html and record.record_type != WarcRecordType.conversion
             ):
                 continue
             if record.content_length > _MARKUP * request.max_document_chars:
-                yield Reject(file.name, number, RejectKind.TOO_LONG, f"{record.content_length:,} bytes")
+                yield Reject(
+                    file.name,
+                    number,
+                    RejectKind.TOO_LONG,
+                    f"{record.content_length:,} bytes",
+                )
                 continue
             raw = record.reader.read()
             if is_html:
@@ -90,11 +120,24 @@ class _Warc(_Pages):
                 text = raw.decode("utf-8", "replace")
                 values = {"language": _language(text)}
             values["content_type"] = content_type
-            for name, header in (("url", "Target-URI"), ("record_id", "Record-ID"), ("date", "Date")):
+            for name, header in (
+                ("url", "Target-URI"),
+                ("record_id", "Record-ID"),
+                ("date", "Date"),
+            ):
                 values[name] = record.headers.get(f"WARC-{header}")
             if text and not text.isspace():
-                own_id = values.get(request.source.id) or values["url"] or values["record_id"]
-                yield request.record(text, own_id, number, tuple(values.get(name) for name in request.columns))
+                own_id = (
+                    values.get(request.source.id)
+                    or values["url"]
+                    or values["record_id"]
+                )
+                yield request.record(
+                    text,
+                    own_id,
+                    number,
+                    tuple(values.get(name) for name in request.columns),
+                )
         if archive.error is not None:
             raise archive.error
         # Every record ends in two newlines; FastWARC does not check that.
@@ -136,9 +179,16 @@ class _PlainText(InputFormat):
         limit_bytes = 4 * request.max_document_chars + len(codecs.BOM_UTF8)
         try:
             if len(raw := stream.read(limit_bytes + 1)) > limit_bytes:
-                yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {request.max_document_chars:,} characters")
+                yield Reject(
+                    file.name,
+                    1,
+                    RejectKind.TOO_LONG,
+                    f"over {request.max_document_chars:,} characters",
+                )
             else:
-                yield Record(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"), file.name, 1)
+                yield Record(
+                    raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"), file.name, 1
+                )
         except UnicodeDecodeError:
             yield Reject(file.name, 1, RejectKind.INVALID_UTF8)
 
@@ -146,16 +196,22 @@ class _PlainText(InputFormat):
 FORMAT: Final = (_Warc(), _Html(), _PlainText())
 
 
-def _page(raw: bytes, charset: str | None, file: InputFile) -> tuple[str, dict[str, str | None]]:
+def _page(
+    raw: bytes, charset: str | None, file: InputFile
+) -> tuple[str, dict[str, str | None]]:
     """Return the text of a page's main content, and its title and language."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
     from resiliparse.parse.html import HTMLTree
 
     try:
-        tree = HTMLTree.parse(bytes_to_str(raw, charset or detect_encoding(raw) or "utf-8"))
+        tree = HTMLTree.parse(
+            bytes_to_str(raw, charset or detect_encoding(raw) or "utf-8")
+        )
     except ValueError as error:
-        raise CorpusError(f"{file.path} cannot be parsed as HTML: {error}; download it again") from None
+        raise CorpusError(
+            f"{file.path} cannot be parsed as HTML: {error}; download it again"
+        ) from None
     text = extract_plain_text(tree, main_content=True)
     return text, {"title": tree.title or None, "language": _language(text)}
 

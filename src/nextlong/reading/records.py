@@ -23,7 +23,13 @@ from nextlong.recipe import Source
 
 # Keys of role and content in the two layouts of chat data: OpenAI and TRL, ShareGPT.
 TURN_KEYS: Final = (("role", "content"), ("from", "value"))
-_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant", "model": "assistant"}
+_ROLES: Final = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+}
 
 
 class Record(NamedTuple):
@@ -32,7 +38,9 @@ class Record(NamedTuple):
     text: str
     source_id: str
     line: int
-    values: tuple[Any, ...] = ()  # of the columns in `metadata` and `filter`; None for a missing value
+    values: tuple[
+        Any, ...
+    ] = ()  # of the columns in `metadata` and `filter`; None for a missing value
 
 
 class RejectKind(StrEnum):
@@ -88,25 +96,42 @@ class ReadRequest:
 
     def required(self) -> list[tuple[str, str]]:
         """Return the required columns, text first, each with the recipe key that names it."""
-        return [(self.source.text, "text"), *((name, "metadata or filter") for name in self.columns)]
+        return [
+            (self.source.text, "text"),
+            *((name, "metadata or filter") for name in self.columns),
+        ]
 
-    def record(self, text: str, own_id: Any, line: int, values: tuple[Any, ...] = ()) -> Record:
+    def record(
+        self, text: str, own_id: Any, line: int, values: tuple[Any, ...] = ()
+    ) -> Record:
         """Return the record of a line or row, with the user's own id as a string, or file:line."""
         if own_id is None or own_id == "" or isinstance(own_id, dict | list):
             return Record(text, f"{self.part.file.name}:{line}", line, values)
-        return Record(text, str(own_id).encode("utf-8", "replace").decode(), line, values)
+        return Record(
+            text, str(own_id).encode("utf-8", "replace").decode(), line, values
+        )
 
-    def refuse_column(self, column: str, known: Sequence[str], *, key: str = "text") -> NoReturn:
+    def refuse_column(
+        self, column: str, known: Sequence[str], *, key: str = "text"
+    ) -> NoReturn:
         """Raise CorpusError for a column that the file lacks or has twice; `key` is the recipe key that names it."""
         path = self.part.file.path
         if (count := known.count(column)) > 1:
-            raise CorpusError(f"{path} has {count} columns {column!r}, so {key} is ambiguous; rename one of them")
+            raise CorpusError(
+                f"{path} has {count} columns {column!r}, so {key} is ambiguous; rename one of them"
+            )
         near = difflib.get_close_matches(column, known, n=1)
         what, choice = f"that {key} names", "one of these"
         if key == "text":
             what, choice = "for the text", "the one that holds the text"
-        fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
-        raise CorpusError(f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
+        fix = (
+            f"did you mean {near[0]!r}?"
+            if near
+            else f"set the source's {key} to {choice}"
+        )
+        raise CorpusError(
+            f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}"
+        )
 
 
 class InputFormat(ABC):
@@ -114,29 +139,50 @@ class InputFormat(ABC):
 
     name: str  # as in the recipe's `format`
     suffixes: tuple[str, ...]
-    compression: Literal["around", "inside"] = "around"  # around: .gz or .zst may follow the suffix
+    compression: Literal["around", "inside"] = (
+        "around"  # around: .gz or .zst may follow the suffix
+    )
     has_columns = True
-    is_lines = False  # whether each line is a record that can be read without the lines above
-    extractor: str | None = None  # name and version of the library that extracts text; "" if it is not installed
+    is_lines = (
+        False  # whether each line is a record that can be read without the lines above
+    )
+    extractor: str | None = (
+        None  # name and version of the library that extracts text; "" if it is not installed
+    )
 
     @abstractmethod
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield each record or reject of an open file, in file order."""
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
+    def head(
+        self,
+        stream: pa.NativeFile,  # noqa: ARG002
+        file: InputFile,  # noqa: ARG002
+    ) -> Iterator[Mapping[str, Any]]:
         """Yield the first records unchanged."""
         return iter(())
 
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+    def text_bytes(
+        self, file: InputFile, source: Source, head_bytes: int
+    ) -> tuple[int, int]:
         """Estimate from the head of a file: return (bytes of text, bytes on disk that contain them)."""
         # The incomplete line at the end is assumed to be like the lines before it.
         head, raw_bytes = read_head(file, head_bytes)
-        whole = head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
+        whole = (
+            head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
+        )
         text_bytes = 0
-        with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
-            for item in self.read(pa.BufferReader(whole), ReadRequest(FilePart(file), source, (), len(head))):
+        with suppress(
+            CorpusError, OSError, EOFError
+        ):  # the head may end within a record
+            for item in self.read(
+                pa.BufferReader(whole),
+                ReadRequest(FilePart(file), source, (), len(head)),
+            ):
                 text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
-        return len(head) * text_bytes // len(whole) if text_bytes else len(head), raw_bytes
+        return len(head) * text_bytes // len(whole) if text_bytes else len(
+            head
+        ), raw_bytes
 
 
 class SplittableFormat(InputFormat):
@@ -148,7 +194,12 @@ class SplittableFormat(InputFormat):
 
     @abstractmethod
     def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+        self,
+        stream: pa.NativeFile,
+        request: ReadRequest,
+        *,
+        position: float,
+        read_bytes: int,
     ) -> tuple[Items, float]:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their fraction of the file."""
 
@@ -174,14 +225,20 @@ def explained(file: InputFile) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise CorpusError(f"{file.path} was deleted after it was listed; restore it, or run again without it") from None
+        raise CorpusError(
+            f"{file.path} was deleted after it was listed; restore it, or run again without it"
+        ) from None
     except PermissionError as error:
-        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
+        raise CorpusError(
+            f"{file.path} cannot be read ({error.strerror}); change its permissions"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
         cure = "download it again, or rename it if its content has another format than its suffix"
-        raise CorpusError(f"{file.path} is truncated or damaged ({reason}); {cure}") from None
+        raise CorpusError(
+            f"{file.path} is truncated or damaged ({reason}); {cure}"
+        ) from None
 
 
 def conversation_text(value: Any) -> str | None:
@@ -193,7 +250,11 @@ def conversation_text(value: Any) -> str | None:
         return None
     turns = []
     for turn in value:
-        found = (pair for pair in TURN_KEYS if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn)
+        found = (
+            pair
+            for pair in TURN_KEYS
+            if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn
+        )
         role_key, content_key = next(found, (None, None))
         if role_key is None or not isinstance(role := turn[role_key], str):
             return None

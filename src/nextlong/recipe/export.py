@@ -13,40 +13,72 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from nextlong.plugins import FORMATS
-from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section, as_list, keyed
+from nextlong.recipe.keys import (
+    Auto,
+    Named,
+    Operational,
+    PositiveLength,
+    Section,
+    as_list,
+    keyed,
+)
 
 # Keys that only some formats support; every format supports the others.
-_FORMAT_KEYS: Final = ("row_group_mb", "megatron_eod", "boundaries", "pad_documents_to", "compression")
+_FORMAT_KEYS: Final = (
+    "row_group_mb",
+    "megatron_eod",
+    "boundaries",
+    "pad_documents_to",
+    "compression",
+)
 _SPLIT_KEYS: Final = ("shared_chunks", "split_seed")
 # The attributes that a format must declare for a recipe to be checked against it.
-_DECLARED: Final = ("name", "keys", "compressions", "most_shard_mb", "extra_tokens", "eos", "no_packing")
+_DECLARED: Final = (
+    "name",
+    "keys",
+    "compressions",
+    "most_shard_mb",
+    "extra_tokens",
+    "eos",
+    "no_packing",
+)
 
 
 class Export(Section):
     """sequences → files for trainers."""
 
     formats: Annotated[tuple[str, ...], BeforeValidator(as_list)] = keyed(
-        ("parquet",), f"one or more of {', '.join(FORMATS.built_in)}, or a plugin's format"
+        ("parquet",),
+        f"one or more of {', '.join(FORMATS.built_in)}, or a plugin's format",
     )
     pack: PositiveLength | None = keyed(
-        None, "pack sequences into rows of at most this many tokens, keeping boundaries; null: one sequence per row"
+        None,
+        "pack sequences into rows of at most this many tokens, keeping boundaries; null: one sequence per row",
     )
     validation: Annotated[float, Field(ge=0, lt=1)] = keyed(
         0.0, "fraction of the meta-documents whose sequences form the validation split"
     )
     shared_chunks: Literal["keep", "leave-out"] = keyed(
-        "keep", "training sequences that share a chunk with validation: keep them, or leave them out of both splits"
+        "keep",
+        "training sequences that share a chunk with validation: keep them, or leave them out of both splits",
     )
-    split_seed: int = keyed(0, "seed of the split; runs with the same seed hold out the same meta-documents")
+    split_seed: int = keyed(
+        0, "seed of the split; runs with the same seed hold out the same meta-documents"
+    )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = keyed(
-        "auto", "token ids per file in MB; auto: total / 16, between 8 and 256 (megatron: 16,000)"
+        "auto",
+        "token ids per file in MB; auto: total / 16, between 8 and 256 (megatron: 16,000)",
     )
-    row_group_mb: Annotated[float, Field(gt=0)] = keyed(64.0, "uncompressed size of a Parquet row group in MB")
+    row_group_mb: Annotated[float, Field(gt=0)] = keyed(
+        64.0, "uncompressed size of a Parquet row group in MB"
+    )
     compression: Literal["auto", "zstd", "lz4", "snappy", "none"] = keyed(
-        "auto", "compression of Parquet (auto: zstd) and MDS (auto: none; or zstd) files; other formats ignore it"
+        "auto",
+        "compression of Parquet (auto: zstd) and MDS (auto: none; or zstd) files; other formats ignore it",
     )
     megatron_eod: str | None = keyed(
-        None, "megatron: token appended to each document that does not end in it; not counted in target_tokens"
+        None,
+        "megatron: token appended to each document that does not end in it; not counted in target_tokens",
     )
     boundaries: Literal["sequence", "document"] = Field(
         "sequence",
@@ -69,28 +101,40 @@ class Export(Section):
             raise ValueError("must name at least one format, and none of them twice")
         for name in names:
             if "," in name:
-                raise ValueError(f"a list needs brackets: --set 'export.formats=[{','.join(names)}]'")
+                raise ValueError(
+                    f"a list needs brackets: --set 'export.formats=[{','.join(names)}]'"
+                )
             terms_of(name)
         return names
 
     @model_validator(mode="after")
     def _supported_by_formats(self) -> Self:
         for terms in map(terms_of, self.formats):
-            if self.shard_mb != "auto" and self.shard_mb > (most := terms.most_shard_mb or self.shard_mb):
+            if self.shard_mb != "auto" and self.shard_mb > (
+                most := terms.most_shard_mb or self.shard_mb
+            ):
                 why = f"a {terms.name} file holds at most {most:g}"
                 raise ValueError(f"shard_mb is {self.shard_mb:g} but {why}; lower it")
             if self.pack is not None and (why := terms.no_packing):
                 cure = "set it to null, or choose another format"
                 raise ValueError(f"pack is {self.pack} but {terms.name} {why}; {cure}")
-            if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
+            if (
+                self.pad_documents_to is not None
+                and "pad_documents_to" not in terms.keys
+            ):
                 cure = f"export only {' and '.join(_supporting(FORMATS.built_in, 'pad_documents_to'))}"
                 why = f"{terms.name} cannot mark padding"
-                raise ValueError(f"pad_documents_to is {self.pad_documents_to} but {why}; set it to null, or {cure}")
+                raise ValueError(
+                    f"pad_documents_to is {self.pad_documents_to} but {why}; set it to null, or {cure}"
+                )
         if unused := unused_keys(self.model_dump(mode="json")):
             raise ValueError("; ".join(unused.values()))
         extra_tokens = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(extra_tokens.values())) > 1:
-            lengths = ", ".join(f"{name} target_tokens + {extra}" for name, extra in extra_tokens.items())
+            lengths = ", ".join(
+                f"{name} target_tokens + {extra}"
+                for name, extra in extra_tokens.items()
+            )
             why = f"these formats need sequences of different lengths ({lengths}), but a run has only one length"
             cure = "make a variant for each length in the same run_dir; they share every step before the drafts"
             raise ValueError(f"{why}; {cure}")
@@ -113,7 +157,9 @@ def terms_of(name: str) -> Any:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown format {name!r}; {advice}available: {', '.join(known)}") from None
+        raise ValueError(
+            f"unknown format {name!r}; {advice}available: {', '.join(known)}"
+        ) from None
     if not all(hasattr(terms, key) for key in _DECLARED):
         raise FORMATS.broken(name, f"is not a nextlong format but {terms!r:.80}")
     return terms
@@ -131,11 +177,15 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
             continue
         if key in _SPLIT_KEYS and not export.get("validation"):
             cure = f"remove {key}, or set validation to a fraction such as 0.01"
-            unused[key] = f"{key} is {value} but validation is 0, so there is no split; {cure}"
+            unused[key] = (
+                f"{key} is {value} but validation is 0, so there is no split; {cure}"
+            )
         if key in _FORMAT_KEYS and not _supporting(formats, key, value):
             able = ", ".join(_supporting(FORMATS.built_in, key, value))
             cure = f"remove it, or add a format that supports it: {able}"
-            unused[key] = f"{key} is {value} but {' and '.join(formats)} does not support it; {cure}"
+            unused[key] = (
+                f"{key} is {value} but {' and '.join(formats)} does not support it; {cure}"
+            )
     return unused
 
 
@@ -143,5 +193,9 @@ def _supporting(formats: Iterable[str], key: str, value: Any = None) -> list[str
     """Return the formats that support a key; of `compression`, those that support this value."""
 
     if key == "compression":
-        return [name for name in formats if value in ("auto", "none", *terms_of(name).compressions)]
+        return [
+            name
+            for name in formats
+            if value in ("auto", "none", *terms_of(name).compressions)
+        ]
     return [name for name in formats if key in terms_of(name).keys]

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
@@ -25,7 +33,9 @@ _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 
 # Enough for 131,072 tokens at 2,048 characters per chunk: shorter sequences reuse the same candidates.
 _FEWEST_CANDIDATES = 1024
-TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; limits the number of neighbours, and serves plans for models
+TYPICAL_CHARS_PER_TOKEN = (
+    4.5  # of English; limits the number of neighbours, and serves plans for models
+)
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values
 # Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a fifth of the chunks is embedded.
@@ -48,7 +58,9 @@ def _in_full(value: Any) -> Any:
         return value
     length = read_length(value)
     if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
-        raise ValueError("a length is a whole number, such as 131072, 128k (k is 1,024) or 1M (M is 1,048,576)")
+        raise ValueError(
+            "a length is a whole number, such as 131072, 128k (k is 1,024) or 1M (M is 1,048,576)"
+        )
     return value if length is None else length
 
 
@@ -61,7 +73,9 @@ PositiveLength = Annotated[Length, Field(gt=0)]
 class NegativeChoice:
     """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and their order."""
 
-    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"  # meta-chunk: repetition is intended
+    origin: Literal["retrieved", "corpus", "meta-chunk"] = (
+        "retrieved"  # meta-chunk: repetition is intended
+    )
     order: Literal["nearest", "random", "farthest"] = "nearest"
 
 
@@ -108,16 +122,26 @@ class Operational:
     """
 
 
-class Section(BaseModel, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False):
+class Section(
+    BaseModel, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+):
     """A section of a recipe."""
 
     def identity(self) -> dict[str, JsonValue]:
         """Return the section as plain data without operational keys, also in nested sections; fingerprints are made of it."""
         fields = type(self).model_fields.items()
-        operational = {name for name, field in fields if any(isinstance(mark, Operational) for mark in field.metadata)}
+        operational = {
+            name
+            for name, field in fields
+            if any(isinstance(mark, Operational) for mark in field.metadata)
+        }
         plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational)
         sections = {name: getattr(self, name) for name in plain}
-        return plain | {name: value.identity() for name, value in sections.items() if isinstance(value, Section)}
+        return plain | {
+            name: value.identity()
+            for name, value in sections.items()
+            if isinstance(value, Section)
+        }
 
 
 def options_class(registry: Registry, name: str) -> type[Section]:
@@ -126,7 +150,9 @@ def options_class(registry: Registry, name: str) -> type[Section]:
     if not (isinstance(options, type) and issubclass(options, Section)):
         cure = "which must be a subclass of nextlong.recipe.Section"
         raise registry.broken(name, f"has {options!r} for its Options, {cure}")
-    if required := [key for key, field in options.model_fields.items() if field.is_required()]:
+    if required := [
+        key for key, field in options.model_fields.items() if field.is_required()
+    ]:
         raise registry.broken(name, f"has no default for its option {required[0]!r}")
     return options
 
@@ -146,14 +172,17 @@ class Source(Section):
         description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl[.gz|.zst], .parquet, "
         "Arrow or HF dataset folders, .csv, .tsv, .warc[.gz], .html, .txt, .md"
     )
-    name: str = keyed("", "name of the source in reports and metadata; default: the path")
+    name: str = keyed(
+        "", "name of the source in reports and metadata; default: the path"
+    )
     text: str = keyed("text", "column with the text; a.b reads a nested field")
     id: Named = keyed(
         _ID,
         "column with document ids; documents without an id are named file:line; a column other than `id` must exist",
     )
     format: str = keyed(
-        "auto", "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format"
+        "auto",
+        "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format",
     )
     filter: Named | None = keyed(
         None,
@@ -162,20 +191,28 @@ class Source(Section):
     metadata: Annotated[_Names, BeforeValidator(as_list)] = keyed(
         (), "columns to keep as metadata of each document; exported with every span"
     )
-    license: str = keyed("", "SPDX license identifier of the texts; written to the data card")
+    license: str = keyed(
+        "", "SPDX license identifier of the texts; written to the data card"
+    )
     weight: Annotated[float, Field(gt=0)] | None = keyed(
         None,
         "relative share of characters among the weighted sources; no document is repeated, so the scarcest source "
         "limits the others",
     )
-    max_documents: Positive | None = keyed(None, "maximum number of documents, sampled by keyed hash")
-    max_chars: Positive | None = keyed(None, "maximum number of characters, sampled by keyed hash")
+    max_documents: Positive | None = keyed(
+        None, "maximum number of documents, sampled by keyed hash"
+    )
+    max_chars: Positive | None = keyed(
+        None, "maximum number of characters, sampled by keyed hash"
+    )
 
     @field_validator("format")
     @classmethod
     def _known(cls, name: str) -> str:
         if name != "auto" and name not in (known := INPUT_FORMATS.declarations(object)):
-            raise ValueError(f"unknown input format; choose auto or one of {', '.join(known)}")
+            raise ValueError(
+                f"unknown input format; choose auto or one of {', '.join(known)}"
+            )
         return name
 
     @property
@@ -196,17 +233,21 @@ class Ingest(Section):
     max_reject_share: Annotated[float, Field(ge=0, le=1)] = keyed(
         0.01, "stop if more than this fraction of the records is invalid"
     )
-    max_document_chars: Positive = keyed(10_000_000, "reject documents with more characters")
+    max_document_chars: Positive = keyed(
+        10_000_000, "reject documents with more characters"
+    )
     dedup: Literal["exact", "normalized", "minhash"] = keyed(
         "exact",
         "duplicate documents to remove: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
         "needs nextlong[dedup])",
     )
     dedup_threshold: Annotated[float, Field(gt=0, le=1)] = keyed(
-        0.8, "minhash: Jaccard similarity of five-word shingles above which two documents are near-duplicates"
+        0.8,
+        "minhash: Jaccard similarity of five-word shingles above which two documents are near-duplicates",
     )
     exclude: Named | None = keyed(
-        None, "JSON Lines file of documents to exclude, by source and id, or whole sources; nextlong view writes one"
+        None,
+        "JSON Lines file of documents to exclude, by source and id, or whole sources; nextlong view writes one",
     )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = keyed(
         "auto", "text per shard in MB; auto: total / 32, between 1 and 128"
@@ -218,7 +259,9 @@ class Ingest(Section):
             raise ValueError("sources is empty; name at least one file, folder or URL")
         labels = [source.label for source in self.sources]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
-            raise ValueError(f"sources share the name {twice[0]!r}; give each its own name")
+            raise ValueError(
+                f"sources share the name {twice[0]!r}; give each its own name"
+            )
         return self
 
 
@@ -226,9 +269,12 @@ class Ray(Section):
     """The cluster for executor: ray; all nodes must see the run directory under the same path."""
 
     address: Named | None = keyed(
-        None, "address of a running cluster: host:port, auto or ray://…; null: start one on this machine"
+        None,
+        "address of a running cluster: host:port, auto or ray://…; null: start one on this machine",
     )
-    retries: Annotated[int, Field(ge=0)] = keyed(3, "how often to retry a task whose worker or node was lost")
+    retries: Annotated[int, Field(ge=0)] = keyed(
+        3, "how often to retry a task whose worker or node was lost"
+    )
 
 
 class Chunk(Section):
@@ -238,7 +284,8 @@ class Chunk(Section):
         2048, "maximum chunk size in characters (the paper's granularity s)"
     )
     length: Literal["slice", "paper"] = keyed(
-        "slice", "slice: max_chars counts every character; paper: it does not count newlines between paragraphs"
+        "slice",
+        "slice: max_chars counts every character; paper: it does not count newlines between paragraphs",
     )
     oversize: Literal["split", "keep"] = keyed(
         "split",
@@ -249,8 +296,12 @@ class Chunk(Section):
 class Decontaminate(Section):
     """Remove chunks that share a word n-gram with evaluation texts."""
 
-    files: _Names = keyed((), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs")
-    ngram: Positive = keyed(13, "length of the word n-grams; shorter texts are compared as a whole")
+    files: _Names = keyed(
+        (), "evaluation files (json, jsonl, csv, tsv, txt, md): paths or URLs"
+    )
+    ngram: Positive = keyed(
+        13, "length of the word n-grams; shorter texts are compared as a whole"
+    )
 
 
 class Mine(Section):
@@ -261,7 +312,8 @@ class Mine(Section):
         "candidates retrieved for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
     reorder_top: Positive = keyed(
-        512, "number of nearest candidates that compose.negatives: random-retrieved and tail choose from"
+        512,
+        "number of nearest candidates that compose.negatives: random-retrieved and tail choose from",
     )
     near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = keyed(
         0.8,
@@ -273,27 +325,40 @@ class Mine(Section):
     )
 
     shortlist: Literal["bm25"] | None = keyed(
-        None, "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk"
+        None,
+        "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk",
     )
     shortlist_chunks: Positive | Auto = keyed(
-        "auto", "chunks in the shortlist of each meta-document; auto: one to two times those of its draft"
+        "auto",
+        "chunks in the shortlist of each meta-document; auto: one to two times those of its draft",
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:
         """Return `near_duplicates`; None for negatives that repeat the meta-chunk on purpose."""
-        return None if NEGATIVES[negatives].origin == "meta-chunk" else self.near_duplicates
+        return (
+            None
+            if NEGATIVES[negatives].origin == "meta-chunk"
+            else self.near_duplicates
+        )
 
 
 class Tokenizer(Section):
     """text → token ids; set exactly one of `source` and `train`."""
 
-    source: str | None = keyed(None, "tokenizer.json file, a folder with one, or a name on the Hugging Face hub")
+    source: str | None = keyed(
+        None,
+        "tokenizer.json file, a folder with one, or a name on the Hugging Face hub",
+    )
     train: Annotated[int, Field(ge=300)] | None = keyed(
         None, "vocabulary size of a byte-level BPE tokenizer to train on the corpus"
     )
     revision: str = keyed("main", "revision of a tokenizer on the hub")
-    bos: str | None = keyed(None, "special token before each sequence, counted in target_tokens")
-    eos: str | None = keyed(None, "special token after each sequence, counted in target_tokens")
+    bos: str | None = keyed(
+        None, "special token before each sequence, counted in target_tokens"
+    )
+    eos: str | None = keyed(
+        None, "special token after each sequence, counted in target_tokens"
+    )
     chars_per_token: Annotated[float, Field(gt=0)] | Auto = keyed(
         "auto", "characters per token (the paper's E); auto: measured on the corpus"
     )
@@ -314,10 +379,16 @@ class Tokenizer(Section):
 class Compose(Section):
     """candidates → sequences."""
 
-    method: str = keyed("nextlong", f"how documents are combined into sequences: {' | '.join(METHODS.built_in)}")
-    sequences: Positive | Literal["all"] = keyed(100, "number of sequences; all: one from every eligible document")
+    method: str = keyed(
+        "nextlong",
+        f"how documents are combined into sequences: {' | '.join(METHODS.built_in)}",
+    )
+    sequences: Positive | Literal["all"] = keyed(
+        100, "number of sequences; all: one from every eligible document"
+    )
     target_tokens: Annotated[Length, Field(ge=2, lt=2**31)] = keyed(
-        131_072, "exact length of each sequence in tokens (the paper's T); 128k means 131,072"
+        131_072,
+        "exact length of each sequence in tokens (the paper's T); 128k means 131,072",
     )
     fit: Literal["exact", "paper"] = keyed(
         "exact",
@@ -330,19 +401,29 @@ class Compose(Section):
         "target_tokens is dropped; auto: half a mean chunk",
     )
     position: Literal["head", "tail", "random"] = keyed(
-        "head", "position of a meta-chunk in its group of negatives: head | tail | random"
+        "head",
+        "position of a meta-chunk in its group of negatives: head | tail | random",
     )
-    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = keyed(
+    negatives: Literal[
+        "top", "random-retrieved", "tail", "random-corpus", "self-repeat"
+    ] = keyed(
         "top",
         "which candidates are used: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )
-    max_uses: Positive | None = keyed(None, "maximum number of sequences in which a chunk is a negative")
+    max_uses: Positive | None = keyed(
+        None, "maximum number of sequences in which a chunk is a negative"
+    )
     draft_factor: Annotated[float, Field(ge=1)] = keyed(
         1.5, "text to draft, as a multiple of the text that fills T (the paper's w)"
     )
     min_meta_chunks: Positive = keyed(2, "minimum chunks of a meta-document (paper: 1)")
-    separator: str = keyed("\n", "inserted after a chunk that does not end in a newline")
-    seed: int | None = keyed(None, "seed for sampling meta-documents and random positions; null: the recipe's seed")
+    separator: str = keyed(
+        "\n", "inserted after a chunk that does not end in a newline"
+    )
+    seed: int | None = keyed(
+        None,
+        "seed for sampling meta-documents and random positions; null: the recipe's seed",
+    )
 
     @field_validator("method")
     @classmethod
@@ -350,7 +431,9 @@ class Compose(Section):
         if method not in METHODS.built_in and method not in (names := METHODS.names()):
             *others, last = map(repr, names)
             choices = {"expected": f"{', '.join(others)} or {last}"}
-            raise PydanticCustomError("literal_error", "Input should be {expected}", choices)
+            raise PydanticCustomError(
+                "literal_error", "Input should be {expected}", choices
+            )
         return method
 
 
@@ -379,23 +462,35 @@ class Search(Section):
         "exact, or a FAISS factory string with inverted lists such as IVF,SQ8 or IVF4096,Flat; auto: the faster one",
     )
     recall: Annotated[float, Field(gt=0, lt=1)] = keyed(
-        0.95, "minimum recall of an approximate index; measured on this corpus and checked by verify"
+        0.95,
+        "minimum recall of an approximate index; measured on this corpus and checked by verify",
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = keyed(
-        "auto", "device for exact search; auto: a GPU if torch finds one; never changes the data"
+        "auto",
+        "device for exact search; auto: a GPU if torch finds one; never changes the data",
     )
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        kinds = INDEXES.declarations(object).values() if self.index not in (AUTO, EXACT) else ()
+        kinds = (
+            INDEXES.declarations(object).values()
+            if self.index not in (AUTO, EXACT)
+            else ()
+        )
         if kinds and not any(re.fullmatch(kind.takes, self.index) for kind in kinds):
-            raise ValueError(f"index is {self.index!r}; use auto, {' or '.join(kind.usage for kind in kinds)}")
+            raise ValueError(
+                f"index is {self.index!r}; use auto, {' or '.join(kind.usage for kind in kinds)}"
+            )
         return self
 
 
 def draws(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many documents to sample: initially a quarter more than sequences, for those that do not fit."""
-    return None if compose.sequences == "all" else (compose.sequences * 5 // 4 + 8) << attempt
+    return (
+        None
+        if compose.sequences == "all"
+        else (compose.sequences * 5 // 4 + 8) << attempt
+    )
 
 
 def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
@@ -406,25 +501,47 @@ def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
     """
     if mine.candidates != "auto":
         return mine.candidates
-    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))))
+    return max(
+        _FEWEST_CANDIDATES,
+        2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))),
+    )
 
 
-def shortlist_chunks(compose: Compose, mine: Mine, *, chunks: float, chunk_chars: float, meta_documents: float) -> int:
+def shortlist_chunks(
+    compose: Compose,
+    mine: Mine,
+    *,
+    chunks: float,
+    chunk_chars: float,
+    meta_documents: float,
+) -> int:
     """Return the number of chunks in the shortlist of each meta-document, for a corpus of `chunks` with this mean length."""
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
-    drafted, fitting = _draft_chunks(compose, chunk_chars), _LISTED_SHARE * chunks / max(1.0, meta_documents)
+    drafted, fitting = (
+        _draft_chunks(compose, chunk_chars),
+        _LISTED_SHARE * chunks / max(1.0, meta_documents),
+    )
     return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))
 
 
 def _draft_chunks(compose: Compose, chunk_chars: float) -> float:
     """Return the number of chunks in the draft of a sequence, for chunks with this mean length."""
-    return compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * compose.draft_factor / max(1.0, chunk_chars)
+    return (
+        compose.target_tokens
+        * TYPICAL_CHARS_PER_TOKEN
+        * compose.draft_factor
+        / max(1.0, chunk_chars)
+    )
 
 
 def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
     """Return the number of drafts: slightly more than sequences, for those that do not fit T; None for all."""
-    return None if compose.sequences == "all" else (compose.sequences * 17 // 16 + 4) << attempt
+    return (
+        None
+        if compose.sequences == "all"
+        else (compose.sequences * 17 // 16 + 4) << attempt
+    )
 
 
 def blocks(documents: float, queries: float) -> float:

@@ -19,7 +19,9 @@ from nextlong.replicate.corpora import Invented, RealDocuments
 from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
 
-CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
+CRITERION_NEGATIVES: Final = (
+    2  # of the probes that end the training of a base model; they fit a short row
+)
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,13 @@ class Arm:
     source: str = "train"
 
 
-_DATA: Final = yaml.safe_load((files(__package__) / "presets.yaml").read_text(encoding="utf-8"))
+_DATA: Final = yaml.safe_load(
+    (files(__package__) / "presets.yaml").read_text(encoding="utf-8")
+)
 _PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
-ARMS: Final[Mapping[str, Arm]] = {name: Arm(**keys) for name, keys in _DATA["arms"].items()}
+ARMS: Final[Mapping[str, Arm]] = {
+    name: Arm(**keys) for name, keys in _DATA["arms"].items()
+}
 
 
 class _ModelSizes(Section):
@@ -56,9 +62,13 @@ class _Pretrain(Section):
     echo_tokens: PositiveLength = keyed(64, "tokens of a row of the first leg")
     tokens: PositiveLength = keyed(256, "tokens of a row")
     tokens_per_step: PositiveLength = 1024
-    models: Literal["one", "seed"] = keyed("seed", "seed: one base model per seed; one: that of the first seed for all")
+    models: Literal["one", "seed"] = keyed(
+        "seed", "seed: one base model per seed; one: that of the first seed for all"
+    )
     steps: Positive = keyed(600, "steps of a leg")
-    constant_legs: NonNegativeInt = keyed(2, "first legs, of constant lr; in later ones lr falls to a tenth")
+    constant_legs: NonNegativeInt = keyed(
+        2, "first legs, of constant lr; in later ones lr falls to a tenth"
+    )
     most_legs: Positive = 12
     recall: Annotated[float, Field(ge=0, le=1)] = keyed(
         0.95, f"share of values recalled across {CRITERION_NEGATIVES} hard negatives"
@@ -69,14 +79,21 @@ class _Pretrain(Section):
 class _Extend(Section):
     """Long rows."""
 
-    row_tokens: PositiveLength = keyed(2048, "tokens of a row, which packs sequences of the lengths and short ones")
-    lengths: tuple[PositiveLength, ...] = keyed(
-        (512, 1024, 2048), "tokens of a sequence; each length gets the same share of the tokens"
+    row_tokens: PositiveLength = keyed(
+        2048, "tokens of a row, which packs sequences of the lengths and short ones"
     )
-    replay: Annotated[float, Field(ge=0, lt=1)] = keyed(0.5, "share of short rows, in tokens")
+    lengths: tuple[PositiveLength, ...] = keyed(
+        (512, 1024, 2048),
+        "tokens of a sequence; each length gets the same share of the tokens",
+    )
+    replay: Annotated[float, Field(ge=0, lt=1)] = keyed(
+        0.5, "share of short rows, in tokens"
+    )
     steps: Positive = 1600
     tokens_per_step: PositiveLength = 2048
-    data_tokens: PositiveLength = keyed(1_638_400, "tokens of the sequences of each arm, before they are mixed")
+    data_tokens: PositiveLength = keyed(
+        1_638_400, "tokens of the sequences of each arm, before they are mixed"
+    )
     lr: PositiveFloat = 3e-3
 
     @property
@@ -90,7 +107,10 @@ class _Measure(Section):
     negatives: tuple[NonNegativeInt, ...] = keyed(
         (2, 4, 8, 16, 32, 60), "paragraphs between the facts and the questions"
     )
-    probes: Positive = keyed(64, "probes of each kind and number of negatives; each has four values to recall")
+    probes: Positive = keyed(
+        64,
+        "probes of each kind and number of negatives; each has four values to recall",
+    )
     rows: Positive = keyed(8, "held-out rows whose loss is measured")
 
 
@@ -100,34 +120,63 @@ class Replication(RecipeFile):
     INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
     out: Named = Field(description="folder of all results")
-    preset: str = keyed("mechanism", "preset that this was made from; the defaults are those of mechanism")
-    seeds: tuple[int, ...] = keyed((0, 1, 2, 3, 4), "seeds of the weights and of the order of rows")
+    preset: str = keyed(
+        "mechanism",
+        "preset that this was made from; the defaults are those of mechanism",
+    )
+    seeds: tuple[int, ...] = keyed(
+        (0, 1, 2, 3, 4), "seeds of the weights and of the order of rows"
+    )
     arms: tuple[str, ...] = keyed(tuple(ARMS), "what is compared")
-    corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
+    corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = (
+        Invented()
+    )
     model: _ModelSizes = _ModelSizes()
     pretrain: _Pretrain = _Pretrain()
     extend: _Extend = _Extend()
     measure: _Measure = _Measure()
-    workers: Positive = keyed(2, "processes of one thread, one seed each; does not change the results")
+    workers: Positive = keyed(
+        2, "processes of one thread, one seed each; does not change the results"
+    )
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         for name, values in (("seeds", self.seeds), ("arms", self.arms)):
             if not values or len(set(values)) < len(values):
-                raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
-        for key, names, known in (("preset", (self.preset,), _PRESETS), ("arms", self.arms, ARMS)):
+                raise ValueError(
+                    f"{name}={list(values)} is empty or names one twice; name each once"
+                )
+        for key, names, known in (
+            ("preset", (self.preset,), _PRESETS),
+            ("arms", self.arms, ARMS),
+        ):
             if unknown := [name for name in names if name not in known]:
-                raise ValueError(f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}")
+                raise ValueError(
+                    f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}"
+                )
         width, heads = self.model.hidden_size, self.model.heads
         if width % (2 * heads):  # RoPE turns pairs of a head's dimensions
-            raise ValueError(f"model.hidden_size={width} is not a multiple of 2 × model.heads={heads}; make it one")
+            raise ValueError(
+                f"model.hidden_size={width} is not a multiple of 2 × model.heads={heads}; make it one"
+            )
         if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
-            raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
+            raise ValueError(
+                f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it"
+            )
         pretrain, extend, short_row = self.pretrain, self.extend, self.pretrain.tokens
-        for phase, row in ((pretrain, pretrain.echo_tokens), (pretrain, short_row), (extend, extend.row_tokens)):
+        for phase, row in (
+            (pretrain, pretrain.echo_tokens),
+            (pretrain, short_row),
+            (extend, extend.row_tokens),
+        ):
             if (tokens := phase.tokens_per_step) % row:
-                raise ValueError(f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one")
-        if max(self.measure.negatives, default=0) * self.corpus.negative_tokens <= short_row:
+                raise ValueError(
+                    f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one"
+                )
+        if (
+            max(self.measure.negatives, default=0) * self.corpus.negative_tokens
+            <= short_row
+        ):
             least = short_row // self.corpus.negative_tokens + 1
             raise ValueError(
                 f"measure.negatives={list(self.measure.negatives)}: the hypotheses are about more negatives than a row of "
@@ -136,13 +185,20 @@ class Replication(RecipeFile):
         return self
 
 
-def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:
+def recipe_from(
+    name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> Replication:
     """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
     if name not in _PRESETS:
-        raise RecipeError(f"--preset {name!r}: unknown preset; choose from {', '.join(_PRESETS)}")
+        raise RecipeError(
+            f"--preset {name!r}: unknown preset; choose from {', '.join(_PRESETS)}"
+        )
     keys = {**_PRESETS[name], "out": out, "preset": name}
     if sources:
         if keys["corpus"]["kind"] == "invented":
             raise RecipeError(f"--preset {name} invents its corpus; remove --corpus")
-        keys["corpus"] = {**keys["corpus"], "sources": [{"path": path} for path in sources]}
+        keys["corpus"] = {
+            **keys["corpus"],
+            "sources": [{"path": path} for path in sources],
+        }
     return Replication.from_dict(keys, overrides=overrides, origin=f"--preset {name}")

@@ -87,7 +87,9 @@ class _Stage:
         with store.explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             plain = json.loads(json.dumps(self.depends_on, default=str))
-            store.write_json(self.folder / _RECORD, {"depends_on": plain, "made": dict(made)})
+            store.write_json(
+                self.folder / _RECORD, {"depends_on": plain, "made": dict(made)}
+            )
 
 
 @dataclass
@@ -96,7 +98,9 @@ class _Experiment:
 
     recipe: Replication
     report: Callable[[str], None]
-    composed: dict[str, str] = field(default_factory=dict)  # by run, the fingerprint of its sequences
+    composed: dict[str, str] = field(
+        default_factory=dict
+    )  # by run, the fingerprint of its sequences
 
     @cached_property
     def out(self) -> Path:
@@ -115,14 +119,22 @@ class _Experiment:
         """Make a run over one file of the corpus with `nextlong.run`; return it as `FOLDER@NAME`."""
         corpus, folder = self.recipe.corpus, self.corpus.folder
         max_chars = chunks * corpus.chunk_chars
-        name = "-".join(map(str, [*compose.values(), *([max_chars] if chunks > 1 else [])]))
+        name = "-".join(
+            map(str, [*compose.values(), *([max_chars] if chunks > 1 else [])])
+        )
         run_dir = self.out / "runs" / f"{source}-{self.corpus.fingerprint}"
         named = f"{run_dir}@{name}"
         if named not in self.composed:
             if not self.corpus.record.get(source, 1):
-                raise RecipeError(f"corpus: no document for arms of {source!r} documents; lower corpus.long_chars")
+                raise RecipeError(
+                    f"corpus: no document for arms of {source!r} documents; lower corpus.long_chars"
+                )
             keys = {"run_dir": str(run_dir), "name": name, "executor": "serial"} | {
-                "ingest": {"sources": [{"path": str(folder / f"{source}.jsonl"), "name": source}]},
+                "ingest": {
+                    "sources": [
+                        {"path": str(folder / f"{source}.jsonl"), "name": source}
+                    ]
+                },
                 "tokenizer": {"source": str(folder / "tokenizer.json")},
                 "chunk": {"max_chars": max_chars},
                 "compose": dict(compose),
@@ -131,17 +143,29 @@ class _Experiment:
             if corpus.kind == "documents" and source != "held-out":
                 keys["decontaminate"] = {"files": [str(folder / "held-out.jsonl")]}
             nextlong.run(Recipe.from_dict(keys, origin=f"data of {name}"))
-            self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
+            self.composed[named] = str(
+                Run(named).steps["compose"].manifest["fingerprint"]
+            )
         return named
 
     @cached_property
     def plain_runs(self) -> dict[str, str]:
         """The runs of the standard method: short rows of documents and of echoes, those of the first leg, and held-out rows."""
-        pretrain, held_out = self.recipe.pretrain, (self.recipe.extend.row_tokens, self.recipe.measure.rows)
+        pretrain, held_out = (
+            self.recipe.pretrain,
+            (self.recipe.extend.row_tokens, self.recipe.measure.rows),
+        )
         short = {part: (part, pretrain.tokens, "all") for part in ("train", "echoes")}
-        rows = {**short, "first": ("echoes", pretrain.echo_tokens, "all"), "held-out": ("held-out", *held_out)}
+        rows = {
+            **short,
+            "first": ("echoes", pretrain.echo_tokens, "all"),
+            "held-out": ("held-out", *held_out),
+        }
         return {
-            name: self.run(source, {"method": "standard", "target_tokens": tokens, "sequences": count})
+            name: self.run(
+                source,
+                {"method": "standard", "target_tokens": tokens, "sequences": count},
+            )
             for name, (source, tokens, count) in rows.items()
         }
 
@@ -152,13 +176,18 @@ class _Experiment:
         replay = extend.replay if arm.replay is None else arm.replay
         runs = []
         for length in lengths if replay < 1 else ():
-            count = -(-extend.data_tokens // (len(lengths) * length))  # all lengths have the same number of tokens
+            count = -(
+                -extend.data_tokens // (len(lengths) * length)
+            )  # all lengths have the same number of tokens
             compose = {**arm.compose, "target_tokens": length, "sequences": count}
             runs.append(self.run(arm.source, compose, chunks=arm.chunks))
         # Shares of the runs in tokens: equal ones for the lengths, and the replay in halves for documents and echoes.
         mix = [(1 - replay) / len(lengths)] * len(runs)
         if replay:
-            runs, mix = [*runs, self.plain_runs["train"], self.plain_runs["echoes"]], [*mix, replay / 2, replay / 2]
+            runs, mix = (
+                [*runs, self.plain_runs["train"], self.plain_runs["echoes"]],
+                [*mix, replay / 2, replay / 2],
+            )
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
     def base_seed(self, seed: int) -> int:
@@ -172,16 +201,34 @@ class _Experiment:
         pretrain, legs = self.recipe.pretrain, list[_Stage]()
         while len(legs) < pretrain.most_legs:
             # The first leg is of echoes alone, in shorter rows.
-            parts, row = (("train", "echoes"), pretrain.tokens) if legs else (("first",), pretrain.echo_tokens)
+            parts, row = (
+                (("train", "echoes"), pretrain.tokens)
+                if legs
+                else (("first",), pretrain.echo_tokens)
+            )
             runs = [self.plain_runs[part] for part in parts]
-            schedule = {"schedule": "constant" if len(legs) < pretrain.constant_legs else "cosine"}
+            schedule = {
+                "schedule": "constant"
+                if len(legs) < pretrain.constant_legs
+                else "cosine"
+            }
             keys: Json = {
-                "seed": 1000 * seed + len(legs),  # a leg reads the rows in another order
+                "seed": 1000 * seed
+                + len(legs),  # a leg reads the rows in another order
                 "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
                 "model": {"path": str(legs[-1].final if legs else self.initial(seed))},
-                "training": _training(pretrain.steps, pretrain.tokens_per_step, row, pretrain.lr) | schedule,
+                "training": _training(
+                    pretrain.steps, pretrain.tokens_per_step, row, pretrain.lr
+                )
+                | schedule,
             }
-            legs.append(self._trained(f"base-seed{seed}-leg{len(legs) + 1}", keys, legs[-1] if legs else None))
+            legs.append(
+                self._trained(
+                    f"base-seed{seed}-leg{len(legs) + 1}",
+                    keys,
+                    legs[-1] if legs else None,
+                )
+            )
             if trains:
                 self.train(legs[-1], criterion=True)
             elif not legs[-1].is_finished:
@@ -197,10 +244,16 @@ class _Experiment:
 
     def initial(self, seed: int) -> Path:
         keys = self.recipe.model.model_dump()
-        stage = _Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
+        stage = _Stage(
+            self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed}
+        )
         if not stage.is_finished:
-            vocabulary = Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json")).get_vocab_size()
-            config = small_llama.config(vocabulary=vocabulary, row_tokens=self.recipe.extend.row_tokens, **keys)
+            vocabulary = Tokenizer.from_file(
+                str(self.corpus.folder / "tokenizer.json")
+            ).get_vocab_size()
+            config = small_llama.config(
+                vocabulary=vocabulary, row_tokens=self.recipe.extend.row_tokens, **keys
+            )
             small_llama.save(stage.final, config, seed=seed)
             stage.finish({})
         return stage.final
@@ -212,15 +265,24 @@ class _Experiment:
             "seed": seed,
             "data": self.data_of(ARMS[name]),
             "model": {"path": str(base.final)},
-            "training": _training(extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr),
+            "training": _training(
+                extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr
+            ),
         }
-        return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
+        return self._trained(
+            f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base
+        )
 
     def _trained(self, name: str, keys: Json, before: _Stage | None) -> _Stage:
         # A model is named by what it depends on, not by paths, so that the folder may be moved.
-        data = {**keys["data"], "runs": [self.composed[run] for run in keys["data"]["runs"]]}
+        data = {
+            **keys["data"],
+            "runs": [self.composed[run] for run in keys["data"]["runs"]],
+        }
         origin = before.fingerprint if before else self.recipe.model.model_dump()
-        return _Stage(self.out / "models", name, {**keys, "data": data, "model": origin}, keys)
+        return _Stage(
+            self.out / "models", name, {**keys, "data": data, "model": origin}, keys
+        )
 
     def train(self, training: _Stage, *, criterion: bool = False) -> None:
         """Train a model if it is not finished; with `criterion`, measure the recall that ends the training of a base model."""
@@ -229,22 +291,40 @@ class _Experiment:
         # Seeds are trained in parallel, a core each; and one thread adds its sums in the same order every time.
         torch.set_num_threads(1)
         keys, trained = training.keys, training.keys["training"]
-        recipe = {**keys, "data": {**keys["data"], "validation": 0.0}, "out": str(training.folder)}
-        recipe["memory"] = {"checkpointing": "none", "loss_block_tokens": trained["tokens_per_step"]}
-        recipe |= {"checkpoints": {"every_steps": trained["steps"], "keep_last": 1}, "watch": {"spike": None}}
-        loop.train(TrainRecipe.from_dict(recipe, origin=training.name), Console(quiet=True))
+        recipe = {
+            **keys,
+            "data": {**keys["data"], "validation": 0.0},
+            "out": str(training.folder),
+        }
+        recipe["memory"] = {
+            "checkpointing": "none",
+            "loss_block_tokens": trained["tokens_per_step"],
+        }
+        recipe |= {
+            "checkpoints": {"every_steps": trained["steps"], "keep_last": 1},
+            "watch": {"spike": None},
+        }
+        loop.train(
+            TrainRecipe.from_dict(recipe, origin=training.name), Console(quiet=True)
+        )
         steps = metrics.read(training.folder / metrics.STEPS)
         shutil.rmtree(training.folder / loop.CHECKPOINTS, ignore_errors=True)
         made: Json = {
             "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
             "tokens": sum(step["tokens"] for step in steps),
             "seconds": round(sum(step["seconds"] for step in steps), 1),
-            "sha256": hashlib.sha256((training.final / "model.safetensors").read_bytes()).hexdigest(),
+            "sha256": hashlib.sha256(
+                (training.final / "model.safetensors").read_bytes()
+            ).hexdigest(),
         }
         line = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
         if criterion:
-            probes = self.probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
-            made["recall"] = float(small_llama.recalled(_loaded(training), probes).mean())
+            probes = self.probes(
+                "hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1
+            )
+            made["recall"] = float(
+                small_llama.recalled(_loaded(training), probes).mean()
+            )
             line += f", recall {100 * made['recall']:.1f} %"
         training.finish(made)
         self.report(line)
@@ -252,17 +332,34 @@ class _Experiment:
     @cached_property
     def probes(self) -> Callable[[Negatives, int, int], small_llama.Probes]:
         """Return the probes of a kind, a number of negatives and a seed; they are made once."""
-        make, count = self.recipe.corpus.probe(self.corpus.folder), self.recipe.measure.probes
-        return cache(lambda kind, n, seed: small_llama.probes(make, kind, negatives=n, count=count, seed=seed))
+        make, count = (
+            self.recipe.corpus.probe(self.corpus.folder),
+            self.recipe.measure.probes,
+        )
+        return cache(
+            lambda kind, n, seed: small_llama.probes(
+                make, kind, negatives=n, count=count, seed=seed
+            )
+        )
 
     @cached_property
     def held_out_rows(self) -> NDArray[np.int64]:
         """Rows of held-out documents, (rows, T)."""
-        return np.array([one.input_ids for one in Run(self.plain_runs["held-out"]).sequences()], np.int64)
+        return np.array(
+            [one.input_ids for one in Run(self.plain_runs["held-out"]).sequences()],
+            np.int64,
+        )
 
     def measured(self, model: _Stage) -> _Stage:
-        about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
-        return _Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
+        about = {
+            "model": model.fingerprint,
+            "measure": self.recipe.measure.model_dump(mode="json"),
+        }
+        return _Stage(
+            self.out / "measured",
+            model.name,
+            about | {"corpus": self.corpus.fingerprint},
+        )
 
     def measure(self, model: _Stage) -> None:
         if (stage := self.measured(model)).is_finished:
@@ -271,15 +368,33 @@ class _Experiment:
         counts, seed = self.recipe.measure.negatives, self.recipe.corpus.seed
         # Losses of shape (T - 1,), averaged between these positions.
         losses = small_llama.losses(loaded, self.held_out_rows)
-        edges = [1, *(length for length in (256, 512, 1024, 2048) if length < row_tokens), row_tokens]
-        parts = {str(last): round(float(losses[first - 1 : last - 1].mean()), 5) for first, last in pairwise(edges)}
+        edges = [
+            1,
+            *(length for length in (256, 512, 1024, 2048) if length < row_tokens),
+            row_tokens,
+        ]
+        parts = {
+            str(last): round(float(losses[first - 1 : last - 1].mean()), 5)
+            for first, last in pairwise(edges)
+        }
         made: Json = {"recall": {}, "loss": parts, "attention": {}}
-        eager = _loaded(model, attention="eager")  # only this attention returns its weights
+        eager = _loaded(
+            model, attention="eager"
+        )  # only this attention returns its weights
         for kind in small_llama.KINDS:
-            recalled = {n: small_llama.recalled(loaded, self.probes(kind, n, seed)).mean() for n in counts}
-            made["recall"][kind] = {str(n): round(100 * float(share), 3) for n, share in recalled.items()}
-            thirds = small_llama.attention_thirds(eager, self.probes(kind, max(counts), seed))
-            made["attention"][kind] = {name: round(100 * share, 3) for name, share in thirds.items()}
+            recalled = {
+                n: small_llama.recalled(loaded, self.probes(kind, n, seed)).mean()
+                for n in counts
+            }
+            made["recall"][kind] = {
+                str(n): round(100 * float(share), 3) for n, share in recalled.items()
+            }
+            thirds = small_llama.attention_thirds(
+                eager, self.probes(kind, max(counts), seed)
+            )
+            made["attention"][kind] = {
+                name: round(100 * share, 3) for name, share in thirds.items()
+            }
         stage.finish(made)
 
     def finish(self, seed: int) -> None:
@@ -294,38 +409,74 @@ class _Experiment:
 
     def in_another_process(self) -> _Experiment:
         """Return what a process that trains is given: the runs that are known now, while this one makes others."""
-        return replace(self, report=partial(print, flush=True), composed=dict(self.composed))
+        return replace(
+            self, report=partial(print, flush=True), composed=dict(self.composed)
+        )
 
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
-    usual = {"min_lr_ratio": 0.1, "schedule": "cosine", "warmup_steps": steps // 20, "precision": "fp32"}
-    return usual | {"steps": steps, "tokens_per_step": tokens, "micro_batch_rows": tokens // row, "lr": lr}
+    usual = {
+        "min_lr_ratio": 0.1,
+        "schedule": "cosine",
+        "warmup_steps": steps // 20,
+        "precision": "fp32",
+    }
+    return usual | {
+        "steps": steps,
+        "tokens_per_step": tokens,
+        "micro_batch_rows": tokens // row,
+        "lr": lr,
+    }
 
 
 def _loaded(model: _Stage, *, attention: str = "sdpa") -> PreTrainedModel:
     logging.disable_progress_bar()
-    loaded = AutoModelForCausalLM.from_pretrained(str(model.final), attn_implementation=attention, dtype=torch.float32)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        str(model.final), attn_implementation=attention, dtype=torch.float32
+    )
     return loaded.to(accelerator()).eval()
 
 
 def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     """Yield what the experiment will take, as facts; a training step is timed on a row here."""
     pretrain, extend = recipe.pretrain, recipe.extend
-    leg, models = pretrain.steps * pretrain.tokens_per_step, len(recipe.seeds) * len(recipe.arms)
+    leg, models = (
+        pretrain.steps * pretrain.tokens_per_step,
+        len(recipe.seeds) * len(recipe.arms),
+    )
     bases = len(recipe.seeds) if pretrain.models == "seed" else 1
     yield "models", f"{bases} pretrained, {models} extended: {', '.join(recipe.arms)}"
     until = f"until a base model recalls {100 * pretrain.recall:.0f} % of the values"
-    yield "training", f"legs of {leg:,} tokens {until}, then {extend.trained_tokens:,} tokens an arm"
+    yield (
+        "training",
+        f"legs of {leg:,} tokens {until}, then {extend.trained_tokens:,} tokens an arm",
+    )
     lengths = ", ".join(map(str, extend.lengths))
     yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
     sizes = recipe.model.model_dump()
-    config = small_llama.config(vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **sizes)
-    keys = {"out": "none", "data": {"runs": ["none"]}, "model": {"path": "none"}, "training": {"precision": "fp32"}}
+    config = small_llama.config(
+        vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **sizes
+    )
+    keys = {
+        "out": "none",
+        "data": {"runs": ["none"]},
+        "model": {"path": "none"},
+        "training": {"precision": "fp32"},
+    }
     timed = TrainRecipe.from_dict({**keys, "memory": {"checkpointing": "none"}})
     # Of a base model, three legs are counted.
-    rows = {pretrain.tokens: bases * 3 * leg, extend.row_tokens: models * extend.trained_tokens}
-    seconds = sum(tokens / row * forecast.measure_row(timed, config, [row]) for row, tokens in rows.items())
-    yield "time", f"{seconds / 3600:.1f} core-hours of training steps, measured here; runs and measurements come on top"
+    rows = {
+        pretrain.tokens: bases * 3 * leg,
+        extend.row_tokens: models * extend.trained_tokens,
+    }
+    seconds = sum(
+        tokens / row * forecast.measure_row(timed, config, [row])
+        for row, tokens in rows.items()
+    )
+    yield (
+        "time",
+        f"{seconds / 3600:.1f} core-hours of training steps, measured here; runs and measurements come on top",
+    )
     yield "out", recipe.out
 
 
@@ -338,19 +489,35 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
         assert experiment.plain_runs  # made here, for the processes that train
         # Forked processes would inherit threads of torch, which may hang.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
+        with ProcessPoolExecutor(
+            min(recipe.workers, len(recipe.seeds)), mp_context=context
+        ) as processes:
             of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
-            bases = [processes.submit(experiment.in_another_process().base, seed) for seed in of_bases]
+            bases = [
+                processes.submit(experiment.in_another_process().base, seed)
+                for seed in of_bases
+            ]
             # The runs of every arm are made beside the training of the base models.
             for name in recipe.arms:
                 began = time.monotonic()
                 experiment.data_of(ARMS[name])
                 report(f"data of {name}: {time.monotonic() - began:.0f} s")
-            formed = {seed for seed, base in zip(of_bases, bases, strict=True) if base.result()}
-            usable = [seed for seed in recipe.seeds if experiment.base_seed(seed) in formed]
+            formed = {
+                seed
+                for seed, base in zip(of_bases, bases, strict=True)
+                if base.result()
+            }
+            usable = [
+                seed for seed in recipe.seeds if experiment.base_seed(seed) in formed
+            ]
             if not usable:
-                raise RunError("retrieval formed in no base model; raise pretrain.most_legs, or choose other seeds")
-            seeds = [processes.submit(experiment.in_another_process().finish, seed) for seed in usable]
+                raise RunError(
+                    "retrieval formed in no base model; raise pretrain.most_legs, or choose other seeds"
+                )
+            seeds = [
+                processes.submit(experiment.in_another_process().finish, seed)
+                for seed in usable
+            ]
             for done in as_completed(seeds):
                 done.result()
                 results = _collect(experiment)
@@ -364,11 +531,29 @@ def _collect(experiment: _Experiment) -> Json:
     for seed in experiment.recipe.seeds:
         if not (legs := experiment.base(experiment.base_seed(seed), trains=False)):
             continue
-        arms = {name: experiment.extended(seed, name, legs[-1]) for name in experiment.recipe.arms}
+        arms = {
+            name: experiment.extended(seed, name, legs[-1])
+            for name in experiment.recipe.arms
+        }
         for name, model in {"base": legs[-1], **arms}.items():
-            measured, of_base = experiment.measured(model), {"legs": len(legs)} if name == "base" else {}
+            measured, of_base = (
+                experiment.measured(model),
+                {"legs": len(legs)} if name == "base" else {},
+            )
             if measured.is_finished:
-                models.append({"arm": name, "seed": seed, **model.record, "measured": measured.record, **of_base})
+                models.append(
+                    {
+                        "arm": name,
+                        "seed": seed,
+                        **model.record,
+                        "measured": measured.record,
+                        **of_base,
+                    }
+                )
     recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
-    about = {"version": nextlong.__version__, "recipe": recipe, "corpus": experiment.corpus.fingerprint}
+    about = {
+        "version": nextlong.__version__,
+        "recipe": recipe,
+        "corpus": experiment.corpus.fingerprint,
+    }
     return {**about, "models": models}

@@ -33,25 +33,55 @@ def save(folder: Path, sizes: LlamaConfig, *, seed: int) -> None:
     """Write a model of some sizes into a folder that `from_pretrained` loads, its first head set to look one token back."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(sizes)
-    attention, size = model.model.layers[0].self_attn, sizes.hidden_size // sizes.num_attention_heads
+    attention, size = (
+        model.model.layers[0].self_attn,
+        sizes.hidden_size // sizes.num_attention_heads,
+    )
     # Biases whose product, once RoPE has turned them, is greatest one token back.
     angles = _ROPE_BASE ** (-torch.arange(0, size, 2) / size)
-    attention.k_proj.bias[:size] = _SHARPNESS * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
-    attention.q_proj.bias[:size] = _SHARPNESS * torch.cat([torch.cos(angles), -torch.sin(angles)])
+    attention.k_proj.bias[:size] = _SHARPNESS * torch.cat(
+        [torch.ones(size // 2), torch.zeros(size // 2)]
+    )
+    attention.q_proj.bias[:size] = _SHARPNESS * torch.cat(
+        [torch.cos(angles), -torch.sin(angles)]
+    )
     for projection in (attention.q_proj, attention.k_proj):
         projection.weight[:size] *= 0.1  # contents weigh little at first
     model.save_pretrained(folder)
 
 
 def config(
-    *, vocabulary: int, row_tokens: int, hidden_size: int, intermediate_size: int, layers: int, heads: int
+    *,
+    vocabulary: int,
+    row_tokens: int,
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    heads: int,
 ) -> LlamaConfig:
     """Return the configuration of a Llama with biases of queries and keys; `row_tokens` are those of the longest row."""
-    sizes = {"vocab_size": vocabulary, "hidden_size": hidden_size, "intermediate_size": intermediate_size}
-    sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+    }
+    sizes |= {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+    }
     rope = {"rope_type": "default", "rope_theta": _ROPE_BASE}
-    width = {"initializer_range": hidden_size**-0.5, "max_position_embeddings": row_tokens}
-    return LlamaConfig(**sizes, **width, rope_parameters=rope, tie_word_embeddings=True, attention_bias=True)
+    width = {
+        "initializer_range": hidden_size**-0.5,
+        "max_position_embeddings": row_tokens,
+    }
+    return LlamaConfig(
+        **sizes,
+        **width,
+        rope_parameters=rope,
+        tie_word_embeddings=True,
+        attention_bias=True,
+    )
 
 
 class Probes(NamedTuple):
@@ -66,9 +96,13 @@ class Probes(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-def probes(make: Probe, kind: Negatives, *, negatives: int, count: int, seed: int) -> Probes:
+def probes(
+    make: Probe, kind: Negatives, *, negatives: int, count: int, seed: int
+) -> Probes:
     """Return `count` probes; the same for every model."""
-    rngs = (rng_for(seed, f"recall-{kind}-{negatives}", place) for place in range(count))
+    rngs = (
+        rng_for(seed, f"recall-{kind}-{negatives}", place) for place in range(count)
+    )
     rows, places = zip(*(make(kind, negatives, rng) for rng in rngs), strict=True)
     lengths = np.array([len(row) for row in rows])
     ids = np.zeros((count, int(lengths.max())), np.int64)
@@ -87,7 +121,9 @@ def recalled(model: PreTrainedModel, probes: Probes) -> NDArray[np.bool_]:
         ids, places = (torch.from_numpy(part).to(model.device) for part in some)
         # Hidden states, shape (rows, T, size); logits are computed only where a value is to be recalled.
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        before = hidden.gather(1, (places - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
+        before = hidden.gather(
+            1, (places - 1)[..., None].expand(-1, -1, hidden.shape[-1])
+        )
         likeliest = model.get_output_embeddings()(before).argmax(-1)
         parts.append((likeliest == ids.gather(1, places)).cpu().numpy())
     return np.concatenate(parts)
@@ -100,12 +136,16 @@ def attention_thirds(model: PreTrainedModel, probes: Probes) -> dict[str, float]
     Means over probes, values, heads and layers. `model` computes its attention eagerly.
     """
     thirds = []  # (first, last) for each value
-    for ids, places, length in zip(probes.ids, probes.places, probes.lengths, strict=True):
+    for ids, places, length in zip(
+        probes.ids, probes.places, probes.lengths, strict=True
+    ):
         row = torch.from_numpy(ids[None, :length]).to(model.device)
         out = model(input_ids=row, output_attentions=True, use_cache=False)
         for place in places - 1:
             # Attention of one token to all before it and itself, mean over heads and layers, shape (place + 1,).
-            share = torch.stack([layer[0, :, place, : place + 1].mean(0) for layer in out.attentions]).mean(0)
+            share = torch.stack(
+                [layer[0, :, place, : place + 1].mean(0) for layer in out.attentions]
+            ).mean(0)
             third = (int(place) + 1) // 3
             thirds.append((float(share[:third].sum()), float(share[-third:].sum())))
     return dict(zip(("first", "last"), np.mean(thirds, axis=0).tolist(), strict=True))
@@ -118,5 +158,9 @@ def losses(model: PreTrainedModel, rows: NDArray[np.int64]) -> NDArray[np.float6
     for row in rows:
         ids = torch.from_numpy(row[None]).to(model.device)
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
-        total += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").cpu().numpy()
+        total += (
+            torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+            .cpu()
+            .numpy()
+        )
     return total / len(rows)

@@ -52,18 +52,25 @@ def examine() -> Json:
     for extra, purpose in _FEATURES.items():
         needed = list(_packages(extra, requires))
         missing = [
-            f"{one['name']}{one['needed']} ({one['installed']} is installed)" if one["installed"] else one["name"]
+            f"{one['name']}{one['needed']} ({one['installed']} is installed)"
+            if one["installed"]
+            else one["name"]
             for one in needed
             if not one["is_enough"]
         ]
         cure = f"pip install 'nextlong[{extra}]'" if missing else None
         if needed:
-            features.append({"extra": extra, "purpose": purpose, "missing": missing, "cure": cure})
+            features.append(
+                {"extra": extra, "purpose": purpose, "missing": missing, "cure": cure}
+            )
     gpus = None
     if util.find_spec("torch") is not None:
         import torch
 
-        gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        gpus = [
+            torch.cuda.get_device_name(number)
+            for number in range(torch.cuda.device_count())
+        ]
     return {
         "nextlong": nextlong.__version__,
         "python": platform.python_version(),
@@ -84,7 +91,9 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
     """Yield what the package, or one of its extras, needs: name, version needed, version installed or None."""
     for needed in map(Requirement, requires):
         is_core = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if is_core != (not extra) or (needed.marker and not needed.marker.evaluate({"extra": extra})):
+        if is_core != (not extra) or (
+            needed.marker and not needed.marker.evaluate({"extra": extra})
+        ):
             continue
         if needed.name == "nextlong":
             for other in needed.extras:
@@ -93,13 +102,23 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
         installed: str | None = None
         with suppress(metadata.PackageNotFoundError):
             installed = metadata.version(needed.name)
-        is_enough = installed is not None and needed.specifier.contains(installed, prereleases=True)
-        yield {"name": needed.name, "needed": str(needed.specifier), "installed": installed, "is_enough": is_enough}
+        is_enough = installed is not None and needed.specifier.contains(
+            installed, prereleases=True
+        )
+        yield {
+            "name": needed.name,
+            "needed": str(needed.specifier),
+            "installed": installed,
+            "is_enough": is_enough,
+        }
 
 
 def show(found: Json, console: Console) -> None:
     """Print what `examine` found, and for each feature that is missing the command that adds it."""
-    hardware, core = found["hardware"], f"all {len(found['core'])} packages are installed"
+    hardware, core = (
+        found["hardware"],
+        f"all {len(found['core'])} packages are installed",
+    )
     gpus = ", ".join(hardware["gpus"] or ()) or "none visible to torch"
     if hardware["gpus"] is None:
         gpus = "unknown without torch"
@@ -107,11 +126,17 @@ def show(found: Json, console: Console) -> None:
         core = "unknown, because nextlong runs from its sources; install it with pip install -e ."
     elif not found["is_whole"]:
         wrong = (one for one in found["core"] if not one["is_enough"])
-        named = ", ".join(f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})" for one in wrong)
+        named = ", ".join(
+            f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})"
+            for one in wrong
+        )
         core = f"broken: {named}; repair it with pip install --upgrade nextlong"
     facts = [
         ("python", f"{found['python']}, {found['platform']}"),
-        ("processors", f"{hardware['cpus']} (`workers: auto` starts one worker on each)"),
+        (
+            "processors",
+            f"{hardware['cpus']} (`workers: auto` starts one worker on each)",
+        ),
         ("memory", f"{hardware['memory_bytes'] / 1e9:,.1f} GB"),
         ("free disk", f"{hardware['free_disk_bytes'] / 1e9:,.1f} GB in {Path.cwd()}"),
         ("GPU", gpus if hardware["gpus"] else f"{gpus}; everything runs on the CPU"),
@@ -123,7 +148,9 @@ def show(found: Json, console: Console) -> None:
         table.add_column(heading, overflow="fold")
     for feature in found["features"]:
         missing = tables.cell(f"{', '.join(feature['missing'])}: {feature['cure']}")
-        state = f"[yellow]missing[/] {missing}" if feature["missing"] else "[green]ready[/]"
+        state = (
+            f"[yellow]missing[/] {missing}" if feature["missing"] else "[green]ready[/]"
+        )
         table.add_row(feature["extra"], tables.cell(feature["purpose"]), state)
     if found["features"]:
         tables.show(table, console)

@@ -35,7 +35,14 @@ from nextlong.runs.stats import Stats, measure
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
 
-_TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distance_p50", "distinct_documents")
+_TABLE = (
+    "sequences",
+    "tokens",
+    "cosine_mean",
+    "document_cosine_mean",
+    "distance_p50",
+    "distinct_documents",
+)
 
 
 class _GridPoint(NamedTuple):
@@ -57,7 +64,9 @@ class _Outcome:
     why_fewer: str = ""
 
 
-def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) -> list[_GridPoint]:
+def variants(
+    path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()
+) -> list[_GridPoint]:
     """Return every combination of `over`, each KEY=V1,V2,… with values in YAML, the last key changing fastest.
 
     Raises RecipeError naming all that are no recipes.
@@ -69,44 +78,72 @@ def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) 
             values = yaml.safe_load(f"[{raw}]")
         except (yaml.YAMLError, ValueError):
             cure = "quote values that contain a comma"
-            raise RecipeError(f"--over {axis!r}: {raw!r} is not a list of YAML values; {cure}") from None
+            raise RecipeError(
+                f"--over {axis!r}: {raw!r} is not a list of YAML values; {cure}"
+            ) from None
         if not key or not equals or not values:
-            raise RecipeError(f"--over {axis!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
-        if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
-            raise RecipeError(f"--over {axis!r}: the value {repeated[0]!r} is given twice; give each value once")
+            raise RecipeError(
+                f"--over {axis!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048"
+            )
+        if repeated := [
+            value for place, value in enumerate(values) if value in values[:place]
+        ]:
+            raise RecipeError(
+                f"--over {axis!r}: the value {repeated[0]!r} is given twice; give each value once"
+            )
         if key in axes:
-            raise RecipeError(f"--over {key} is given twice; give all its values in one --over")
+            raise RecipeError(
+                f"--over {key} is given twice; give all its values in one --over"
+            )
         axes[key] = values
-    recipe = Recipe.load(path, overrides=overrides)  # so that a mistake in the file itself is reported once
+    recipe = Recipe.load(
+        path, overrides=overrides
+    )  # so that a mistake in the file itself is reported once
     if "run_dir" in axes:
-        raise RecipeError("--over run_dir: the variants of a sweep share one run directory; sweep another key")
+        raise RecipeError(
+            "--over run_dir: the variants of a sweep share one run directory; sweep another key"
+        )
     if recipe.name is not None:
-        raise RecipeError(f"name={recipe.name}: a sweep names its variants itself; set name to null")
+        raise RecipeError(
+            f"name={recipe.name}: a sweep names its variants itself; set name to null"
+        )
     if recipe.export.push is not None:
-        raise RecipeError("export.push: the variants of a sweep would overwrite each other's files; set it to null")
+        raise RecipeError(
+            "export.push: the variants of a sweep would overwrite each other's files; set it to null"
+        )
     checked, mistakes = [], []
     for combination in itertools.product(*axes.values()):
         settings = dict(zip(axes, combination, strict=True))
-        sets = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
+        sets = [
+            f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()
+        ]
         try:
             recipe = Recipe.load(path, overrides=[*overrides, *sets])
         except RecipeError as error:
-            mistakes.append(f"{' '.join(f'--over {key}={word(value)}' for key, value in settings.items())}: {error}")
+            mistakes.append(
+                f"{' '.join(f'--over {key}={word(value)}' for key, value in settings.items())}: {error}"
+            )
             continue
         name = name_for(recipe, recipe.run_path)
-        checked.append(_GridPoint(name, settings, recipe.model_copy(update={"name": name})))
+        checked.append(
+            _GridPoint(name, settings, recipe.model_copy(update={"name": name}))
+        )
     if mistakes:
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
     names = [point.name for point in checked]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RecipeError(f"two variants of --over would have the same name, {twice}; run them as two sweeps")
+        raise RecipeError(
+            f"two variants of --over would have the same name, {twice}; run them as two sweeps"
+        )
     return checked
 
 
 def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
     """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
     seen: set[str] = set()
-    files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
+    files: dict[
+        tuple[Any, Path], list[list[InputFile]]
+    ] = {}  # hashing may take long, and most variants read the same
     tell, table, failing = partial(tables.say, console=console), tables.table(), []
     table.add_column("variant", overflow="fold")
     for heading in ("steps", "done", "shared", "to do"):
@@ -116,12 +153,24 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
         try:
             if read not in files:
                 found = input_files(recipe.ingest)
-                files[read] = recognise_inputs(recipe.ingest.sources, found, recipe.run_path, tell=tell)
+                files[read] = recognise_inputs(
+                    recipe.ingest.sources, found, recipe.run_path, tell=tell
+                )
             steps = pipeline.route(recipe, files[read])
             left = [step for step in steps if find_done(step, recipe.run_path) is None]
             new = {step.fingerprint for step in left} - seen
             seen |= new
-            counts = tuple(map(str, (len(steps), len(steps) - len(left), len(left) - len(new), len(new))))
+            counts = tuple(
+                map(
+                    str,
+                    (
+                        len(steps),
+                        len(steps) - len(left),
+                        len(left) - len(new),
+                        len(new),
+                    ),
+                )
+            )
         except NextlongError as error:
             failing.append(f"{name} will fail: {error}")
         table.add_row(tables.cell(name), *counts)
@@ -130,7 +179,9 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
         tell(line)
 
 
-def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = None) -> Iterator[_Outcome]:
+def run_variants(
+    variants: Sequence[_GridPoint], *, reporter: Reporter | None = None
+) -> Iterator[_Outcome]:
     """Run one variant after the other and yield the outcome of each; a NextlongError ends only its own variant."""
     for variant in variants:
         run_dir = variant.recipe.run_path
@@ -139,11 +190,16 @@ def run_variants(variants: Sequence[_GridPoint], *, reporter: Reporter | None = 
         try:
             make(variant.recipe, reporter=reporter)
             made = Run(f"{run_dir}@{variant.name}")
-            stats, causes = measure(made), "; ".join(why_fewer(made.recipe.compose, made.steps))
+            stats, causes = (
+                measure(made),
+                "; ".join(why_fewer(made.recipe.compose, made.steps)),
+            )
         except NextlongError as failure:
             error = str(failure)
         new = set(run_dir.glob(f"*/{store.MANIFEST}")) - before
-        seconds = math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"])
+        seconds = math.fsum(
+            part["seconds"] for path in new for part in store.read_json(path)["parts"]
+        )
         yield _Outcome(variant, round(seconds, 3), stats, error, causes)
 
 
@@ -151,25 +207,47 @@ def show(outcomes: Sequence[_Outcome], console: Console) -> None:
     """Print one line per variant with the swept keys; above it the values that are the same in all, below it the failures."""
     numbers = rows(outcomes)
     same = compare.show_same(numbers, _TABLE[1:], console)
-    shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in numbers))]
+    shown = [
+        key
+        for key in _TABLE
+        if key not in same
+        and (key == "sequences" or any(row.get(key) for row in numbers))
+    ]
     keys = list(outcomes[0].variant.settings)
     lasts = [key.rpartition(".")[2] for key in keys]
     lines, notes = [], []
     for outcome, row in zip(outcomes, numbers, strict=True):
         (name, settings, recipe), stats = outcome.variant, outcome.stats
-        cells = [compare.text_of(row.get(key)) for key in shown] if stats else ["failed", *"–" * (len(shown) - 1)]
-        lines.append([*map(word, settings.values()), *cells, f"{outcome.new_core_seconds:,.1f}"])
+        cells = (
+            [compare.text_of(row.get(key)) for key in shown]
+            if stats
+            else ["failed", *"–" * (len(shown) - 1)]
+        )
+        lines.append(
+            [*map(word, settings.values()), *cells, f"{outcome.new_core_seconds:,.1f}"]
+        )
         requested = recipe.compose.sequences
         if outcome.error:
             notes.append(f"{name}: {outcome.error}")
         elif stats and isinstance(requested, int) and stats.sequences < requested:
-            notes.append(f"{name}: {stats.sequences:,} of {requested:,} sequences ({outcome.why_fewer})")
-    headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_core_seconds"]
+            notes.append(
+                f"{name}: {stats.sequences:,} of {requested:,} sequences ({outcome.why_fewer})"
+            )
+    headings = [
+        *(lasts if len(set(lasts)) == len(lasts) else keys),
+        *shown,
+        "new_core_seconds",
+    ]
     between = "\n" if console.is_terminal else " "
-    tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
+    tables.show_in_blocks(
+        [key.replace("_", between) for key in headings], lines, console, names=len(keys)
+    )
     # What does not fit into the table: the description of a method, and the error of a variant.
     recipes = [outcome.variant.recipe for outcome in outcomes]
-    of_methods = sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
+    of_methods = sorted(
+        {described(recipe) for recipe in recipes}
+        - {recipe.compose.method for recipe in recipes}
+    )
     for note in (*of_methods, *notes):
         tables.say(note, console)
 
@@ -177,7 +255,10 @@ def show(outcomes: Sequence[_Outcome], console: Console) -> None:
 def rows(outcomes: Sequence[_Outcome]) -> list[Json]:
     """Return all outcomes as flat rows of the same keys: name, settings, seconds, error, every number of `compare`."""
     made = [
-        {"variant": outcome.variant.name, **{key: word(value) for key, value in outcome.variant.settings.items()}}
+        {
+            "variant": outcome.variant.name,
+            **{key: word(value) for key, value in outcome.variant.settings.items()},
+        }
         | {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
         | (compare.row(outcome.stats) if outcome.stats else {})
         for outcome in outcomes

@@ -19,13 +19,20 @@ from nextlong.text import HANGING, wrapped
 
 # What moves the cursor, colours the screen or turns the order of what follows; tabs and newlines do no harm.
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = dict.fromkeys(code for code in (*range(32), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\t\n")
+_CONTROLS = dict.fromkeys(
+    code for code in (*range(32), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\t\n"
+)
 _GAP_CELLS = 2  # between two columns
 _HEADING_CELLS = 24  # of a heading; a longer one is wrapped
 _NAME_CELLS = 24  # of a name before its value
 _LEAST_CELLS = 8  # of a column that gives way
 _LEAST_FACT_CELLS = 20
-_COMMANDS = ("inspect", "one sequence", "its text", "longer sequences")  # facts whose values are to be copied
+_COMMANDS = (
+    "inspect",
+    "one sequence",
+    "its text",
+    "longer sequences",
+)  # facts whose values are to be copied
 _PIPE_CELLS = 400  # of a line in a pipe, which no terminal limits
 
 
@@ -39,7 +46,13 @@ class PipeConsole(Console):
 
 def table(title: str = "") -> Table:
     """Return an empty table without lines."""
-    return Table(title=escape(title) or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    return Table(
+        title=escape(title) or None,
+        title_justify="left",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+    )
 
 
 def say(message: str, console: Console, *, style: str = "", label: str = "") -> None:
@@ -52,17 +65,35 @@ def say(message: str, console: Console, *, style: str = "", label: str = "") -> 
     console.print(text, soft_wrap=True)
 
 
-def show_facts(facts: Sequence[tuple[str, str]], console: Console, *, beside: Sequence[tuple[str, str]] = ()) -> None:
+def show_facts(
+    facts: Sequence[tuple[str, str]],
+    console: Console,
+    *,
+    beside: Sequence[tuple[str, str]] = (),
+) -> None:
     """Print (name, value) pairs, one per line, aligned with those in `beside`, which were printed before.
 
     On a terminal long values are wrapped; commands stay on one line so that they can be copied.
     """
     width = max(len(name) for name, _ in (*facts, *beside)) + 2
     for name, value in facts:
-        style, room = "yellow" if name == "warning" else "", max(_LEAST_FACT_CELLS, console.width - width)
-        parts = wrapped(value, room) if console.is_terminal and name not in _COMMANDS else [value]
+        style, room = (
+            "yellow" if name == "warning" else "",
+            max(_LEAST_FACT_CELLS, console.width - width),
+        )
+        parts = (
+            wrapped(value, room)
+            if console.is_terminal and name not in _COMMANDS
+            else [value]
+        )
         shown = visible(f"\n{'':<{width}}".join(parts))
-        console.print(f"{name + ':':<{width}}{shown}", highlight=False, markup=False, soft_wrap=True, style=style)
+        console.print(
+            f"{name + ':':<{width}}{shown}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+            style=style,
+        )
 
 
 def show_title(title: str, console: Console) -> None:
@@ -75,7 +106,9 @@ def show_pairs(title: str, rows: Sequence[tuple[str, str]], console: Console) ->
     show_title(title, console)
     block = table()
     block.show_header = False
-    width = _NAME_CELLS if console.is_terminal else None  # one column edge for all blocks of a page
+    width = (
+        _NAME_CELLS if console.is_terminal else None
+    )  # one column edge for all blocks of a page
     block.add_column(no_wrap=True, min_width=width)
     block.add_column(overflow="fold")
     for name, value in rows:
@@ -101,13 +134,22 @@ def visible(text: str) -> str:
 def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
     """Return one row: cells aligned to the right in their widths, and a last one without a width."""
     aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
-    return Text("  ".join([*aligned, *(" ".join(visible(text).split()) for text in cells[len(widths) :])]))
+    return Text(
+        "  ".join(
+            [
+                *aligned,
+                *(" ".join(visible(text).split()) for text in cells[len(widths) :]),
+            ]
+        )
+    )
 
 
 def show_line(row: Text, console: Console) -> None:
     """Print a row at once; a terminal cuts it at its edge, a pipe gets all of it."""
     is_cut = console.is_terminal
-    console.print(row, no_wrap=True, overflow="ellipsis" if is_cut else "ignore", crop=is_cut)
+    console.print(
+        row, no_wrap=True, overflow="ellipsis" if is_cut else "ignore", crop=is_cut
+    )
 
 
 def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
@@ -116,27 +158,46 @@ def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
         return
     gaps = 2 * (len(filled.columns) - 1)
     for column in filled.columns:
-        widest = max(console.measure(text).maximum for text in (column.header, *column.cells))
+        widest = max(
+            console.measure(text).maximum for text in (column.header, *column.cells)
+        )
         column.width = min(widest, column.max_width or widest)
     excess = gaps + sum(column.width or 0 for column in filled.columns) - console.width
     for place in columns:
         width = filled.columns[place].width or 0
-        filled.columns[place].width = min(width, max(_LEAST_CELLS, width - max(0, excess)))
+        filled.columns[place].width = min(
+            width, max(_LEAST_CELLS, width - max(0, excess))
+        )
         excess -= width - (filled.columns[place].width or 0)
 
 
-def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console, *, names: int) -> None:
+def show_in_blocks(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    console: Console,
+    *,
+    names: int,
+) -> None:
     """Print a table of plain text; columns beyond the edge of a terminal follow in blocks below.
 
     The first `names` columns name the rows and are repeated in every block.
     """
     widths = [  # of each column, in cells
-        max(min(_HEADING_CELLS, max(map(cell_len, heading.split("\n")))), *(cell_len(row[place]) for row in rows))
+        max(
+            min(_HEADING_CELLS, max(map(cell_len, heading.split("\n")))),
+            *(cell_len(row[place]) for row in rows),
+        )
         for place, heading in enumerate(headings)
     ]
     blocks: list[list[int]] = [[]]
     for place in range(names, len(headings)):
-        block_cells = sum(widths[column] + _GAP_CELLS for column in (*range(names), *blocks[-1], place)) - _GAP_CELLS
+        block_cells = (
+            sum(
+                widths[column] + _GAP_CELLS
+                for column in (*range(names), *blocks[-1], place)
+            )
+            - _GAP_CELLS
+        )
         if console.is_terminal and blocks[-1] and block_cells > console.width:
             blocks.append([])
         blocks[-1].append(place)
@@ -147,7 +208,12 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
         for place in places:
             heading = "\n".join(map(cell, headings[place].split("\n")))
             width = widths[place] if console.is_terminal else None
-            shown.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
+            shown.add_column(
+                heading,
+                justify="left" if place < names else "right",
+                overflow="fold",
+                width=width,
+            )
         for row in rows:
             shown.add_row(*(cell(row[place]) for place in places))
         show(shown, console)
@@ -158,7 +224,9 @@ def show(filled: Table, console: Console) -> None:
     if console.is_terminal:
         console.print(filled)
         return
-    wide = Console(file=io.StringIO(), width=_PIPE_CELLS, no_color=True, highlight=False)
+    wide = Console(
+        file=io.StringIO(), width=_PIPE_CELLS, no_color=True, highlight=False
+    )
     with wide.capture() as captured:
         wide.print(filled)
     console.file.writelines(f"{row.rstrip()}\n" for row in captured.get().splitlines())

@@ -24,19 +24,45 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import ExecutionResult, corpus
-from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks, runs_within
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard
+from nextlong.artifacts.lookup import (
+    chunk_names,
+    count_chunks,
+    iter_chunk_texts,
+    read_chunks,
+    runs_within,
+)
+from nextlong.engine.step import (
+    Amounts,
+    Artifacts,
+    Estimate,
+    Join,
+    Step,
+    Task,
+    TaskResult,
+    Work,
+    each_shard,
+)
 from nextlong.errors import EncoderError
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, Prepared, kind_of
+from nextlong.retrieval.encoders.base import (
+    SLICE_CHUNKS,
+    SLICE_S,
+    LoadedEncoder,
+    Prepared,
+    kind_of,
+)
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
-_Shard = tuple[Path, Path, Path | None]  # the DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard
+_Shard = tuple[
+    Path, Path, Path | None
+]  # the DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard
 
 _BLOCK_CHUNKS: Final = 4096  # encoded at a time: an encoder sorts them by length, or keeps several requests in flight
 _LENGTH_TOLERANCE: Final = 1e-2
 _LEAST_TASKS: Final = 16  # into which a small corpus is sliced
-_AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
+_AVERAGED_CHUNKS: Final = (
+    32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
+)
 _LEAST_LENGTH: Final = 1e-3  # of a mean vector; a shorter one is rounding noise of chunks in opposite directions
 
 
@@ -48,7 +74,11 @@ class EmbedResult(TaskResult):
 
 
 def embed_rows(
-    out: Path, shard: _Shard, encoder: recipe.Encoder, prepared: Prepared = None, some_rows: slice = slice(None)
+    out: Path,
+    shard: _Shard,
+    encoder: recipe.Encoder,
+    prepared: Prepared = None,
+    some_rows: slice = slice(None),
 ) -> EmbedResult:
     """Embed the chunks of a shard that are embedded (all, or the shortlisted), or `some_rows` of these.
 
@@ -57,26 +87,38 @@ def embed_rows(
     """
     model, (documents, chunks, shortlist) = _loaded(encoder, prepared), shard
     rows = embedded_rows(chunks, shortlist)[some_rows]
-    at_once = prepared.call_chunks if isinstance(prepared, ExecutionResult) else _BLOCK_CHUNKS
+    at_once = (
+        prepared.call_chunks if isinstance(prepared, ExecutionResult) else _BLOCK_CHUNKS
+    )
 
     def blocks() -> Iterator[NDArray[np.float16]]:
-        texts = chain.from_iterable(batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
+        texts = chain.from_iterable(
+            batch.texts for batch in iter_chunk_texts(documents, chunks, rows)
+        )
         for done in range(0, len(rows), at_once):
             some = list(islice(texts, at_once))
             vectors, place, what = model.encode(some), 0, ""
             if vectors.shape != (shape := (len(some), model.dimensions)):
-                what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
+                what = (
+                    f"and those after it vectors of shape {vectors.shape}, not {shape}"
+                )
             else:
                 lengths = np.linalg.norm(vectors, axis=1)
-                wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
+                wrong = np.flatnonzero(
+                    ~(np.abs(lengths - 1) < _LENGTH_TOLERANCE)
+                )  # so that NaN is wrong
                 if len(wrong):
                     place = int(wrong[0])
                     what = f"a vector of length {lengths[place]:.4g} where it must be 1"
             if what:
                 ids = rows[done + place : done + place + 1]
-                ((document, ordinal),) = chunk_names(ids, documents=[documents], chunks=[chunks])
+                ((document, ordinal),) = chunk_names(
+                    ids, documents=[documents], chunks=[chunks]
+                )
                 source = f"{document} · chunk {ordinal}"
-                raise EncoderError(f"encoder.model={encoder.model} gave {source} {what}; {kind_of(encoder).cure}")
+                raise EncoderError(
+                    f"encoder.model={encoder.model} gave {source} {what}; {kind_of(encoder).cure}"
+                )
             yield vectors.astype("<f2")
 
     if not isinstance(prepared, ExecutionResult):
@@ -85,14 +127,21 @@ def embed_rows(
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(out: Path, shard: _Shard, *, tasks: Sequence[int], dimensions: int) -> EmbedResult:
+def join_slices(
+    out: Path, shard: _Shard, *, tasks: Sequence[int], dimensions: int
+) -> EmbedResult:
     """Write `{out}.vectors.npy` of a shard from the slices that the given tasks wrote, in order."""
     folder = out.parent.parent  # `out` is inside this task's private folder
-    slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
+    slices = (
+        np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r")
+        for number in tasks
+    )
     return _write_vectors(out, slices, shard, dimensions)
 
 
-def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Shard, dimensions: int) -> EmbedResult:
+def _write_vectors(
+    out: Path, blocks: Iterable[NDArray[np.float16]], shard: _Shard, dimensions: int
+) -> EmbedResult:
     """Write `{out}.vectors.npy` block by block: the vectors of the embedded rows of a shard, and zeros for all others."""
     _, path, shortlist = shard
     rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
@@ -122,20 +171,35 @@ def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
     return model
 
 
-def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, slice]]:
+def slices_of(
+    row_counts: Sequence[int], execution: ExecutionResult
+) -> list[tuple[int, slice]]:
     """Return the shard and the rows of each slice; a small corpus is cut into at least `_LEAST_TASKS` slices."""
     finest = -(-sum(row_counts) // _LEAST_TASKS)
     finest += -finest % execution.call_chunks
-    size, counts = max(execution.call_chunks, min(execution.task_chunks, finest)), enumerate(row_counts)
-    return [(shard, slice(first, min(first + size, rows))) for shard, rows in counts for first in range(0, rows, size)]
+    size, counts = (
+        max(execution.call_chunks, min(execution.task_chunks, finest)),
+        enumerate(row_counts),
+    )
+    return [
+        (shard, slice(first, min(first + size, rows)))
+        for shard, rows in counts
+        for first in range(0, rows, size)
+    ]
 
 
-def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
+def average_shard(
+    out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]
+) -> TaskResult:
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): the mean of the chunk vectors, or the first one."""
-    doc_rows, first, counts = np.unique(read_chunks(chunks)["doc_row"], return_index=True, return_counts=True)
+    doc_rows, first, counts = np.unique(
+        read_chunks(chunks)["doc_row"], return_index=True, return_counts=True
+    )
     chunk_vectors = np.load(vectors, mmap_mode="r")
     with open(f"{out}.document_vectors.npy", "wb") as file:
-        lookup.write_header(file, np.dtype("<f2"), len(doc_rows), chunk_vectors.shape[1])
+        lookup.write_header(
+            file, np.dtype("<f2"), len(doc_rows), chunk_vectors.shape[1]
+        )
         ends = np.append(0, np.cumsum(counts))
         for low, high in runs_within(counts, _AVERAGED_CHUNKS):
             begun = int(ends[low])
@@ -146,7 +210,11 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
                 lengths = np.linalg.norm(sums, axis=1, keepdims=True)
                 # Where the chunk vectors of a document cancel out, the mean has no direction, and the first vector is used.
                 has_direction = lengths > _LEAST_LENGTH * counts[low:high, None]
-                units = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), units.astype(np.float32))
+                units = np.where(
+                    has_direction,
+                    sums / np.maximum(lengths, _LEAST_LENGTH),
+                    units.astype(np.float32),
+                )
             file.write(units.astype("<f2").tobytes())
     return TaskResult()
 
@@ -155,52 +223,120 @@ def _values(amounts: Amounts) -> float:
     return amounts.chunks * amounts.dimensions
 
 
-def encoder_step(encoder: recipe.Encoder, ingest: Step, chunk: Step, *, seed: int) -> Step:
+def encoder_step(
+    encoder: recipe.Encoder, ingest: Step, chunk: Step, *, seed: int
+) -> Step:
     """Return the step that prepares the encoder before the first chunk is embedded; some encoders need none."""
     kind = kind_of(encoder)
 
     def tasks(done: Artifacts) -> list[Task]:
         return kind.prepare(encoder, corpus(done), seed=seed)
 
-    config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=seed)
+    config = (
+        {"model": encoder.model}
+        | encoder.options.identity()
+        | kind.depends_on(encoder, seed=seed)
+    )
     needs, costs = kind.resources(encoder), kind.estimate(encoder)
-    return Step("encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=needs, estimate=costs)
+    return Step(
+        "encoder",
+        kind.version,
+        config,
+        (ingest, chunk),
+        tasks,
+        kind.result,
+        resources=needs,
+        estimate=costs,
+    )
 
 
 def embed_step(
-    encoder: recipe.Encoder, ingest: Step, chunk: Step, prepared: Step, shortlist: Step | None = None
+    encoder: recipe.Encoder,
+    ingest: Step,
+    chunk: Step,
+    prepared: Step,
+    shortlist: Step | None = None,
 ) -> Step:
     """Return the step from CHUNKS, all or the shortlisted, to VECTORS: by shards, or by slices if the encoder needs them."""
     kind = kind_of(encoder)
-    inputs = (ingest, chunk, prepared) if shortlist is None else (ingest, chunk, prepared, shortlist)
+    inputs = (
+        (ingest, chunk, prepared)
+        if shortlist is None
+        else (ingest, chunk, prepared, shortlist)
+    )
 
     def tasks(done: Artifacts) -> Work:
         text = corpus(done)
-        marks = [None] * len(text.chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
+        marks = (
+            [None] * len(text.chunks)
+            if shortlist is None
+            else done["shortlist"].files(".shortlist.npy")
+        )
         shards = [*zip(text.documents, text.chunks, marks, strict=True)]
         if kind.embeds == "shards":
             fitted = done["encoder"].stem() if kind.needs_fit else None
-            return Work([partial(embed_rows, shard=shard, encoder=encoder, prepared=fitted) for shard in shards])
+            return Work(
+                [
+                    partial(embed_rows, shard=shard, encoder=encoder, prepared=fitted)
+                    for shard in shards
+                ]
+            )
         execution = done["encoder"].result(ExecutionResult)
         embed = partial(embed_rows, encoder=encoder, prepared=execution)
-        slices = slices_of([len(embedded_rows(chunks, mark)) for _, chunks, mark in shards], execution)
-        each = [partial(embed, shard=shards[number], some_rows=rows) for number, rows in slices]
+        slices = slices_of(
+            [len(embedded_rows(chunks, mark)) for _, chunks, mark in shards], execution
+        )
+        each = [
+            partial(embed, shard=shards[number], some_rows=rows)
+            for number, rows in slices
+        ]
         # (shards + 1,): the first slice of each shard; slices are ordered by shard.
-        bounds = np.searchsorted([number for number, _ in slices], np.arange(len(shards) + 1)).tolist()
+        bounds = np.searchsorted(
+            [number for number, _ in slices], np.arange(len(shards) + 1)
+        ).tolist()
 
         def join(shard: _Shard, members: range) -> Join:
-            task = partial(join_slices, shard=shard, tasks=members, dimensions=execution.dimensions)
+            task = partial(
+                join_slices, shard=shard, tasks=members, dimensions=execution.dimensions
+            )
             return Join(members, lambda _: task, replaces=True)
 
-        joins = [join(shard, range(*of_shard)) for shard, of_shard in zip(shards, pairwise(bounds), strict=True)]
-        return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
+        joins = [
+            join(shard, range(*of_shard))
+            for shard, of_shard in zip(shards, pairwise(bounds), strict=True)
+        ]
+        return Work(
+            each,
+            joins,
+            threads=execution.threads,
+            gpu="needed" if execution.device == "cuda" else None,
+        )
 
     needs, version = kind.resources(encoder), 1
-    estimate = Estimate(work="embedded", seconds=6e-5, disk=_values, bytes=2, tasks="shards", rate=kind.rate)
+    estimate = Estimate(
+        work="embedded",
+        seconds=6e-5,
+        disk=_values,
+        bytes=2,
+        tasks="shards",
+        rate=kind.rate,
+    )
     if kind.embeds == "slices":
-        version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
+        version, at_least = (
+            3,
+            lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS),
+        )
         estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
-    return Step("embed", version, {}, inputs, tasks, EmbedResult, resources=needs, estimate=estimate)
+    return Step(
+        "embed",
+        version,
+        {},
+        inputs,
+        tasks,
+        EmbedResult,
+        resources=needs,
+        estimate=estimate,
+    )
 
 
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
@@ -209,6 +345,10 @@ def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
     estimate = Estimate(
-        work=_values, seconds=2e-9, disk=lambda of: of.kept_documents * (of.dimensions + 8), bytes=2, tasks="shards"
+        work=_values,
+        seconds=2e-9,
+        disk=lambda of: of.kept_documents * (of.dimensions + 8),
+        bytes=2,
+        tasks="shards",
     )
     return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

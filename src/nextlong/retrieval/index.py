@@ -22,7 +22,17 @@ from typing import Any
 import numpy as np
 
 from nextlong.engine.executor import memory_bytes
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Files, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import (
+    Amounts,
+    Artifacts,
+    Estimate,
+    Files,
+    Join,
+    Step,
+    Task,
+    TaskResult,
+    Work,
+)
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import ivf
@@ -33,20 +43,33 @@ from nextlong.text import Json, counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 _PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
-of_products = partial(Estimate, seconds=_PRODUCT_S, rate="products")  # the estimate of a step that multiplies vectors
+of_products = partial(
+    Estimate, seconds=_PRODUCT_S, rate="products"
+)  # the estimate of a step that multiplies vectors
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, transfers included
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
-_QUERY_S = 1.5e-4  # per query beside the products: finding clusters and keeping the best
+_QUERY_S = (
+    1.5e-4  # per query beside the products: finding clusters and keeping the best
+)
 _FOUND_S = 8e-7  # per neighbour, …
 FOUND_PRODUCTS = _FOUND_S / _PRODUCT_S  # … and as multiply-adds
 _GRAPH_AS_DEAR = 50_000  # measured: searching the graph takes as long as comparing with this many centres
 _SPREAD = 4.0  # measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth for k = 200
-_WORTH = 0.5  # an approximate search must take less than half of the time of an exact one
+_WORTH = (
+    0.5  # an approximate search must take less than half of the time of an exact one
+)
 _LEAST_VECTORS = 100_000  # below this, exact search takes seconds
 _PARTS = 32  # files of an index at least, so that each cluster is read from few files …
-_TUNE_TASKS, _TUNE_VECTORS = 64, 1 << 20  # bounds of tuning tasks, so that merging their results takes seconds
-_PART_VECTORS = 1 << 21  # … and vectors of one file at most, so that many tasks fill a very large index
-_TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
+_TUNE_TASKS, _TUNE_VECTORS = (
+    64,
+    1 << 20,
+)  # bounds of tuning tasks, so that merging their results takes seconds
+_PART_VECTORS = (
+    1 << 21
+)  # … and vectors of one file at most, so that many tasks fill a very large index
+_TRAINED_CODES_NEED = (
+    10_000  # vectors: 39 for each of the 256 values of a product quantizer
+)
 
 # The neighbours of a query: {"neighbours": n}, or {"chars": c}, as many documents as hold c characters in this corpus.
 NeighbourCount = Mapping[str, float]
@@ -60,10 +83,15 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
     if vectors < _LEAST_VECTORS:
         return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
     queries = counted(round(amounts.queries), "query")
-    search = f"{queries} over {vectors:,} vectors of {dimensions} dimensions: exact search"
+    search = (
+        f"{queries} over {vectors:,} vectors of {dimensions} dimensions: exact search"
+    )
     exact, built = f"about {exact_s:,.0f} {unit}", f"{approximate_s:,.0f} core-seconds"
     if approximate_s > _WORTH * exact_s:
-        return EXACT, f"{search} takes {exact}, building and searching an index would take {built}"
+        return (
+            EXACT,
+            f"{search} takes {exact}, building and searching an index would take {built}",
+        )
     # Choose the largest codes that fit into memory: 2 bytes a value (as stored), 1 byte, or a quarter of a byte.
     values, quarter, memory = vectors * dimensions, dimensions // 4, memory_bytes()
     factory = f"OPQ{quarter},IVF,PQ{quarter}"
@@ -71,7 +99,10 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
         factory = "IVF,Flat"
     elif values <= memory * 2 // 3 or dimensions % 4:
         factory = "IVF,SQ8"
-    return factory, f"{search} would take {exact}, building and searching an index {built}"
+    return (
+        factory,
+        f"{search} would take {exact}, building and searching an index {built}",
+    )
 
 
 def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
@@ -85,15 +116,27 @@ def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
 
 def visited_share(amounts: Amounts) -> float:
     """Return the estimated share of the vectors that a query is compared with at a recall of 0.95; it grows with k."""
-    return min(1.0, _SPREAD * math.sqrt(min(amounts.neighbours, amounts.vectors) / max(1.0, amounts.vectors)))
+    return min(
+        1.0,
+        _SPREAD
+        * math.sqrt(
+            min(amounts.neighbours, amounts.vectors) / max(1.0, amounts.vectors)
+        ),
+    )
 
 
 def _build_seconds(amounts: Amounts) -> tuple[float, float]:
     """Return the estimated seconds of training an index and of filling it."""
     clusters = ivf.clusters_for(round(amounts.vectors))
-    product = _PRODUCT_S * max(1.0, amounts.dimensions)  # k-means and assigning are such products
-    train = product * training_products(ivf.sample_of(clusters), clusters, iterations=ivf.ITERATIONS)
-    return train, product * amounts.vectors * (_GRAPH_AS_DEAR if clusters >= ivf.GRAPH_FROM else clusters)
+    product = _PRODUCT_S * max(
+        1.0, amounts.dimensions
+    )  # k-means and assigning are such products
+    train = product * training_products(
+        ivf.sample_of(clusters), clusters, iterations=ivf.ITERATIONS
+    )
+    return train, product * amounts.vectors * (
+        _GRAPH_AS_DEAR if clusters >= ivf.GRAPH_FROM else clusters
+    )
 
 
 def has_driver() -> bool:
@@ -103,7 +146,11 @@ def has_driver() -> bool:
 
 def has_gpu(search: Search) -> bool:
     """Return whether exact search will run on a GPU: torch, a driver, and a recipe that permits it."""
-    return search.device != "cpu" and has_driver() and importlib.util.find_spec("torch") is not None
+    return (
+        search.device != "cpu"
+        and has_driver()
+        and importlib.util.find_spec("torch") is not None
+    )
 
 
 def _count_parts(vectors: float, shards: int) -> int:
@@ -116,7 +163,9 @@ def _count_tune_tasks(vectors: float, parts: int) -> int:
     return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
 
 
-def only_if(condition: Callable[[Amounts], float], amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+def only_if(
+    condition: Callable[[Amounts], float], amount: Callable[[Amounts], float]
+) -> Callable[[Amounts], float]:
     """Return an amount that is 0 where the condition does not hold."""
     return lambda amounts: amount(amounts) if condition(amounts) else 0.0
 
@@ -128,7 +177,11 @@ def _clusters(amounts: Amounts) -> int:
 def _list_bytes(amounts: Amounts) -> float:
     """Return the bytes of the codes and ids of all vectors."""
     code = amounts.index.rpartition(",")[2]
-    values = float(code[2:]) if code.startswith("PQ") else amounts.dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
+    values = (
+        float(code[2:])
+        if code.startswith("PQ")
+        else amounts.dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
+    )
     return amounts.vectors * (values + 8)
 
 
@@ -139,7 +192,12 @@ def _parts(amounts: Amounts) -> int:
 def _tuning_products(amounts: Amounts) -> float:
     # One exact search for the sample of queries, and for lossy codes a second one by codes.
     searches = 1 if amounts.index.endswith("Flat") else 2
-    return searches * min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+    return (
+        searches
+        * min(ivf.SAMPLE, amounts.queries)
+        * amounts.vectors
+        * amounts.dimensions
+    )
 
 
 # Exact search trains, fills and tunes nothing.
@@ -148,24 +206,35 @@ _TRAIN = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
     bytes=1,
-    memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
-    reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
+    memory=_if_built(
+        lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
+    ),  # float32, and a copy
+    reads=_if_built(
+        lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
+    ),
 )
 _FILL = of_products(
     work=_if_built(lambda amounts: _build_seconds(amounts)[1] / _PRODUCT_S),
     disk=_if_built(_list_bytes),
     bytes=1,
     tasks=_parts,
-    memory=_if_built(lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)),  # codes, and a copy by cluster
+    memory=_if_built(
+        lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)
+    ),  # codes, and a copy by cluster
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
 _TUNE = of_products(
     work=_if_built(_tuning_products),
     tasks=lambda amounts: _count_tune_tasks(amounts.vectors, _parts(amounts)),
     memory=_if_built(
-        lambda amounts: 250e6 + 32 * amounts.vectors / _count_tune_tasks(amounts.vectors, _parts(amounts))
+        lambda amounts: (
+            250e6
+            + 32 * amounts.vectors / _count_tune_tasks(amounts.vectors, _parts(amounts))
+        )
     ),
-    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),
+    reads=_if_built(
+        lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)
+    ),
 )
 
 
@@ -183,12 +252,16 @@ def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
     if "neighbours" in neighbours:
         return int(neighbours["neighbours"])
     documents = done["documents"].result(DrawResult)
-    return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
+    return math.ceil(
+        neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents))
+    )
 
 
 def vectors_of(done: Artifacts) -> Files:
     """Return the files of the searched vectors: of documents if the method searches for documents, else of chunks."""
-    return done["document_vectors" if "document_vectors" in done else "embed"].files("vectors.npy")
+    return done["document_vectors" if "document_vectors" in done else "embed"].files(
+        "vectors.npy"
+    )
 
 
 def queries_of(done: Artifacts) -> Path:
@@ -198,7 +271,14 @@ def queries_of(done: Artifacts) -> Path:
     return done["meta_documents"].file(".meta_documents.npy")
 
 
-def index_steps(search: Search, vectors: Step, queries: Step, neighbours: NeighbourCount, *, seed: int) -> list[Step]:
+def index_steps(
+    search: Search,
+    vectors: Step,
+    queries: Step,
+    neighbours: NeighbourCount,
+    *,
+    seed: int,
+) -> list[Step]:
     """Return the steps that build an index over `vectors` for the queries of the step `queries`; none for exact search."""
     if search.index != AUTO and not index_kind(search.index).is_built:
         return []
@@ -207,9 +287,22 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
     def train(done: Artifacts) -> list[Task]:
         load: dict[str, Any] = {"queries": 0, "k": 0}
         if is_auto:
-            drawn = done["documents" if "documents" in done else "meta_documents"].result(DrawResult)
-            load = {"queries": drawn.meta_chunks or drawn.drawn, "k": count_neighbours(neighbours, done)}
-        return [partial(_choose_and_train, vectors=vectors_of(done), search=search, seed=seed, **load)]
+            drawn = done[
+                "documents" if "documents" in done else "meta_documents"
+            ].result(DrawResult)
+            load = {
+                "queries": drawn.meta_chunks or drawn.drawn,
+                "k": count_neighbours(neighbours, done),
+            }
+        return [
+            partial(
+                _choose_and_train,
+                vectors=vectors_of(done),
+                search=search,
+                seed=seed,
+                **load,
+            )
+        ]
 
     def part_bounds(done: Artifacts) -> list[int]:
         # The first shard of each part of the index, and the end of the last part.
@@ -222,33 +315,65 @@ def index_steps(search: Search, vectors: Step, queries: Step, neighbours: Neighb
             return []
         paths, template = vectors_of(done), done["index"].file(".template.faiss")
         each = partial(ivf.fill, template=template)
-        return [partial(each, vectors=paths[low:high], first_shard=low) for low, high in pairwise(part_bounds(done))]
+        return [
+            partial(each, vectors=paths[low:high], first_shard=low)
+            for low, high in pairwise(part_bounds(done))
+        ]
 
     def measure(done: Artifacts) -> Work:
         if is_exact(done):
             return Work([])
-        files, bounds, k = index_files(done), part_bounds(done), count_neighbours(neighbours, done)
-        common: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": seed, "k": k}
-        count = _count_tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
+        files, bounds, k = (
+            index_files(done),
+            part_bounds(done),
+            count_neighbours(neighbours, done),
+        )
+        common: dict[str, Any] = {
+            "files": files,
+            "queries": queries_of(done),
+            "seed": seed,
+            "k": k,
+        }
+        count = _count_tune_tasks(
+            done["index"].result(_IndexResult).vectors, len(files.lists)
+        )
         tasks_of_blocks = [
-            partial(ivf.measure_block, lists=slice(low, high), shards=range(bounds[low], bounds[high]), **common)
-            for low, high in pairwise(np.linspace(0, len(files.lists), count + 1).astype(int).tolist())
+            partial(
+                ivf.measure_block,
+                lists=slice(low, high),
+                shards=range(bounds[low], bounds[high]),
+                **common,
+            )
+            for low, high in pairwise(
+                np.linspace(0, len(files.lists), count + 1).astype(int).tolist()
+            )
         ]
         tune = partial(ivf.tune, blocks=count, target=search.recall, **common)
-        return Work(tasks_of_blocks, [Join(range(count), lambda _: tune, replaces=True)])
+        return Work(
+            tasks_of_blocks, [Join(range(count), lambda _: tune, replaces=True)]
+        )
 
-    config: Json = {"index": search.index, "seed": seed} | ({"neighbours": dict(neighbours)} if is_auto else {})
+    config: Json = {"index": search.index, "seed": seed} | (
+        {"neighbours": dict(neighbours)} if is_auto else {}
+    )
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
     index = Step("index", 3, config, inputs, train, _IndexResult, estimate=_TRAIN)
     shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=_FILL)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": seed}
     inputs = (vectors, queries, index, shards)
-    return [index, shards, Step("tune", 3, config, inputs, measure, ivf.TuneResult, estimate=_TUNE)]
+    return [
+        index,
+        shards,
+        Step("tune", 3, config, inputs, measure, ivf.TuneResult, estimate=_TUNE),
+    ]
 
 
 def is_exact(done: Artifacts) -> bool:
     """Return whether a run searches exactly: its recipe sets `exact`, or `auto` chose it."""
-    return "index" not in done or not index_kind(done["index"].result(_IndexResult).index).is_built
+    return (
+        "index" not in done
+        or not index_kind(done["index"].result(_IndexResult).index).is_built
+    )
 
 
 def index_files(done: Artifacts) -> IndexFiles:
@@ -259,23 +384,44 @@ def index_files(done: Artifacts) -> IndexFiles:
     bounds = done["index_shards"].files(".bounds.npy")
     stems = [path.with_name(path.name.removesuffix(".bounds.npy")) for path in bounds]
     tuned = (
-        done["tune"].result(ivf.TuneResult).model_dump(include={"probes", "spare", "recall"}) if "tune" in done else {}
+        done["tune"]
+        .result(ivf.TuneResult)
+        .model_dump(include={"probes", "spare", "recall"})
+        if "tune" in done
+        else {}
     )
     template = done["index"].file(".template.faiss")
-    return IndexFiles(done["index"].result(_IndexResult).index, vectors, template, tuple(stems), **tuned)
+    return IndexFiles(
+        done["index"].result(_IndexResult).index,
+        vectors,
+        template,
+        tuple(stems),
+        **tuned,
+    )
 
 
 def describe_choice(done: Artifacts) -> str:
     """Return the search that a finished run chose and the reason; empty where the recipe left no choice."""
-    return f"{describe_recall(done) or EXACT}; {done['index'].result(_IndexResult).why}" if "index" in done else ""
+    return (
+        f"{describe_recall(done) or EXACT}; {done['index'].result(_IndexResult).why}"
+        if "index" in done
+        else ""
+    )
 
 
 def describe_recall(done: Artifacts) -> str:
     """Return the approximate index of a finished run and its measured recall; empty if the search is exact."""
     if is_exact(done):
         return ""
-    built, tuned = done["index"].result(_IndexResult), done["tune"].result(ivf.TuneResult)
-    short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the highest it reaches"
+    built, tuned = (
+        done["index"].result(_IndexResult),
+        done["tune"].result(ivf.TuneResult),
+    )
+    short = (
+        ""
+        if tuned.recall >= done["tune"].manifest["config"]["recall"]
+        else ", the highest it reaches"
+    )
     return (
         f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters visited: recall@{tuned.k:,} "
         f"{tuned.recall_measured:.1%} on average and recall@{tuned.nearest:,} {tuned.recall_nearest:.1%}; 5th percentile "
@@ -288,12 +434,19 @@ def _choose_and_train(
 ) -> _IndexResult:
     """Choose exact search or an index under `auto`; train an index, `{out}.template.faiss`. Raises RecipeError if none fits."""
     shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
-    count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
+    count, dimensions = (
+        sum(shape[0] for shape in shapes),
+        max((shape[1] for shape in shapes), default=0),
+    )
     factory, why = search.index, "set by search.index"
     if factory == AUTO:
-        amounts = Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k)
+        amounts = Amounts(
+            vectors=count, queries=queries, dimensions=dimensions, neighbours=k
+        )
         factory, why = choose(amounts, has_gpu=has_gpu(search))
-    if index_kind(factory).is_built and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
+    if index_kind(factory).is_built and count < (
+        2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED
+    ):
         factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
     if not index_kind(factory).is_built:
         return _IndexResult(index=factory, why=why, vectors=count)

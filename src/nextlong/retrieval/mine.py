@@ -25,9 +25,21 @@ from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe.keys import AUTO, EXACT, MOST_QUERIES, Search, blocks
 from nextlong.retrieval import index as search_index
-from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
+from nextlong.retrieval.index import (
+    NeighbourCount,
+    count_neighbours,
+    index_files,
+    is_exact,
+    queries_of,
+    vectors_of,
+)
 from nextlong.retrieval.indexes import exact
-from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind
+from nextlong.retrieval.indexes.base import (
+    IndexFiles,
+    Neighbours,
+    VectorShards,
+    index_kind,
+)
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
@@ -42,31 +54,51 @@ _SAMPLED_NEIGHBOURS = 8
 _LEAST_QUERIES = 2048
 
 _Paths = Sequence[Path]
-_Scans = tuple[_Paths, _Paths]  # files of `_find_least_scores` in the order of queries, stems of `_scan_block`
-_Queries = tuple[Path, int, int]  # a file of queries, and the first and last of its rows
+_Scans = tuple[
+    _Paths, _Paths
+]  # files of `_find_least_scores` in the order of queries, stems of `_scan_block`
+_Queries = tuple[
+    Path, int, int
+]  # a file of queries, and the first and last of its rows
 
 
 def _corpus_blocks(vectors: _Paths) -> list[range]:
     """Return the shards of each block of the corpus; none where one block holds all vectors."""
-    blocks = [range(*run) for run in lookup.runs_within([path.stat().st_size for path in vectors], _BLOCK_BYTES)]
+    blocks = [
+        range(*run)
+        for run in lookup.runs_within(
+            [path.stat().st_size for path in vectors], _BLOCK_BYTES
+        )
+    ]
     return blocks if len(blocks) > 1 else []
 
 
 def _sample_size(k: float, total: float) -> int:
-    return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
+    return int(
+        np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST)
+    )
 
 
-def _find_least_scores(out: Path, queries: _Queries, *, vectors: _Paths, k: int) -> TaskResult:
+def _find_least_scores(
+    out: Path, queries: _Queries, *, vectors: _Paths, k: int
+) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,): a cosine that somewhat more than `k` vectors reach, for each query."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
     sample = _sample_size(k, sum(shards.rows))
-    guess_Q = exact.guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
-    np.save(f"{out}.least.npy", np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q)
+    guess_Q = exact.guess_kth(
+        lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample
+    )
+    np.save(
+        f"{out}.least.npy",
+        np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q,
+    )
     return TaskResult()
 
 
-def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int) -> MineResult:
+def _scan_block(
+    out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int
+) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
     Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries; those of query q are [ends[q], ends[q + 1]) (`{out}.ends.npy`).
@@ -78,46 +110,83 @@ def _scan_block(out: Path, *, queries: Path, least: _Paths, vectors: _Paths, blo
     for low in range(0, len(query_ids), _BATCH):
         part = slice(low, low + _BATCH)
         queries_QD = lookup.vectors(query_ids[part], vectors)
-        block_ids, block_scores = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
+        block_ids, block_scores = index.search(
+            queries_QD, k, exclude=exclude[part], least_Q=least_Q[part]
+        )
         ids += block_ids
         scores += block_scores
     ends = np.cumsum([*map(len, ids)])  # (queries + 1,), from 0 on
-    for name, column in (("ids", np.concatenate(ids)), ("scores", np.concatenate(scores)), ("ends", ends)):
+    for name, column in (
+        ("ids", np.concatenate(ids)),
+        ("scores", np.concatenate(scores)),
+        ("ends", ends),
+    ):
         np.save(f"{out}.{name}.npy", column)
     return MineResult(queries=len(query_ids), candidates=int(ends[-1]))
 
 
 def _mine_block(
-    out: Path, queries: _Queries, index: IndexFiles, *, k: int, scans: _Scans | None = None, shortlist: _Paths = ()
+    out: Path,
+    queries: _Queries,
+    index: IndexFiles,
+    *,
+    k: int,
+    scans: _Scans | None = None,
+    shortlist: _Paths = (),
 ) -> MineResult:
     """Find the candidates of `queries`, or merge those of `scans`; write `{out}.candidates.arrow`."""
     ids, exclude, before = read_queries(*queries)
     opened_index = index_kind(index.index).open(index)
     candidates, judged, shortlisted = 0, 0, 0
-    with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
+    with (
+        pa.OSFile(f"{out}.candidates.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, schemas.CANDIDATES) as writer,
+    ):
         for low in range(0, len(ids), _BATCH):
             part = slice(low, low + _BATCH)
             queries_QD = lookup.vectors(ids[part], index.vectors)
             if scans is None:
-                neighbours, scores = opened_index.search(queries_QD, k, exclude=exclude[part])
+                neighbours, scores = opened_index.search(
+                    queries_QD, k, exclude=exclude[part]
+                )
             else:
-                (neighbours, scores), again = _merge(*scans, before + low, queries_QD, k)
+                (neighbours, scores), again = _merge(
+                    *scans, before + low, queries_QD, k
+                )
                 # The bound was too high for these queries, about one in a billion.
-                searched_again = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
-                for query, row_ids, row_scores in zip(again.tolist(), *searched_again, strict=True):
+                searched_again = opened_index.search(
+                    queries_QD[again], k, exclude=exclude[part][again]
+                )
+                for query, row_ids, row_scores in zip(
+                    again.tolist(), *searched_again, strict=True
+                ):
                     neighbours[query], scores[query] = row_ids, row_scores
             if shortlist:  # chunks that were not embedded have zero vectors, so candidates must have a positive cosine
-                counts = [int(np.count_nonzero(row > 0)) for row in scores]  # descending
-                neighbours = [row[:count] for row, count in zip(neighbours, counts, strict=True)]
-                scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
+                counts = [
+                    int(np.count_nonzero(row > 0)) for row in scores
+                ]  # descending
+                neighbours = [
+                    row[:count] for row, count in zip(neighbours, counts, strict=True)
+                ]
+                scores = [
+                    row[:count] for row, count in zip(scores, counts, strict=True)
+                ]
                 of_part = judge_shortlist(neighbours, shortlist)
                 judged, shortlisted = judged + of_part[0], shortlisted + of_part[1]
             ends = pa.array(np.cumsum([0, *map(len, neighbours)]), pa.int32())
-            values = pa.array(np.concatenate(neighbours)), pa.array(np.concatenate(scores))
-            columns = [pa.array(ids[part]), *(pa.ListArray.from_arrays(ends, column) for column in values)]
+            values = (
+                pa.array(np.concatenate(neighbours)),
+                pa.array(np.concatenate(scores)),
+            )
+            columns = [
+                pa.array(ids[part]),
+                *(pa.ListArray.from_arrays(ends, column) for column in values),
+            ]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             candidates += sum(map(len, neighbours))
-    return MineResult(queries=len(ids), candidates=candidates, judged=judged, shortlisted=shortlisted)
+    return MineResult(
+        queries=len(ids), candidates=candidates, judged=judged, shortlisted=shortlisted
+    )
 
 
 def _merge(
@@ -129,19 +198,29 @@ def _merge(
     parts = []  # of each block: the ends of its neighbours by query, their ids and their scores
     for stem in blocks:
         ends = np.load(f"{stem}.ends.npy", mmap_mode="r")[first : first + count + 1]
-        ids, scores = (lookup.opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores"))
+        ids, scores = (
+            lookup.opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]]
+            for name in ("ids", "scores")
+        )
         parts.append((ends - ends[0], ids, scores))
     neighbours, cosines, again = [], [], []
     for query in range(count):
         bounds = [slice(*ends[query : query + 2]) for ends, _, _ in parts]
-        ids = np.concatenate([ids[bound] for bound, (_, ids, _) in zip(bounds, parts, strict=True)])
-        scores = np.concatenate([scores[bound] for bound, (_, _, scores) in zip(bounds, parts, strict=True)])
+        ids = np.concatenate(
+            [ids[bound] for bound, (_, ids, _) in zip(bounds, parts, strict=True)]
+        )
+        scores = np.concatenate(
+            [scores[bound] for bound, (_, _, scores) in zip(bounds, parts, strict=True)]
+        )
         best = np.lexsort((ids, -scores))[:k]
         neighbours.append(ids[best])
         cosines.append(scores[best])
         # Blocks compare rough scores with the bound, so only neighbours above it by more than the rounding error are certain.
         kth = scores[best[-1]] if len(best) == k else -np.inf
-        if kth - exact.ROUNDING * exact.rounding_error(dimensions) < least_Q[query] and least_Q[query] > -np.inf:
+        if (
+            kth - exact.ROUNDING * exact.rounding_error(dimensions) < least_Q[query]
+            and least_Q[query] > -np.inf
+        ):
             again.append(query)
     return (neighbours, cosines), np.array(again, np.int64)
 
@@ -149,7 +228,11 @@ def _merge(
 def _block_count(amounts: Amounts) -> float:
     """Return the number of blocks in which exact search reads a large corpus; 0 where it is searched in one piece."""
     count = 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES
-    return max(1.0, min(amounts.shards, count)) if amounts.index == EXACT and count > 1 else 0.0
+    return (
+        max(1.0, min(amounts.shards, count))
+        if amounts.index == EXACT and count > 1
+        else 0.0
+    )
 
 
 def _scanned(amounts: Amounts) -> float:
@@ -159,27 +242,39 @@ def _scanned(amounts: Amounts) -> float:
         return 0.0
     sample = _sample_size(k, amounts.vectors)
     rank = exact.sampled_rank(k, amounts.vectors, sample=sample)
-    return amounts.queries * min(amounts.vectors * (rank / sample if rank else 1.0), k * _block_count(amounts))
+    return amounts.queries * min(
+        amounts.vectors * (rank / sample if rank else 1.0), k * _block_count(amounts)
+    )
 
 
 def read_bytes(amounts: Amounts) -> float:
     """Return the bytes of vectors that a search reads: all vectors for each range of queries, or once, block by block."""
-    vectors, queries = (2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries))
+    vectors, queries = (
+        2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries)
+    )
     if _block_count(amounts):
-        return vectors + queries * _block_count(amounts)  # each block's task reads the queries' own vectors
+        return vectors + queries * _block_count(
+            amounts
+        )  # each block's task reads the queries' own vectors
     return vectors * amounts.visited_share * _tasks(amounts)
 
 
 def _products(amounts: Amounts) -> float:
     """Return the cost of a search in multiply-adds, including the time that keeping the neighbours takes."""
-    products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
+    products = (
+        amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
+    )
     return products + amounts.all_neighbours * search_index.FOUND_PRODUCTS
 
 
 def _search_memory(amounts: Amounts) -> float:
     """Return the peak memory of a task: the best neighbours so far (at most what `Best` holds), scores and candidates."""
     queries = min(amounts.queries, MOST_QUERIES)
-    return min(36 * amounts.neighbours * queries, 200e6) + 12 * amounts.neighbours * queries + 64e6
+    return (
+        min(36 * amounts.neighbours * queries, 200e6)
+        + 12 * amounts.neighbours * queries
+        + 64e6
+    )
 
 
 def _least_tasks(amounts: Amounts) -> float:
@@ -192,13 +287,17 @@ def _tasks(amounts: Amounts) -> float:
 
 _if_blocks = partial(search_index.only_if, _block_count)
 _LEAST = search_index.of_products(
-    work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
+    work=_if_blocks(
+        lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions
+    ),
     disk=_if_blocks(lambda amounts: amounts.queries),
     bytes=4,
     tasks=_least_tasks,
     memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
     # Each task reads the whole sample.
-    reads=_if_blocks(lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)),
+    reads=_if_blocks(
+        lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
+    ),
 )
 _SCAN = search_index.of_products(
     work=_if_blocks(_products),
@@ -210,18 +309,27 @@ _SCAN = search_index.of_products(
 )
 _MINE = search_index.of_products(
     work=lambda amounts: (
-        _scanned(amounts) * search_index.FOUND_PRODUCTS if _block_count(amounts) else _products(amounts)
+        _scanned(amounts) * search_index.FOUND_PRODUCTS
+        if _block_count(amounts)
+        else _products(amounts)
     ),
     disk="all_neighbours",
     bytes=12,
     tasks=_tasks,
     memory=_search_memory,
-    reads=lambda amounts: 12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts),
+    reads=lambda amounts: (
+        12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts)
+    ),
 )
 
 
 def mine_steps(
-    search: Search, name: str, vectors: Step, queries: Step, before: Sequence[Step], neighbours: NeighbourCount
+    search: Search,
+    name: str,
+    vectors: Step,
+    queries: Step,
+    before: Sequence[Step],
+    neighbours: NeighbourCount,
 ) -> list[Step]:
     """Return the steps from VECTORS to CANDIDATES of the queries; `before` built an index or a shortlist; the last is `name`.
 
@@ -229,38 +337,96 @@ def mine_steps(
     """
     shared = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
-    unbuilt = None  # an index of another package, which reads the stored vectors directly
+    unbuilt = (
+        None  # an index of another package, which reads the stored vectors directly
+    )
     if search.index not in (AUTO, EXACT) and not index_kind(search.index).is_built:
         unbuilt = search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
     def least_tasks(done: Artifacts) -> Work:
         has_blocks = is_exact(done) and _corpus_blocks(vectors_of(done))
-        ranges = query_ranges(queries_of(done), most=_LEAST_QUERIES) if has_blocks else []
-        find = partial(_find_least_scores, vectors=vectors_of(done), k=count_neighbours(neighbours, done))
-        return Work([partial(find, queries=(queries_of(done), *rows)) for rows in ranges], gpu="unused")
+        ranges = (
+            query_ranges(queries_of(done), most=_LEAST_QUERIES) if has_blocks else []
+        )
+        find = partial(
+            _find_least_scores,
+            vectors=vectors_of(done),
+            k=count_neighbours(neighbours, done),
+        )
+        return Work(
+            [partial(find, queries=(queries_of(done), *rows)) for rows in ranges],
+            gpu="unused",
+        )
 
     def scan_tasks(done: Artifacts) -> list[Task]:
-        least, k = done["least_scores"].files(".least.npy"), count_neighbours(neighbours, done)
-        scan = partial(_scan_block, queries=queries_of(done), least=least, vectors=vectors_of(done), k=k)
-        return [partial(scan, block=block) for block in _corpus_blocks(vectors_of(done)) if least]
+        least, k = (
+            done["least_scores"].files(".least.npy"),
+            count_neighbours(neighbours, done),
+        )
+        scan = partial(
+            _scan_block,
+            queries=queries_of(done),
+            least=least,
+            vectors=vectors_of(done),
+            k=k,
+        )
+        return [
+            partial(scan, block=block)
+            for block in _corpus_blocks(vectors_of(done))
+            if least
+        ]
 
     def tasks(done: Artifacts) -> Work:
         files, scans, queries = index_files(done), None, queries_of(done)
         files = files if unbuilt is None else replace(files, index=unbuilt)
         marks = done["shortlist"].files(".shortlist.npy") if "shortlist" in done else ()
         if "scan" in done and (ends := done["scan"].files(".ends.npy")):
-            stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in ends]
+            stems = [
+                path.with_name(path.name.removesuffix(".ends.npy")) for path in ends
+            ]
             scans = done["least_scores"].files(".least.npy"), stems
-        mine = partial(_mine_block, index=files, k=count_neighbours(neighbours, done), scans=scans, shortlist=marks)
-        searches = [partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)]
-        return Work(searches, gpu="unused" if index_kind(files.index).is_built or scans else None)
+        mine = partial(
+            _mine_block,
+            index=files,
+            k=count_neighbours(neighbours, done),
+            scans=scans,
+            shortlist=marks,
+        )
+        searches = [
+            partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)
+        ]
+        return Work(
+            searches,
+            gpu="unused" if index_kind(files.index).is_built or scans else None,
+        )
 
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
     if search.index in (AUTO, EXACT):
         least = Step("least_scores", 2, config, shared, least_tasks, estimate=_LEAST)
-        scan = Step("scan", 1, config, (*shared, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
+        scan = Step(
+            "scan",
+            1,
+            config,
+            (*shared, least),
+            scan_tasks,
+            MineResult,
+            resources=resources,
+            estimate=_SCAN,
+        )
         scanning = [least, scan]
     inputs = (*shared, *scanning)
-    return [*scanning, Step(name, 5, config, inputs, tasks, MineResult, resources=resources, estimate=_MINE)]
+    return [
+        *scanning,
+        Step(
+            name,
+            5,
+            config,
+            inputs,
+            tasks,
+            MineResult,
+            resources=resources,
+            estimate=_MINE,
+        ),
+    ]

@@ -41,32 +41,55 @@ class DrawResult(TaskResult):
 
 
 def sample_meta_documents(
-    out: Path, *, chunks: _Paths, hashes: _Paths, chars: _Paths, draws: int | None, min_meta_chunks: int, seed: int
+    out: Path,
+    *,
+    chunks: _Paths,
+    hashes: _Paths,
+    chars: _Paths,
+    draws: int | None,
+    min_meta_chunks: int,
+    seed: int,
 ) -> DrawResult:
     """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks; write `{out}.meta_documents.npy`."""
     drawn = np.empty(0, schemas.META_DOCUMENTS)
     eligible = documents = 0
-    for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
+    for shard, (chunk_path, hash_path, chars_path) in enumerate(
+        zip(chunks, hashes, chars, strict=True)
+    ):
         shard_documents = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(shard_documents)
         # A document that lost a chunk to `decontaminate` has a gap in its dependencies, so it is not sampled. Its
         # remaining chunks have fewer characters than the document had.
         table = read_chunks(chunk_path)
         doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
-        is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
-        shard_documents = shard_documents[(shard_documents["chunks"] >= min_meta_chunks) & is_whole]
+        is_whole = (
+            np.add.reduceat(table["end"] - table["start"], firsts)
+            == np.load(chars_path)[doc_rows]
+        )
+        shard_documents = shard_documents[
+            (shard_documents["chunks"] >= min_meta_chunks) & is_whole
+        ]
         eligible += len(shard_documents)
         drawn = np.concatenate([drawn, shard_documents])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     np.save(f"{out}.meta_documents.npy", np.sort(drawn, order=["key", "first_chunk"]))
-    return DrawResult(documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum()))
+    return DrawResult(
+        documents=documents,
+        eligible=eligible,
+        drawn=len(drawn),
+        meta_chunks=int(drawn["chunks"].sum()),
+    )
 
 
-def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+def _document_rows(
+    shard: int, chunks: Path, hashes: Path, *, seed: int
+) -> NDArray[Any]:
     """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the order of the shard."""
     table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
-    doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    doc_rows, first, count = np.unique(
+        table["doc_row"], return_index=True, return_counts=True
+    )
     documents = np.empty(len(doc_rows), schemas.META_DOCUMENTS)
     documents["content_hash"] = hash_of[doc_rows]
     documents["key"] = keyed_hash(documents["content_hash"], seed=seed, stage="meta")
@@ -76,19 +99,28 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
     return documents
 
 
-def list_documents(out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int) -> DrawResult:
+def list_documents(
+    out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int
+) -> DrawResult:
     """Write `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the vector ids of `seeds` (None: all)."""
     shards = enumerate(zip(chunks, hashes, strict=True))
     by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, schemas.META_DOCUMENTS), *by_shard])
-    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)])
+    rows = np.concatenate(
+        [np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)]
+    )
     ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
     order = np.arange(len(docs))
     if seeds is not None:  # in the order in which the documents start sequences
         order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
     np.save(f"{out}.docs.npy", docs)
     np.save(f"{out}.queries.npy", ids[order])
-    return DrawResult(documents=len(docs), drawn=len(order), eligible=len(docs), chars=int(docs["chars"].sum()))
+    return DrawResult(
+        documents=len(docs),
+        drawn=len(order),
+        eligible=len(docs),
+        chars=int(docs["chars"].sum()),
+    )
 
 
 class Queries(NamedTuple):
@@ -106,9 +138,15 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
     # (queries,) each: the first chunk of the query's document, and its number of chunks. A query excludes all of them.
-    starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
+    starts, counts = (
+        np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks")
+    )
     exclude = np.stack([starts, starts + counts], axis=1)
-    return Queries(ranges(rows["first_chunk"], rows["chunks"]), exclude, int(stored["chunks"][:first].sum()))
+    return Queries(
+        ranges(rows["first_chunk"], rows["chunks"]),
+        exclude,
+        int(stored["chunks"][:first].sum()),
+    )
 
 
 def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:
@@ -116,34 +154,73 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
     # (rows + 1,): the number of queries before each row, and in all. The chunks of a document are never divided.
-    ends = np.append(0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"]))
+    ends = np.append(
+        0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
+    )
     most = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), most)
     tasks, first = [], 0
     while first < len(rows):
-        last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
-        tasks.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
+        last = max(
+            first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
+        )
+        tasks.append(
+            (first, last if is_documents else min(last, first + _MOST_DOCUMENTS))
+        )
         first = tasks[-1][1]
     return tasks
 
 
 def meta_documents_step(
-    compose: Compose, ingest: Step, chunk: Step, *, attempt: int, seed: int, max_chars: int
+    compose: Compose,
+    ingest: Step,
+    chunk: Step,
+    *,
+    attempt: int,
+    seed: int,
+    max_chars: int,
 ) -> Step:
     """Return the step that samples META_DOCUMENTS from CHUNKS of at most `max_chars` characters."""
     least = compose.min_meta_chunks
-    config: Json = {"draws": draws(compose, attempt), "min_meta_chunks": least, "seed": seed}
+    config: Json = {
+        "draws": draws(compose, attempt),
+        "min_meta_chunks": least,
+        "seed": seed,
+    }
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
-        hashes, chars = (done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy"))
-        return [partial(sample_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
+        hashes, chars = (
+            done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy")
+        )
+        return [
+            partial(
+                sample_meta_documents,
+                chunks=chunks,
+                hashes=hashes,
+                chars=chars,
+                **config,
+            )
+        ]
 
     def check(done: Artifact) -> None:
         if not (sampled := done.result(DrawResult)).drawn:
-            raise CorpusError(none_long_enough(f"{sampled.documents:,} documents", least, max_chars=max_chars))
+            raise CorpusError(
+                none_long_enough(
+                    f"{sampled.documents:,} documents", least, max_chars=max_chars
+                )
+            )
 
     estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)
-    return Step("meta_documents", 1, config, (ingest, chunk), tasks, DrawResult, check=check, estimate=estimate)
+    return Step(
+        "meta_documents",
+        1,
+        config,
+        (ingest, chunk),
+        tasks,
+        DrawResult,
+        check=check,
+        estimate=estimate,
+    )
 
 
 def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) -> str:
@@ -154,15 +231,26 @@ def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) ->
     )
 
 
-def documents_step(ingest: Step, chunk: Step, *, queries: int | None, seed: int) -> Step:
+def documents_step(
+    ingest: Step, chunk: Step, *, queries: int | None, seed: int
+) -> Step:
     """Return the step that lists all documents with chunks, and `queries` of them (None: all) as queries."""
     config: Json = {"seeds": queries, "seed": seed}
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
+        chunks, hashes = (
+            chunks_of(done).files(".chunks.arrow"),
+            done["ingest"].files(".hashes.npy"),
+        )
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
     estimate = Estimate(
-        work="chunks", seconds=6e-8, disk="kept_documents", bytes=48, memory=lambda of: 100 * of.kept_documents
+        work="chunks",
+        seconds=6e-8,
+        disk="kept_documents",
+        bytes=48,
+        memory=lambda of: 100 * of.kept_documents,
     )
-    return Step("documents", 2, config, (ingest, chunk), tasks, DrawResult, estimate=estimate)
+    return Step(
+        "documents", 2, config, (ingest, chunk), tasks, DrawResult, estimate=estimate
+    )

@@ -44,8 +44,23 @@ from nextlong.text import Json, public_name
 
 _MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SIZE_BOUNDS: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
-_SIZES: Final = ("n<1K", *(f"{least}<n<{most}" for least, most in pairwise(_SIZE_BOUNDS)), "n>1T")
+_SIZE_BOUNDS: Final = (
+    "1K",
+    "10K",
+    "100K",
+    "1M",
+    "10M",
+    "100M",
+    "1B",
+    "10B",
+    "100B",
+    "1T",
+)
+_SIZES: Final = (
+    "n<1K",
+    *(f"{least}<n<{most}" for least, most in pairwise(_SIZE_BOUNDS)),
+    "n>1T",
+)
 _COUNTS: Final = ("rows", "sequences", "documents", "tokens")  # of a split
 
 # Licences that the hub knows, most of which are spelled as SPDX spells them; any other goes by `other` and its own name.
@@ -57,7 +72,12 @@ _HUB_NAMES: Final = (
     "ms-pl ncsa odbl odc-by ofl-1.1 osl-3.0 pddl postgresql unlicense wtfpl zlib"
 )
 _HUB_LICENCES: Final = frozenset(_HUB_NAMES.split())
-_HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
+_HUB_SPELLINGS: Final = {
+    "odc-by-1.0": "odc-by",
+    "odbl-1.0": "odbl",
+    "pddl-1.0": "pddl",
+    "gfdl-1.3": "gfdl",
+}
 
 
 class Split(NamedTuple):
@@ -94,19 +114,29 @@ class Exported:
         """The folder of the formats' folders: `RUN/data`, or the folder of a variant or a mix in it."""
         if len(self.runs) == 1:
             return data_folder.folder_of(self.runs[0].variant)
-        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[:_MIX_NAME_CHARS]
-        mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
+        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[
+            :_MIX_NAME_CHARS
+        ]
+        mix = (
+            f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
+        )
         return self.runs[0].path / record.DATA / mix
 
     @property
     def room(self) -> int:
         """The tokens that a row can hold: those of the longest sequence where sequences are not packed."""
-        return self.recipe.export.pack or max(run.recipe.sequence_tokens for run in self.runs)
+        return self.recipe.export.pack or max(
+            run.recipe.sequence_tokens for run in self.runs
+        )
 
     @property
     def version(self) -> str:
         """The version of nextlong that wrote the rows."""
-        return str(self.done["rows"].manifest["versions"].get("nextlong", "not installed as a package"))
+        return str(
+            self.done["rows"]
+            .manifest["versions"]
+            .get("nextlong", "not installed as a package")
+        )
 
     @cached_property
     def rows(self) -> RowsResult:
@@ -131,7 +161,9 @@ class Exported:
     def files(self, name: str) -> list[ExportFile]:
         """Return the files of a format, all its splits, by their names in the folder of the format."""
         return [
-            ExportFile(step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"])
+            ExportFile(
+                step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"]
+            )
             for split, below in self.below.items()
             for step in [self.step(name, split)]
             for part in step.manifest["parts"]
@@ -152,9 +184,17 @@ def of_format(written: Exported, name: str) -> str:
 def of_data(written: Exported) -> str:
     """Return the card of `data/`, with all its formats. Those of the run's recipe come first, whatever was written last."""
     first = written.recipe.export.formats[0]
-    facts = _facts(written, first, {split: f"{first}/{part}" for split, part in written.below.items()})
+    facts = _facts(
+        written,
+        first,
+        {split: f"{first}/{part}" for split, part in written.below.items()},
+    )
     laid = {first: facts["laid"][0]._replace(folder=first)}
-    laid |= {one.format.name: one for one in _laid_in(written.folder) if one.format.name != first}
+    laid |= {
+        one.format.name: one
+        for one in _laid_in(written.folder)
+        if one.format.name != first
+    }
     names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
     return card(facts | {"laid": [laid[name] for name in names if name in laid]})
 
@@ -165,90 +205,166 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     `statistics` are label → value in the order of the page; `recipes` are YAML, one a run; `left_out` are the sequences in no
     split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
     """
-    recipe, runs, rows, stats = written.recipe, written.runs, written.rows, written.stats
+    recipe, runs, rows, stats = (
+        written.recipe,
+        written.runs,
+        written.rows,
+        written.stats,
+    )
     made = format_of(name, recipe.export.model_dump())
     splits = []
     for split, folder in below.items():
-        counts, size = rows.splits[split].model_dump(include=set(_COUNTS)), written.step(name, split).manifest["bytes"]
-        splits.append(Split(split, f"{folder}{made.reader_takes}" or ".", **counts, bytes=size))
-    tokenizer, methods = written.done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
+        counts, size = (
+            rows.splits[split].model_dump(include=set(_COUNTS)),
+            written.step(name, split).manifest["bytes"],
+        )
+        splits.append(
+            Split(split, f"{folder}{made.reader_takes}" or ".", **counts, bytes=size)
+        )
+    tokenizer, methods = (
+        written.done["tokenizer"].result(TokenizerResult),
+        [method_of(run.recipe) for run in runs],
+    )
     statistics = card_numbers(stats) if stats else {}
     if tokenizer.lost_share:
-        statistics["text lost by the tokenizer"] = f"{tokenizer.lost_share:.1%} of the characters"
+        statistics["text lost by the tokenizer"] = (
+            f"{tokenizer.lost_share:.1%} of the characters"
+        )
     # The papers of the methods do not partition the documents.
-    if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
+    if partitions := dict.fromkeys(
+        filter(None, (describe_partition(run.steps) for run in runs))
+    ):
         statistics["partitions"] = "; ".join(partitions)
-    warned = [*(stats.warnings if stats else ()), *of_rows(rows.splits, room=written.room)]
-    sources = [(one.name, public_name(one.path), one.license) for run in runs for one in run.recipe.ingest.sources]
-    taken = [rows.splits[split].of_runs for split in below]  # of each run of a mix, its sequences and tokens
+    warned = [
+        *(stats.warnings if stats else ()),
+        *of_rows(rows.splits, room=written.room),
+    ]
+    sources = [
+        (one.name, public_name(one.path), one.license)
+        for run in runs
+        for one in run.recipe.ingest.sources
+    ]
+    taken = [
+        rows.splits[split].of_runs for split in below
+    ]  # of each run of a mix, its sequences and tokens
     return {
         "name": Path(recipe.run_dir).name,
         "laid": [Laid(made, splits, written.room)],
         "splits": splits,
-        "left_out": (rows.left_out, rows.left_out + sum(split.sequences for split in rows.splits.values())),
-        "methods": {run.recipe.compose.method: method.layout for run, method in zip(runs, methods, strict=True)},
+        "left_out": (
+            rows.left_out,
+            rows.left_out + sum(split.sequences for split in rows.splits.values()),
+        ),
+        "methods": {
+            run.recipe.compose.method: method.layout
+            for run, method in zip(runs, methods, strict=True)
+        },
         "target_tokens": sorted({run.recipe.sequence_tokens for run in runs}),
-        "tokenizer": _hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
+        "tokenizer": _hub_name(
+            recipe.tokenizer.source or "byte-level BPE trained on the corpus"
+        ),
         "vocabulary": tokenizer.vocab_size,
-        "citations": list(dict.fromkeys([NEXTLONG, *(method.citation for method in methods if method.citation)])),
+        "citations": list(
+            dict.fromkeys(
+                [NEXTLONG, *(method.citation for method in methods if method.citation)]
+            )
+        ),
         "eos": tokenizer.eos_id,
-        "sources": list(dict.fromkeys((name or path, path, licence) for name, path, licence in sources)),
-        "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
+        "sources": list(
+            dict.fromkeys(
+                (name or path, path, licence) for name, path, licence in sources
+            )
+        ),
+        "recipes": [
+            public_recipe(recipe_made)
+            for recipe_made in (recipe, *(run.recipe for run in runs[1:]))
+        ],
         "runs": [
             (run.name, *map(sum, zip(*of_splits, strict=True)))
-            for run, *of_splits in zip(runs if len(runs) > 1 else (), *taken, strict=True)
+            for run, *of_splits in zip(
+                runs if len(runs) > 1 else (), *taken, strict=True
+            )
         ],
         "version": written.version,
         "statistics": statistics,
-        "warnings": [*filter(None, [control(stats) if stats else ""]), *(warning.message for warning in warned)],
+        "warnings": [
+            *filter(None, [control(stats) if stats else ""]),
+            *(warning.message for warning in warned),
+        ],
     }
 
 
 def card(facts: Json) -> str:
     """Return the README.md of an export: card.md, filled in."""
-    return _template().render(facts=facts, matter=as_yaml(front_matter(facts)), paper=NEXTLONG, fill=fill) + "\n"
+    return (
+        _template().render(
+            facts=facts, matter=as_yaml(front_matter(facts)), paper=NEXTLONG, fill=fill
+        )
+        + "\n"
+    )
 
 
 @cache  # compiling it takes 30 times as long as filling it in
 def _template() -> jinja2.Template:
     # What enters is Markdown, not HTML, so nothing is escaped but what tables and code need.
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     environment.filters |= {
         "n": "{:,}".format,
         "line": _line,
         "cell": lambda text: _line(text).replace("|", r"\|"),
         "code": _code,
         "fenced": _fenced,
-        "public": partial(re.sub, r"(\w+://)[^/@\s]+@", r"\1"),  # without the user and password of a URL
+        "public": partial(
+            re.sub, r"(\w+://)[^/@\s]+@", r"\1"
+        ),  # without the user and password of a URL
         "loading": _loading,
         "percent": percent,
         "bibtex": Citation.bibtex,
     }
-    return environment.from_string(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    return environment.from_string(
+        Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    )
 
 
 def front_matter(facts: Json) -> Json:
     """Return the metadata by the keys of the hub's data set cards, without unknown values."""
     matter: Json = {"pretty_name": facts["name"]}
     # What the sources' licences agree on in the hub's words; `other` where they do not, nothing where nobody says.
-    distinct = {re.sub(r"-(only|or-later)$", "", licence.strip().lower()) for *_, licence in facts["sources"]}
+    distinct = {
+        re.sub(r"-(only|or-later)$", "", licence.strip().lower())
+        for *_, licence in facts["sources"]
+    }
     only = _HUB_SPELLINGS.get(min(distinct), min(distinct))
     if len(distinct) == 1 and only in _HUB_LICENCES:
         matter["license"] = only
     elif distinct != {""}:
-        name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
+        name = (
+            re.sub(r"[^a-z0-9.]+", "-", only).strip("-")
+            if len(distinct) == 1
+            else "several"
+        )
         matter |= {"license": "other", "license_name": name or "own"}
     matter["task_categories"] = ["text-generation"]
-    digits = len(str(sum(split.rows for split in facts["splits"])))  # 3: under 1K; 4: 1K to 10K
+    digits = len(
+        str(sum(split.rows for split in facts["splits"]))
+    )  # 3: under 1K; 4: 1K to 10K
     matter["size_categories"] = [_SIZES[min(max(digits - 3, 0), len(_SIZES) - 1)]]
     methods = (f"method:{method}" for method in facts["methods"])
     matter["tags"] = ["long-context", "pretraining", "synthetic", "nextlong", *methods]
     # `datasets` reads all configurations of a card with one reader, so one format alone is named.
-    if loadable := next((laid for laid in facts["laid"] if laid.format.hub == "loads"), None):
-        data_files = [{"split": split.name, "path": split.files} for split in loadable.splits]
+    if loadable := next(
+        (laid for laid in facts["laid"] if laid.format.hub == "loads"), None
+    ):
+        data_files = [
+            {"split": split.name, "path": split.files} for split in loadable.splits
+        ]
         matter["configs"] = [{"config_name": "default", "data_files": data_files}]
     else:
-        matter["viewer"] = False  # the hub would take the JSON files beside the data for it
+        matter["viewer"] = (
+            False  # the hub would take the JSON files beside the data for it
+        )
     return matter
 
 
@@ -257,8 +373,16 @@ def _loading(laid: Laid, facts: Json) -> str:
     first, vocabulary = laid.splits[0], facts["vocabulary"]
     below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
     place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
-    known = {"split": repr(first.name), "tokens": max(facts["target_tokens"]), "eos": facts["eos"]}
-    known |= {"place": place, "vocabulary": vocabulary, "uint": "uint16" if vocabulary <= 1 << 16 else "uint32"}
+    known = {
+        "split": repr(first.name),
+        "tokens": max(facts["target_tokens"]),
+        "eos": facts["eos"],
+    }
+    known |= {
+        "place": place,
+        "vocabulary": vocabulary,
+        "uint": "uint16" if vocabulary <= 1 << 16 else "uint32",
+    }
     package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
     folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
@@ -291,7 +415,9 @@ def public_recipe(recipe: Recipe) -> str:
     del plain["name"]  # several variants may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
-    plain["decontaminate"]["files"] = [public_name(file) for file in plain["decontaminate"]["files"]]
+    plain["decontaminate"]["files"] = [
+        public_name(file) for file in plain["decontaminate"]["files"]
+    ]
     _hide_places(plain, recipe)
     made_public = (
         ("encoder", "model", _model_name),
@@ -312,13 +438,20 @@ def _hide_places(plain: Json, section: Section) -> None:
             _hide_places(plain[key], value)
         elif any(isinstance(mark, MayBePath) for mark in field.metadata):
             plain[key] = _hub_name(value)
-        elif any(isinstance(mark, MayBePrivate) for mark in field.metadata) and value != field.default:
+        elif (
+            any(isinstance(mark, MayBePrivate) for mark in field.metadata)
+            and value != field.default
+        ):
             plain[key] = "(not published)"
 
 
 def _hub_name(given: str) -> str:
     """Return a hub name unchanged, and of a path its last part."""
-    return given if _HUB_NAME.fullmatch(given) and not Path(given).exists() else public_name(given)
+    return (
+        given
+        if _HUB_NAME.fullmatch(given) and not Path(given).exists()
+        else public_name(given)
+    )
 
 
 def _model_name(model: str) -> str:
@@ -333,7 +466,11 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
     for split, folder in written.below.items():
         step, arranged = written.step(name, split), written.rows.splits[split]
         # A format that adds tokens counts them itself.
-        counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
+        counted = [
+            shard.tokens
+            for shard in step.results(ShardResult)
+            if shard.tokens is not None
+        ]
         splits[split] = {
             "step": step.manifest["fingerprint"],
             "config": step.manifest["config"],
@@ -356,33 +493,54 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
         ],
         "rows": written.done["rows"].manifest["fingerprint"],
         "splits": splits,
-        "settings": written.recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
+        "settings": written.recipe.export.model_dump(
+            mode="json", exclude={"push", "formats"}
+        ),
         "recipe": public_recipe(written.recipe),
-        "files": {one.name: {"bytes": one.bytes, "xxh3": one.xxh3} for one in sorted(files, key=attrgetter("name"))},
+        "files": {
+            one.name: {"bytes": one.bytes, "xxh3": one.xxh3}
+            for one in sorted(files, key=attrgetter("name"))
+        },
     }
     # The hash covers the record without the hash itself, in a compact layout. The file ends without a newline, so that a
     # truncated file is never valid JSON.
     compact = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-    return json.dumps(plain | {"xxh3": xxhash.xxh3_128_hexdigest(compact)}, indent=1, ensure_ascii=False)
+    return json.dumps(
+        plain | {"xxh3": xxhash.xxh3_128_hexdigest(compact)},
+        indent=1,
+        ensure_ascii=False,
+    )
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
     """Return label → value for the data card, without empty values."""
     is_extended = stats.layout == Layout.EXTENDED
     chunks = "chunks of the meta-document" if is_extended else "parts of a document"
-    similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
+    similar = (
+        "a negative to its meta-chunk"
+        if is_extended
+        else f"a document to {stats.scores}"
+    )
     own = stats.own_document_negatives
     numbers = {
         "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
         "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
         "documents in a sequence": _spread(stats.documents_per_sequence, "{:,.0f}"),
-        "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens" if stats.meta_share else "",
-        f"tokens between consecutive {chunks}": _spread(stats.distance_tokens, "{:,.0f}"),
+        "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens"
+        if stats.meta_share
+        else "",
+        f"tokens between consecutive {chunks}": _spread(
+            stats.distance_tokens, "{:,.0f}"
+        ),
         f"cosine of {similar}": _spread(stats.similarity, "{:.3f}"),
-        "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most" if stats.reuse.max else "",
+        "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most"
+        if stats.reuse.max
+        else "",
         "negatives from the own document": "" if own is None else f"{own:,}",
         "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
-        "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
+        "characters per token": f"{stats.chars_per_token:.3f}"
+        if stats.chars_per_token
+        else "",
         "encoder": _model_name(stats.encoder) if stats.encoder else "",
         "search": stats.search or "",
         "shortlist": stats.shortlist or "",
@@ -393,7 +551,10 @@ def card_numbers(stats: Stats) -> dict[str, str]:
 def _spread(spread: Spread | None, form: str) -> str:
     if spread is None:
         return ""
-    mean, p10, p50, p90 = (form.format(value) for value in (spread.mean, spread.p10, spread.p50, spread.p90))
+    mean, p10, p50, p90 = (
+        form.format(value)
+        for value in (spread.mean, spread.p10, spread.p50, spread.p90)
+    )
     return f"{mean} on average, median {p50}, {p10} to {p90} (p10 to p90)"
 
 
@@ -403,18 +564,37 @@ def write_index(run_dir: Path) -> None:
     if record.current(run_dir) is not None or not data.is_dir():
         return
     variants = record.variants(run_dir)
-    laid = {variant.name: {one.format.name: one for one in _laid_in(data / variant.name)} for variant in variants}
-    preferred = (name for variant in variants for name in variant.recipe["export"]["formats"])
+    laid = {
+        variant.name: {one.format.name: one for one in _laid_in(data / variant.name)}
+        for variant in variants
+    }
+    preferred = (
+        name for variant in variants for name in variant.recipe["export"]["formats"]
+    )
     # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
-    loadable = {name for of_variant in laid.values() for name, one in of_variant.items() if one.format.hub == "loads"}
+    loadable = {
+        name
+        for of_variant in laid.values()
+        for name, one in of_variant.items()
+        if one.format.hub == "loads"
+    }
     chosen = next((name for name in preferred if name in loadable), None)
     configs = []
     for name, of_variant in laid.items():
         if chosen in of_variant:
-            files = [{"split": one.name, "path": f"{name}/{one.files}"} for one in of_variant[chosen].splits]
+            files = [
+                {"split": one.name, "path": f"{name}/{one.files}"}
+                for one in of_variant[chosen].splits
+            ]
             configs.append({"config_name": name, "data_files": files})
-    rows = [f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()]
-    load = f'; `datasets.load_dataset("{record.DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
+    rows = [
+        f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()
+    ]
+    load = (
+        f'; `datasets.load_dataset("{record.DATA}", "{configs[0]["config_name"]}")` loads one'
+        if configs
+        else ""
+    )
     text = (
         f"---\n{as_yaml({'configs': configs} if configs else {'viewer': False})}---\n\n"
         f"# Variants of {run_dir.resolve().name}\n\n"
@@ -431,13 +611,35 @@ def _laid_in(folder: Path) -> list[Laid]:
     for below, plain in data_folder.delivered_in(folder):
         if plain["format"] not in FORMATS:  # of a package that is no longer installed
             continue
-        made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
+        made = format_of(
+            plain["format"], next(iter(plain["splits"].values()))["config"]
+        )
         splits = []
         for name, recorded in plain["splits"].items():
-            folder_of_split, counts = recorded["folder"], {count: recorded[count] for count in _COUNTS}
-            files = {file: entry for file, entry in plain["files"].items() if file != data_folder.CARD}
-            size = sum(entry["bytes"] for file, entry in files.items() if file.startswith(folder_of_split))
-            splits.append(Split(name, f"{below.name}/{folder_of_split}{made.reader_takes}", **counts, bytes=size))
-        room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
+            folder_of_split, counts = (
+                recorded["folder"],
+                {count: recorded[count] for count in _COUNTS},
+            )
+            files = {
+                file: entry
+                for file, entry in plain["files"].items()
+                if file != data_folder.CARD
+            }
+            size = sum(
+                entry["bytes"]
+                for file, entry in files.items()
+                if file.startswith(folder_of_split)
+            )
+            splits.append(
+                Split(
+                    name,
+                    f"{below.name}/{folder_of_split}{made.reader_takes}",
+                    **counts,
+                    bytes=size,
+                )
+            )
+        room = plain["settings"].get("pack") or max(
+            run["target_tokens"] for run in plain["runs"]
+        )
         laid.append(Laid(made, splits, room, below.name))
     return laid

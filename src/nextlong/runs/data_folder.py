@@ -25,13 +25,23 @@ from nextlong.text import Json
 CARD: Final = "README.md"
 MIX: Final = "mix-"  # before the name of a mix
 # File systems without hard links, or with few of them to a file.
-_NO_LINKS: Final = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES}
+_NO_LINKS: Final = {
+    errno.EPERM,
+    errno.EXDEV,
+    errno.EMLINK,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.EACCES,
+}
 
 
 def folder_of(variant: record.Variant) -> Path:
     """Return the folder of a variant's rows: `RUN/data` for the one that `RUN` opens, else `RUN/data/NAME`."""
     data = variant.run_dir / record.DATA
-    return data if record.current(variant.run_dir) == variant.name else data / variant.name
+    return (
+        data if record.current(variant.run_dir) == variant.name else data / variant.name
+    )
 
 
 def settle(run_dir: Path) -> None:
@@ -52,11 +62,16 @@ def settle(run_dir: Path) -> None:
             if (card := data / own / CARD).exists():
                 card.unlink() if (data / CARD).exists() else card.rename(data / CARD)
             _remove_empty(data / own)
-        for folder, _ in [*delivered_in(data), *(one for below in data.glob("[!.]*/") for one in delivered_in(below))]:
+        for folder, _ in [
+            *delivered_in(data),
+            *(one for below in data.glob("[!.]*/") for one in delivered_in(below)),
+        ]:
             # A relative symbolic link breaks when its folder moves, so it is made again.
             for path in _files_below(folder):
                 if path.is_symlink() and not path.exists():
-                    source = run_dir.joinpath(*(part for part in path.readlink().parts if part != ".."))
+                    source = run_dir.joinpath(
+                        *(part for part in path.readlink().parts if part != "..")
+                    )
                     if source.is_file():
                         again = path.with_name(f".{path.name}.tmp")
                         again.unlink(missing_ok=True)
@@ -78,8 +93,13 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)  # killed after them
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
-            current = [(folder / name).read_text(encoding="utf-8") for name in (CARD, DELIVERED)]
-            if current == [card, delivered] and all((folder / file.name).samefile(file.path) for file in files):
+            current = [
+                (folder / name).read_text(encoding="utf-8")
+                for name in (CARD, DELIVERED)
+            ]
+            if current == [card, delivered] and all(
+                (folder / file.name).samefile(file.path) for file in files
+            ):
                 return
         new.mkdir()
         for file in files:
@@ -105,12 +125,22 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
     """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
     data = run_dir / record.DATA
-    if stale := [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]:
+    if stale := [
+        folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept
+    ]:
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
-        formats, is_mix, is_kept = delivered_in(folder), folder.name.startswith(MIX), folder.name in kept
+        formats, is_mix, is_kept = (
+            delivered_in(folder),
+            folder.name.startswith(MIX),
+            folder.name in kept,
+        )
         gone = [one for one, plain in formats if is_mix and plain["rows"] not in rows]
-        gone += [one for one, plain in formats if not (is_mix or is_kept) and _variant_of(plain) == folder.name]
+        gone += [
+            one
+            for one, plain in formats
+            if not (is_mix or is_kept) and _variant_of(plain) == folder.name
+        ]
         stale += [*gone, folder / CARD] if gone and len(gone) == len(formats) else gone
     for path in stale:
         if path.name == CARD:
@@ -127,8 +157,16 @@ def delivered_in(folder: Path) -> list[tuple[Path, Json]]:
     for below in (path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}"))):
         plain = _record_of(below)
         runs = plain.get("runs")
-        of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-        if of_runs and plain.get("format") == below.name and isinstance(_variant_of(plain), str):
+        of_runs = (
+            isinstance(runs, list)
+            and runs
+            and all(isinstance(run, dict) for run in runs)
+        )
+        if (
+            of_runs
+            and plain.get("format") == below.name
+            and isinstance(_variant_of(plain), str)
+        ):
             ours.append((below, plain))
     return ours
 

@@ -39,10 +39,17 @@ _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context
 _Changed: TypeAlias = Literal["refuse", "accept"]
 
 
-def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: _Changed = "refuse") -> Exported:
+def run(
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: _Changed = "refuse",
+) -> Exported:
     """Run or resume a recipe, and publish its exports. Raises NextlongError."""
     run_dir = recipe.run_path
-    if recipe.export.push is not None and record.name_for(recipe, run_dir) not in record.variant_names(run_dir):
+    if recipe.export.push is not None and record.name_for(
+        recipe, run_dir
+    ) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
@@ -50,21 +57,38 @@ def run(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: _Ch
     return written
 
 
-def make(recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: _Changed = "refuse") -> Exported:
+def make(
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: _Changed = "refuse",
+) -> Exported:
     """Run a recipe, measure its variant, and put its exports into `data/`; nothing is published. Raises NextlongError."""
-    with pipeline.session(recipe, reporter=reporter, changed_inputs=changed_inputs) as session:
+    with pipeline.session(
+        recipe, reporter=reporter, changed_inputs=changed_inputs
+    ) as session:
         done, variant = session.make_variant()
         data_folder.settle(variant.run_dir)
-        made = Run(variant.run_dir if record.current(variant.run_dir) == variant.name else variant.named)
-        written = Exported(recipe, [made], _with_statistics(made, done, session.run_steps))
+        made = Run(
+            variant.run_dir
+            if record.current(variant.run_dir) == variant.name
+            else variant.named
+        )
+        written = Exported(
+            recipe, [made], _with_statistics(made, done, session.run_steps)
+        )
         _place_data(written)
     return written
 
 
-def _with_statistics(run: Run, done: Artifacts, run_all: Callable[..., dict[str, Artifact]]) -> Artifacts:
+def _with_statistics(
+    run: Run, done: Artifacts, run_all: Callable[..., dict[str, Artifact]]
+) -> Artifacts:
     """Measure a run and return the finished steps with that one, which takes the place of an earlier version's."""
     done = run_all([stats.statistics_step(run)], known=done)
-    record.add_steps(run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name})
+    record.add_steps(
+        run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name}
+    )
     run.steps[stats.STATISTICS] = done[stats.STATISTICS]
     return done
 
@@ -89,40 +113,73 @@ def export(
     to do with files of another export at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
     NextlongError for mistakes of the user.
     """
-    documents, runs = [place for place, one in enumerate(runs) if place and Path(one).is_file()], list(runs)
+    documents, runs = (
+        [place for place, one in enumerate(runs) if place and Path(one).is_file()],
+        list(runs),
+    )
     if short_tokens is not None and not documents:
-        raise RecipeError("--short-tokens without a file of short documents; name one after the first run")
+        raise RecipeError(
+            "--short-tokens without a file of short documents; name one after the first run"
+        )
     for place in documents:
         recipe = _short_recipe(Run(runs[0]), Path(runs[place]), tokens=short_tokens)
         runs[place] = run(recipe, reporter=reporter).runs[0].path
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
-        opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
+        opened = [
+            Run(run) for run in runs
+        ]  # as they are now that no other process changes the first
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
         corpora = [one.steps["ingest"].manifest["fingerprint"] for one in opened]
-        alike = [str(one) for one, corpus in zip(opened, corpora, strict=True) if corpora.count(corpus) > 1]
+        alike = [
+            str(one)
+            for one, corpus in zip(opened, corpora, strict=True)
+            if corpora.count(corpus) > 1
+        ]
         if reporter is not None and alike:
             cure = "to avoid this, mix runs of other documents"
-            reporter.tell(f"{', '.join(alike)} were made from the same documents, so the mix repeats text; {cure}")
+            reporter.tell(
+                f"{', '.join(alike)} were made from the same documents, so the mix repeats text; {cure}"
+            )
         for one in opened:
-            export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
+            export_steps.check_read(
+                one.steps,
+                one.path,
+                trust="time" if recipe.export.push is None else "hash",
+            )
         export_steps.check_names(recipe.export.formats, first.steps)
         others = [(one.recipe.compose.sequences, one.steps) for one in opened[1:]]
         read, sequences = export_steps.read_steps(first.steps), recipe.compose.sequences
-        steps = export_steps.export_steps(recipe.export, read, sequences=sequences, others=others, mix=mix, by=by)
-        by_name, splits = {step.name: step for step in steps}, export_steps.splits_of(recipe.export)
-        for name in recipe.export.formats if recipe.export.push is not None and stale == "refuse" else ():
-            made = {split: by_name[export_steps.step_name(name, split)] for split in splits}
+        steps = export_steps.export_steps(
+            recipe.export, read, sequences=sequences, others=others, mix=mix, by=by
+        )
+        by_name, splits = (
+            {step.name: step for step in steps},
+            export_steps.splits_of(recipe.export),
+        )
+        for name in (
+            recipe.export.formats
+            if recipe.export.push is not None and stale == "refuse"
+            else ()
+        ):
+            made = {
+                split: by_name[export_steps.step_name(name, split)] for split in splits
+            }
             if not all(find_done(step, first.path) for step in made.values()):
                 fingerprints = {split: step.fingerprint for split, step in made.items()}
                 check_destination(_destination(recipe.export, name), fingerprints)
         with pipeline.executor_for(recipe, work="export") as executor:
-            run_all = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
+            run_all = partial(
+                run_steps, run_dir=first.path, executor=executor, reporter=reporter
+            )
             done: Artifacts = run_all(steps, known=first.steps)
             if not others:
-                record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
+                record.add_steps(
+                    first.variant,
+                    {step.name: done[step.name].folder.name for step in steps},
+                )
                 done = _with_statistics(first, done, run_all)
             written = Exported(recipe, opened, done)
             if others:
@@ -136,14 +193,23 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
     """Return the recipe of the plain run of some short documents. Raises RecipeError for what no recipe allows."""
     like, name = first.recipe, re.sub(r"[^\w.-]+", "-", documents.name)
     target_tokens = tokens or min(_SHORT_TOKENS, like.compose.target_tokens)
-    kept: dict[str, bool | set[str]] = {"tokenizer": {"bos", "eos", "engine"}, "export": {"formats"}}
+    kept: dict[str, bool | set[str]] = {
+        "tokenizer": {"bos", "eos", "engine"},
+        "export": {"formats"},
+    }
     kept |= dict.fromkeys(("seed", "workers", "executor"), True)
     plain = like.model_dump(mode="json", include=kept) | {
         "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
         "ingest": {"sources": [{"path": str(documents)}]},
-        "compose": {"method": "standard", "sequences": "all", "target_tokens": target_tokens},
+        "compose": {
+            "method": "standard",
+            "sequences": "all",
+            "target_tokens": target_tokens,
+        },
     }
-    plain["tokenizer"]["source"] = str(first.steps["tokenizer"].file(".tokenizer.json").absolute())
+    plain["tokenizer"]["source"] = str(
+        first.steps["tokenizer"].file(".tokenizer.json").absolute()
+    )
     return Recipe.from_dict(plain, origin=f"short documents of {documents}")
 
 
@@ -152,20 +218,29 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not equals:
-            raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set export.pack=524288")
+            raise RecipeError(
+                f"--set {override!r} is not KEY=VALUE; write --set export.pack=524288"
+            )
         if key.split(".")[0] not in ("export", "workers"):
             cure = f"use `nextlong run RECIPE --set {override}`, which reuses every step that the key does not affect"
             raise RecipeError(f"--set {override} changes more than the export; {cure}")
     options = {f"--set {shlex.quote(override)}": override for override in overrides}
     if formats:
-        options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
+        options = {
+            f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"
+        } | options
 
     def made(without: str = "") -> Recipe:
         """Return the recipe with all options but one."""
-        settings = ["export.push=null", *(option for name, option in options.items() if name != without)]
+        settings = [
+            "export.push=null",
+            *(option for name, option in options.items() if name != without),
+        ]
         plain = merge(run.recipe.model_dump(mode="json"), settings)
         keys = {option.partition("=")[0] for option in settings}
-        for key in unused_keys(plain["export"]) if isinstance(plain["export"], dict) else ():
+        for key in (
+            unused_keys(plain["export"]) if isinstance(plain["export"], dict) else ()
+        ):
             if f"export.{key}" not in keys:
                 del plain["export"][key]
         return Recipe.from_dict(plain, origin=str(run.record))
@@ -180,7 +255,9 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
                 wrong.append(option)
         named = " ".join(wrong or options)
         problem = str(error).replace(f"{run.record}: ", "")
-        raise RecipeError(f"{named}: {problem}" if named not in problem else problem) from None
+        raise RecipeError(
+            f"{named}: {problem}" if named not in problem else problem
+        ) from None
     if recipe.sequence_tokens != run.recipe.sequence_tokens:
         named = ",".join(recipe.export.formats)
         extra = f" + {recipe.export.extra_tokens}" if recipe.export.extra_tokens else ""
@@ -195,9 +272,14 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
 def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
     """Raise a user's error for what cannot work, before anything is written."""
     if stale == "replace" and recipe.export.push is None:
-        raise RecipeError("--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL")
+        raise RecipeError(
+            "--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL"
+        )
     for run in runs:
-        if recipe.export.pack is not None and recipe.export.pack < run.recipe.sequence_tokens:
+        if (
+            recipe.export.pack is not None
+            and recipe.export.pack < run.recipe.sequence_tokens
+        ):
             raise RecipeError(
                 f"export.pack={recipe.export.pack}: a row of that many tokens cannot hold a sequence of {run}, which has "
                 f"{run.recipe.sequence_tokens}; raise it to {run.recipe.sequence_tokens} or a multiple, which needs no padding"
@@ -206,7 +288,11 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         needs = "needs two sequences or more, and there is one; make more"
         raise RecipeError(f"export.validation={recipe.export.validation:g} {needs}")
     if (eod := recipe.export.megatron_eod) is not None:
-        special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
+        special_id(
+            runs[0].steps["tokenizer"].file(".tokenizer.json"),
+            eod,
+            key="export.megatron_eod",
+        )
 
 
 def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
@@ -220,7 +306,9 @@ def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
                 "steps": fingerprints_of(run),
                 "sequences": len(run),
                 "taken": {
-                    name: dict(zip(("sequences", "tokens"), split.of_runs[number], strict=True))
+                    name: dict(
+                        zip(("sequences", "tokens"), split.of_runs[number], strict=True)
+                    )
                     for name, split in written.rows.splits.items()
                 },
             }
@@ -237,7 +325,12 @@ def _place_data(written: Exported) -> None:
     for name in written.recipe.export.formats:
         files, text = written.files(name), card.of_format(written, name)
         content = text.encode()
-        own = ExportFile(folder / name / data_folder.CARD, data_folder.CARD, len(content), xxh3_128_hexdigest(content))
+        own = ExportFile(
+            folder / name / data_folder.CARD,
+            data_folder.CARD,
+            len(content),
+            xxh3_128_hexdigest(content),
+        )
         delivered = card.delivered_record(written, name, [own, *files])
         data_folder.place(folder / name, files, card=text, delivered=delivered)
     text, path = card.of_data(written), folder / data_folder.CARD
@@ -253,9 +346,15 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
         for name in written.recipe.export.formats:
             page, delivered = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-                for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
+                for path in (
+                    written.folder / name / one for one in (data_folder.CARD, DELIVERED)
+                )
             )
-            publish([page, *written.files(name), delivered], _destination(written.recipe.export, name), others=stale)
+            publish(
+                [page, *written.files(name), delivered],
+                _destination(written.recipe.export, name),
+                others=stale,
+            )
 
 
 def _destination(export: Export, name: str) -> str:

@@ -77,7 +77,11 @@ class Sequence:
 
     def _repr_html_(self) -> str:
         if len(self.spans) > _MOST_PIECES:
-            return facts_html(self.id, tokens=f"{len(self.input_ids):,}", chunks=f"{len(self.spans):,}")
+            return facts_html(
+                self.id,
+                tokens=f"{len(self.input_ids):,}",
+                chunks=f"{len(self.spans):,}",
+            )
         return before_after.svg(self.spans, tokens=len(self.input_ids), name=self.id)
 
 
@@ -96,18 +100,30 @@ class Run:
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
-            why = str(error).splitlines()[0].removeprefix(f"{self.record}: ").partition(";")[0]
+            why = (
+                str(error)
+                .splitlines()[0]
+                .removeprefix(f"{self.record}: ")
+                .partition(";")[0]
+            )
             raise RunError(
                 f"{self.variant.named} was made by an earlier version of nextlong ({why} in {self.record}); run its recipe again "
                 f"with another run_dir, or remove this variant: nextlong gc {self.path} --drop {self.variant.name}"
             ) from None
         folders = self.variant.steps.items()
-        self.steps = {name: open_done(name, self.path / folder, trust="size") for name, folder in folders}
+        self.steps = {
+            name: open_done(name, self.path / folder, trust="size")
+            for name, folder in folders
+        }
         self.sequences_per_part = self.variant.sequences_per_part
 
     def __str__(self) -> str:
         """Return the name that opens the run: its directory, with the variant's name if there are several."""
-        return self.variant.named if self.is_named or self.other_variants() else str(self.path)
+        return (
+            self.variant.named
+            if self.is_named or self.other_variants()
+            else str(self.path)
+        )
 
     @property
     def name(self) -> str:
@@ -118,13 +134,23 @@ class Run:
         facts = {
             "method": self.recipe.compose.method,
             "sequences": f"{len(self):,} of exactly {self.recipe.sequence_tokens:,} tokens",
-            "read from": ", ".join(source.name or source.path for source in self.recipe.ingest.sources),
+            "read from": ", ".join(
+                source.name or source.path for source in self.recipe.ingest.sources
+            ),
         }
-        heads = "".join(f"<th>{head}</th>" for head in ("sequence", "about", "chunks", "mean cosine"))
+        heads = "".join(
+            f"<th>{head}</th>"
+            for head in ("sequence", "about", "chunks", "mean cosine")
+        )
         rows = ""
         for number, sequence in enumerate(islice(self.sequences(), _FIRST)):
-            cosines, lead = pieces.scored(sequence.spans), pieces.lead_document(sequence.spans)
-            about = next((span.source_id for span in sequence.spans if span.doc_id == lead), "")
+            cosines, lead = (
+                pieces.scored(sequence.spans),
+                pieces.lead_document(sequence.spans),
+            )
+            about = next(
+                (span.source_id for span in sequence.spans if span.doc_id == lead), ""
+            )
             chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
             mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
             rows += f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
@@ -132,7 +158,11 @@ class Run:
 
     def other_variants(self) -> list[str]:
         """Return the names of the run directory's other variants, the oldest first."""
-        return [name for name in record.variant_names(self.path) if name != self.variant.name]
+        return [
+            name
+            for name in record.variant_names(self.path)
+            if name != self.variant.name
+        ]
 
     def __len__(self) -> int:
         return sum(self.sequences_per_part)
@@ -145,7 +175,9 @@ class Run:
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
-            raise IndexError(f"sequence {number} does not exist: {self} has {len(self)}, counted from 0")
+            raise IndexError(
+                f"sequence {number} does not exist: {self} has {len(self)}, counted from 0"
+            )
         ends = list(accumulate(self.sequences_per_part))
         part = bisect_right(ends, number)
         first = number - ends[part] + self.sequences_per_part[part]
@@ -156,12 +188,16 @@ class Run:
         """The folder of its finished rows, a folder a format, with a data card."""
         return data_folder.folder_of(self.variant)
 
-    def exported(self, name: str, *, split: Literal["train", "validation"] = "train") -> list[Path]:
+    def exported(
+        self, name: str, *, split: Literal["train", "validation"] = "train"
+    ) -> list[Path]:
         """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
         step = export_steps.step_name(name, split)
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
-            raise RunError(f"{self} holds no {step} files; write them with: nextlong export {self} --to {name}{more}")
+            raise RunError(
+                f"{self} holds no {step} files; write them with: nextlong export {self} --to {name}{more}"
+            )
         return self.steps[step].files(format_of(name).suffixes)
 
     def to_datasets(self) -> datasets.Dataset:
@@ -172,10 +208,14 @@ class Run:
         try:
             import datasets
         except ImportError:
-            raise RunError("to_datasets needs the package datasets (pip install datasets)") from None
+            raise RunError(
+                "to_datasets needs the package datasets (pip install datasets)"
+            ) from None
         if "arrow" in self.steps:
             return datasets.load_from_disk(str(self.exported("arrow")[0].parent))
-        return datasets.Dataset.from_parquet([str(path) for path in self.exported("parquet")])
+        return datasets.Dataset.from_parquet(
+            [str(path) for path in self.exported("parquet")]
+        )
 
     @cached_property
     def corpus(self) -> CorpusFiles:
@@ -196,53 +236,110 @@ class Run:
         for block in resolve(self.files, part, first=first, take=last):
             metadata = [json.loads(line) if line else {} for line in block.metadata]
             roles = [schemas.ROLES[role] for role in block.roles.tolist()]
-            arrays: tuple[Any, ...] = (block.chunk_ids, block.doc_ids, block.source_ids, metadata, block.char_starts)
-            arrays += (block.char_ends, roles, block.groups, block.token_starts, block.token_ends, block.scores)
-            columns = [array if isinstance(array, list) else array.tolist() for array in arrays]
-            for number, (start, stop) in enumerate(pairwise(block.span_offsets.tolist())):
-                spans = tuple(map(schemas.Span, *(column[start:stop] for column in columns)))
-                ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
-                yield Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+            arrays: tuple[Any, ...] = (
+                block.chunk_ids,
+                block.doc_ids,
+                block.source_ids,
+                metadata,
+                block.char_starts,
+            )
+            arrays += (
+                block.char_ends,
+                roles,
+                block.groups,
+                block.token_starts,
+                block.token_ends,
+                block.scores,
+            )
+            columns = [
+                array if isinstance(array, list) else array.tolist() for array in arrays
+            ]
+            for number, (start, stop) in enumerate(
+                pairwise(block.span_offsets.tolist())
+            ):
+                spans = tuple(
+                    map(schemas.Span, *(column[start:stop] for column in columns))
+                )
+                ids = block.input_ids[
+                    block.token_offsets[number] : block.token_offsets[number + 1]
+                ]
+                yield Sequence(
+                    block.sequence_ids[number],
+                    block.methods[number],
+                    ids,
+                    spans,
+                    self,
+                    block,
+                    number,
+                )
 
 
 def facts_html(title: str, **facts: str) -> str:
     """Return facts as HTML without script or style sheet, because a notebook trusts neither."""
-    lines = "".join(f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items())
+    lines = "".join(
+        f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items()
+    )
     return f"<p><b>{escape(clean(title))}</b>{lines}</p>"
 
 
-def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
+def check_mix(
+    runs: SequenceOf[Run],
+    proportions: SequenceOf[float] | None,
+    *,
+    by: str = "sequences",
+) -> None:
     """Raise a user's error if runs do not mix: different tokenizers, the same run twice, wrong proportions."""
     if not runs:
         raise RecipeError("no run is given; name at least one run directory")
     if proportions and len(proportions) != len(runs):
-        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
+        raise RecipeError(
+            f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each"
+        )
     for number, share in enumerate(proportions or ()):
         if not (isfinite(share) and share > 0):
-            raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
+            raise RecipeError(
+                f"proportion {number} of the mix is {share}; give a number above 0"
+            )
     if by != "sequences" and not proportions:
-        raise RecipeError(f"by={by!r} is the unit of the proportions of a mix, which has none; give them, such as 1,2")
-    composed = [(run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs]
-    if twice := [run for place, run in enumerate(runs) if composed[place] in composed[:place]]:
-        raise RecipeError(f"{twice[0]} is in the mix twice, with the same sequences; name each run once")
+        raise RecipeError(
+            f"by={by!r} is the unit of the proportions of a mix, which has none; give them, such as 1,2"
+        )
+    composed = [
+        (run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs
+    ]
+    if twice := [
+        run for place, run in enumerate(runs) if composed[place] in composed[:place]
+    ]:
+        raise RecipeError(
+            f"{twice[0]} is in the mix twice, with the same sequences; name each run once"
+        )
 
     def ids_of(run: Run) -> Json:
         step, special = run.steps["tokenizer"], finished.special_ids(run.steps)
         name = step.file(".tokenizer.json").name
-        hashes = [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]
+        hashes = [
+            part["files"][name]["xxh3"]
+            for part in step.manifest["parts"]
+            if name in part["files"]
+        ]
         return {"tokenizer": hashes, "bos or eos": (special.bos, special.eos)}
 
     ids = ids_of(runs[0])
     for run in runs[1:]:
-        if differing := [what for what, value in ids_of(run).items() if value != ids[what]]:
+        if differing := [
+            what for what, value in ids_of(run).items() if value != ids[what]
+        ]:
             raise RunError(
                 f"{runs[0]} and {run} do not have the same {differing[0]}, so their token ids do not mix; run one of "
                 "them again with the other's `tokenizer`, which reuses its vectors and candidates"
             )
-        if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
+        if (
+            runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens
+        ):  # in a row, one token is a gap
             recipes = [(one.recipe, one) for one in (runs[0], run)]
             lengths = [
-                f"{of.sequence_tokens:,} tokens of {one} (for {', '.join(of.export.formats)})" for of, one in recipes
+                f"{of.sequence_tokens:,} tokens of {one} (for {', '.join(of.export.formats)})"
+                for of, one in recipes
             ]
             raise RunError(
                 f"sequences of {' and '.join(lengths)} do not mix: one of them has a token more than compose.target_tokens; run it "

@@ -34,7 +34,14 @@ from nextlong.retrieval.index import describe_recall
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import measures, spans
 from nextlong.runs.run import Run
-from nextlong.runs.spans import COSINE_UNIT, NEAR_IDENTICAL_COSINE, Bin, Counting, Spread, Tally
+from nextlong.runs.spans import (
+    COSINE_UNIT,
+    NEAR_IDENTICAL_COSINE,
+    Bin,
+    Counting,
+    Spread,
+    Tally,
+)
 from nextlong.runs.warnings import Warned, control, warnings
 from nextlong.sequences.shortfall import Attempt, dropped_examples
 from nextlong.text import Json
@@ -42,8 +49,16 @@ from nextlong.text import Json
 STATISTICS: Final = "statistics"  # the step
 _SUFFIX: Final = ".statistics.json"
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
-_TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
-_EXTENDING = ("negatives", "position", "fit", "max_uses", "min_meta_chunks")  # settings of extended sequences alone
+_TOKEN_EDGES = np.array(
+    [0, 1, *(1 << power for power in range(6, 41))]
+)  # 0, 1-63, 64-127, 128-255 …
+_EXTENDING = (
+    "negatives",
+    "position",
+    "fit",
+    "max_uses",
+    "min_meta_chunks",
+)  # settings of extended sequences alone
 
 
 @dataclass(frozen=True)
@@ -132,8 +147,12 @@ class Stats:
     fit: str | None
     max_uses: int | None
     encoder: str | None
-    search: str | None  # the approximate index and its measured recall; None if the search was exact
-    shortlist: str | None  # the share of chunks embedded, and what that misses; None if all were
+    search: (
+        str | None
+    )  # the approximate index and its measured recall; None if the search was exact
+    shortlist: (
+        str | None
+    )  # the share of chunks embedded, and what that misses; None if all were
     queries: str | None
     max_chars: int
     min_meta_chunks: int | None
@@ -145,7 +164,9 @@ class Stats:
     similarity_by_rank: tuple[_RankMean, ...]
     similarity_histogram: tuple[Bin, ...]
     similarity_by_source: dict[str, _SourceMean]
-    random_similarity: Spread | None  # of pairs of random chunks, the baseline; None without vectors or negatives
+    random_similarity: (
+        Spread | None
+    )  # of pairs of random chunks, the baseline; None without vectors or negatives
     distance_tokens: Spread | None
     distance_histogram: tuple[Bin, ...]
     chunk_tokens: Spread | None
@@ -156,9 +177,13 @@ class Stats:
     cut_off: measures.CutOff | None
     near_duplicates: int | None
     repeated_passages: int | None
-    near_duplicate_documents: int | None  # documents that the method itself filtered out as near-duplicates
+    near_duplicate_documents: (
+        int | None
+    )  # documents that the method itself filtered out as near-duplicates
     keywords: dict[str, WithKeywords] | None  # by source
-    unshared_keywords: int | None  # documents without a keyword that another document has
+    unshared_keywords: (
+        int | None
+    )  # documents without a keyword that another document has
     in_parts: _InParts | None
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
@@ -181,7 +206,10 @@ class Stats:
     @property
     def repeat_meta_chunks(self) -> bool:
         """Whether the recipe asks for meta-chunks as their own negatives."""
-        return self.negatives is not None and NEGATIVES[self.negatives].origin == "meta-chunk"
+        return (
+            self.negatives is not None
+            and NEGATIVES[self.negatives].origin == "meta-chunk"
+        )
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
@@ -190,9 +218,14 @@ class Stats:
 
 def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
-    config, tasks = {"sequences": run.recipe.compose.sequences}, [partial(_measure_to, named=run.variant.named)]
+    config, tasks = (
+        {"sequences": run.recipe.compose.sequences},
+        [partial(_measure_to, named=run.variant.named)],
+    )
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 12, config, (*read_steps(run.steps), *embed), lambda _: tasks)
+    return Step(
+        STATISTICS, 12, config, (*read_steps(run.steps), *embed), lambda _: tasks
+    )
 
 
 def _measure_to(out: Path, *, named: str) -> TaskResult:
@@ -215,7 +248,9 @@ def read(done: Artifacts) -> Stats | None:
         return _adapter().validate_python(store.read_json(path))
     except ValidationError as error:
         why = error.errors()[0]["msg"]
-        raise RunError(f"{path} is not what the step {STATISTICS} writes ({why}); run again") from None
+        raise RunError(
+            f"{path} is not what the step {STATISTICS} writes ({why}); run again"
+        ) from None
 
 
 def measure(run: Run) -> Stats:
@@ -224,7 +259,14 @@ def measure(run: Run) -> Stats:
     costs = []
     for name, done in run.steps.items():
         plain = done.manifest
-        peak = max((part["peak_bytes"] for part in plain["parts"] if part.get("peak_bytes") is not None), default=None)
+        peak = max(
+            (
+                part["peak_bytes"]
+                for part in plain["parts"]
+                if part.get("peak_bytes") is not None
+            ),
+            default=None,
+        )
         costs.append(measures.StepCost(name, plain["seconds"], plain["bytes"], peak))
     warned = tuple(one.of(str(run)) for one in measured.warnings)
     return replace(measured, run=str(run), steps=tuple(costs), warnings=warned)
@@ -232,38 +274,87 @@ def measure(run: Run) -> Stats:
 
 def compute(run: Run) -> Stats:
     """Return the statistics of a run without its path and costs: the same sequences give the same bytes anywhere."""
-    counting, tokens, whole_chars, whole_tokens = Counting(), finished.token_store(run.steps), 0, 0
-    for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+    counting, tokens, whole_chars, whole_tokens = (
+        Counting(),
+        finished.token_store(run.steps),
+        0,
+        0,
+    )
+    for path, take in zip(
+        run.steps["compose"].files(".sequences.arrow"),
+        run.sequences_per_part,
+        strict=True,
+    ):
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
             chunks = block.of(*spans.CHUNK_ROLES)
             whole = chunks.lengths == tokens.counts(chunks.chunk_ids)
-            whole_chars += int(lookup.chunk_chars(chunks.chunk_ids, run.corpus.chunks)[whole].sum())
+            whole_chars += int(
+                lookup.chunk_chars(chunks.chunk_ids, run.corpus.chunks)[whole].sum()
+            )
             whole_tokens += int(chunks.lengths[whole].sum())
-    counted = _stats(run, counting, chars_per_token=whole_chars / whole_tokens if whole_tokens else None)
+    counted = _stats(
+        run,
+        counting,
+        chars_per_token=whole_chars / whole_tokens if whole_tokens else None,
+    )
     return replace(counted, warnings=warnings(counted, run))
 
 
 def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> Stats:
     per_row = (run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1
-    compose, by_role = run.recipe.compose, dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True))
+    compose, by_role = (
+        run.recipe.compose,
+        dict(zip(schemas.ROLES, counting.role_tokens.tolist(), strict=True)),
+    )
     tokens, method = sum(by_role.values()), method_of(run.recipe)
-    is_extended, is_interleaved = method.layout == schemas.Layout.EXTENDED, method.layout == schemas.Layout.INTERLEAVED
-    settings: dict[str, Any] = {key: getattr(compose, key) if is_extended else None for key in _EXTENDING}
-    drafted, (lengths, source_chars) = run.steps["draft"].results(finished.DraftResult), measures.corpus_chars(run)
-    counts: dict[str, Any] = {}  # the sum of what tasks counted, None if none of them did
-    for key in ("near_duplicates", "repeated_passages", "near_duplicate_documents", "unshared_keywords"):
-        of_tasks = [count for part in drafted if (count := getattr(part, key)) is not None]
+    is_extended, is_interleaved = (
+        method.layout == schemas.Layout.EXTENDED,
+        method.layout == schemas.Layout.INTERLEAVED,
+    )
+    settings: dict[str, Any] = {
+        key: getattr(compose, key) if is_extended else None for key in _EXTENDING
+    }
+    drafted, (lengths, source_chars) = (
+        run.steps["draft"].results(finished.DraftResult),
+        measures.corpus_chars(run),
+    )
+    counts: dict[
+        str, Any
+    ] = {}  # the sum of what tasks counted, None if none of them did
+    for key in (
+        "near_duplicates",
+        "repeated_passages",
+        "near_duplicate_documents",
+        "unshared_keywords",
+    ):
+        of_tasks = [
+            count for part in drafted if (count := getattr(part, key)) is not None
+        ]
         counts[key] = sum(of_tasks) if of_tasks else None
-    keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
+    keyword_shards = (
+        run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
+    )
     contaminated = Counter[str]()  # chunks by evaluation file
-    for shard in run.steps["decontaminate"].results(DecontaminateResult) if "decontaminate" in run.steps else ():
+    for shard in (
+        run.steps["decontaminate"].results(DecontaminateResult)
+        if "decontaminate" in run.steps
+        else ()
+    ):
         contaminated.update(shard.files)
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
-        similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
-    near = _NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical) if counting.negatives else None
-    cosine_sums = _by_source(run, counting.cosines_of_document)  # by source of the meta-document, in units
+        similarity = replace(
+            similarity, mean=float(counting.rank_sums.sum()) / similarity.count
+        )
+    near = (
+        _NearIdentical(NEAR_IDENTICAL_COSINE, *counting.nearly_identical)
+        if counting.negatives
+        else None
+    )
+    cosine_sums = _by_source(
+        run, counting.cosines_of_document
+    )  # by source of the meta-document, in units
     return Stats(
         run="",
         method=compose.method,
@@ -284,15 +375,22 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         similarity=similarity,
         similarity_by_rank=tuple(  # at ranks 1, 2, 5, 10, 20, 50 … as far as there are any
             _RankMean(rank, float(counting.rank_sums[rank]) / count, count)
-            for rank in (digit * 10**power for power in range(10) for digit in (1, 2, 5))
-            if rank < len(counting.rank_counts) and (count := int(counting.rank_counts[rank]))
+            for rank in (
+                digit * 10**power for power in range(10) for digit in (1, 2, 5)
+            )
+            if rank < len(counting.rank_counts)
+            and (count := int(counting.rank_counts[rank]))
         ),
-        similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=COSINE_UNIT),
+        similarity_histogram=counting.cosines.histogram(
+            edges=_COSINE_EDGES, unit=COSINE_UNIT
+        ),
         similarity_by_source={
             source: _SourceMean(cosine_sums[source] * COSINE_UNIT / count, count)
             for source, count in _by_source(run, counting.scores_of_document).items()
         },
-        random_similarity=measures.measure_random_similarity(run) if is_extended and similarity is not None else None,
+        random_similarity=measures.measure_random_similarity(run)
+        if is_extended and similarity is not None
+        else None,
         distance_tokens=counting.gaps.spread(),
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
         chunk_tokens=counting.chunk_tokens.spread(),
@@ -300,16 +398,24 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         reuse=measures.measure_reuse(run, counting.uses),
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
-        cut_off=measures.measure_cut_off(run, counting.taken, tokens=by_role["document"]),
+        cut_off=measures.measure_cut_off(
+            run, counting.taken, tokens=by_role["document"]
+        ),
         keywords=with_keywords(keyword_shards) if keyword_shards else None,
-        in_parts=_InParts(counting.in_parts, counting.in_sequences) if is_interleaved else None,
+        in_parts=_InParts(counting.in_parts, counting.in_sequences)
+        if is_interleaved
+        else None,
         contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
-        left_out=read_filter_report(run.steps["filter_report"]) if "filter_report" in run.steps else (),
+        left_out=read_filter_report(run.steps["filter_report"])
+        if "filter_report" in run.steps
+        else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, counting.tokens_of_document),
         corpus_by_source=source_chars,
-        negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
+        negatives_by_source=_by_source(run, counting.negative_tokens_of_document)
+        if is_extended
+        else None,
         near_identical=near,
         chars_per_token=chars_per_token,
         documents_per_sequence=counting.documents.spread(),
@@ -324,11 +430,18 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
 
 def _yield(run: Run) -> Yield:
     made = Attempt(run.steps)
-    drafts, lost, draw = sum(part.drafts for part in made.drafted), made.dropped, made.draw
+    drafts, lost, draw = (
+        sum(part.drafts for part in made.drafted),
+        made.dropped,
+        made.draw,
+    )
     documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
     begun = draw.drawn if "meta_documents" in run.steps else documents
     return Yield(
-        documents=sum(shard.documents for shard in run.steps["chunk"].results(finished.ChunkResult)),
+        documents=sum(
+            shard.documents
+            for shard in run.steps["chunk"].results(finished.ChunkResult)
+        ),
         eligible=draw.eligible,
         drawn=draw.drawn,
         asked=run.recipe.compose.sequences,
@@ -347,7 +460,11 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
     for shard in shards:
         documents[shard.source] += shard.documents
         found[shard.source] += shard.with_keywords
-    return {source: WithKeywords(count, found[source]) for source, count in documents.items() if count}
+    return {
+        source: WithKeywords(count, found[source])
+        for source, count in documents.items()
+        if count
+    }
 
 
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
@@ -355,7 +472,11 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     doc_ids, counts = by_document.counted()
     total = Counter[str]()
     borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
-    for ids, of_ids in zip(np.split(doc_ids, borders), np.split(counts, borders), strict=True) if len(doc_ids) else ():
+    for ids, of_ids in (
+        zip(np.split(doc_ids, borders), np.split(counts, borders), strict=True)
+        if len(doc_ids)
+        else ()
+    ):
         (sources,) = lookup.document_columns(ids, run.corpus.documents, ("source",))
         for source, count in zip(sources.tolist(), of_ids.tolist(), strict=True):
             total[source] += count

@@ -34,10 +34,15 @@ from nextlong.sequences.shortfall import why_fewer
 
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
-_CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives fit between two chunks of a document
+_CHUNKS_A_SEQUENCE: Final = (
+    16  # at least, so that several negatives fit between two chunks of a document
+)
 _CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
 _STAND_IN_ENTRIES: Final = 4096
-_ARGUMENTS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
+_ARGUMENTS: Final = {
+    "compose.target_tokens": "seq_len",
+    "compose.sequences": "num_sequences",
+}
 
 _Text = str | Mapping[str, Any]
 
@@ -85,9 +90,13 @@ def synthesize(
     with _arguments_named():
         checked = Recipe.from_dict(plain, origin="nextlong.synthesize")
     # Chunks are so small that sequences and texts hold several.
-    of_sequence = checked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
+    of_sequence = (
+        checked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
+    )
     of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
-    chunk_chars = int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
+    chunk_chars = int(
+        min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text)))
+    )
     given = [settings] if isinstance(settings, str) else list(settings)
     if wrong := [one for one in given if not isinstance(one, str) or "=" not in one]:
         cure = "write settings=['mine.near_duplicates=0.9']"
@@ -98,7 +107,10 @@ def synthesize(
         (run,) = export.run(recipe, reporter=reporter).runs
     if recipe.compose.sequences != "all" and len(run) < recipe.compose.sequences:
         causes = "; ".join(why_fewer(recipe.compose, run.steps))
-        warnings.warn(f"{len(run):,} sequences, fewer than num_sequences={num_sequences} ({causes})", stacklevel=2)
+        warnings.warn(
+            f"{len(run):,} sequences, fewer than num_sequences={num_sequences} ({causes})",
+            stacklevel=2,
+        )
     return run
 
 
@@ -114,24 +126,41 @@ def _arguments_named() -> Iterator[None]:
         raise type(error)(message) from None
 
 
-def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tuple[Path, list[int]]:  # noqa: A002
+def _written(
+    texts: Iterable[_Text],
+    *,
+    text: str,
+    id: str,  # noqa: A002
+    parent: Path,
+) -> tuple[Path, list[int]]:
     """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
     if isinstance(texts, str | bytes | Mapping):
-        raise CorpusError(f"texts is one {type(texts).__name__}; give a list of texts, each a document")
+        raise CorpusError(
+            f"texts is one {type(texts).__name__}; give a list of texts, each a document"
+        )
     content, chars, has_words = bytearray(), [], False
     for number, given in enumerate(texts):
         row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
         if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
-            problem = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
+            problem = (
+                f"has the keys {', '.join(map(str, row))}"
+                if isinstance(row, Mapping)
+                else f"is {given!r:.60}"
+            )
             cure = f"give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
             raise CorpusError(f"texts[{number}] {problem}; {cure}")
         record = {"id": str(row.get(id, number)), "text": row[text]}
-        content += json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        content += (
+            json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            + b"\n"
+        )
         chars.append(len(record["text"]))
         has_words = has_words or bool(record["text"].strip())
     if not has_words:
         what = f"all {len(chars):,} texts are empty" if chars else "texts is empty"
-        raise CorpusError(f"{what}; give a list of texts with words in them, each a document")
+        raise CorpusError(
+            f"{what}; give a list of texts with words in them, each a document"
+        )
     path = parent / xxhash.xxh3_64_hexdigest(content)[:12] / "texts.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():  # else the run would take equal texts for a changed file
@@ -147,7 +176,9 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
         return {"source": str(given)}
     inner = getattr(given, "backend_tokenizer", given)
     if not hasattr(inner, "to_str"):
-        cure = "give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        cure = (
+            "give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        )
         raise RecipeError(f"tokenizer is {type(given).__name__}; {cure}")
     content = inner.to_str()
     path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"

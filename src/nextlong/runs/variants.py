@@ -48,8 +48,12 @@ class Listed:
 def list_variants(run_dir: Path) -> list[Listed]:
     """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
     current, recorded = record.current(run_dir), record.existing(run_dir)
-    base = next((variant for variant in recorded if variant.name == current), recorded[0])
-    holders = Counter(folder for variant in recorded for folder in set(variant.steps.values()))
+    base = next(
+        (variant for variant in recorded if variant.name == current), recorded[0]
+    )
+    holders = Counter(
+        folder for variant in recorded for folder in set(variant.steps.values())
+    )
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
     listed = []
     for variant in recorded:
@@ -58,9 +62,14 @@ def list_variants(run_dir: Path) -> list[Listed]:
             try:
                 run = Run(variant.named)
                 why = "; ".join(why_fewer(run.recipe.compose, run.steps))
-            except (RunError, KeyError):  # a step is damaged; `nextlong verify` reports it
+            except (
+                RunError,
+                KeyError,
+            ):  # a step is damaged; `nextlong verify` reports it
                 why = "unknown: its steps cannot be read"
-        manifests = {step: manifest_of(run_dir / folder) for step, folder in steps.items()}
+        manifests = {
+            step: manifest_of(run_dir / folder) for step, folder in steps.items()
+        }
         one = Listed(
             name=variant.name,
             is_current=variant.name == current,
@@ -68,10 +77,18 @@ def list_variants(run_dir: Path) -> list[Listed]:
             sequences=variant.sequences,
             asked=asked,
             why_fewer=why,
-            tokens_each=manifests.get("compose", {}).get("config", {}).get("target_tokens"),
-            exports={step: steps[step] for step, manifest in manifests.items() if "rows" in manifest.get("inputs", {})},
+            tokens_each=manifests.get("compose", {})
+            .get("config", {})
+            .get("target_tokens"),
+            exports={
+                step: steps[step]
+                for step, manifest in manifests.items()
+                if "rows" in manifest.get("inputs", {})
+            },
             bytes=sum(sizes[folder] for folder in set(steps.values())),
-            alone_bytes=sum(sizes[folder] for folder in set(steps.values()) if holders[folder] == 1),
+            alone_bytes=sum(
+                sizes[folder] for folder in set(steps.values()) if holders[folder] == 1
+            ),
             made=variant.made,
         )
         listed.append(one)
@@ -95,8 +112,12 @@ def bytes_of(folder: Path) -> int:
 _LEFTOVERS = (".work-*", ".*.tmp")
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
 SWEEP: Final = "sweep.html"  # of those that a sweep made
-VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-HEAD_CHARS: Final = 60_000  # of a page, which hold its style sheet and the names of its variants
+VARIANTS_META: Final = (
+    "nextlong-variants"  # in the head of a page: which variants it shows
+)
+HEAD_CHARS: Final = (
+    60_000  # of a page, which hold its style sheet and the names of its variants
+)
 
 
 @dataclass(frozen=True)
@@ -108,39 +129,79 @@ class _Waste:
     why: str
 
 
-def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[Variant], list[Variant]]:
+def choose(
+    run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()
+) -> tuple[list[Variant], list[Variant]]:
     """Return the variants to keep and those to delete; without names all are kept. Raises RunError for an unknown name."""
     recorded = record.existing(run_dir)
     known = [variant.name for variant in recorded]
     for name in (*keep, *drop):
         if name not in known:
-            raise RunError(f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
-    kept = [variant for variant in recorded if (not keep or variant.name in keep) and variant.name not in drop]
+            raise RunError(
+                f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+            )
+    kept = [
+        variant
+        for variant in recorded
+        if (not keep or variant.name in keep) and variant.name not in drop
+    ]
     if not kept:
-        raise RunError(f"this would delete every variant of {run_dir}; keep one, or delete the folder itself")
+        raise RunError(
+            f"this would delete every variant of {run_dir}; keep one, or delete the folder itself"
+        )
     return kept, [variant for variant in recorded if variant not in kept]
 
 
-def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[_Waste]:
+def find_waste(
+    run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()
+) -> list[_Waste]:
     """Return the folders and files that no kept variant needs, in the order of the route."""
-    manifests = {folder.name: manifest_of(folder) for folder in sorted(run_dir.glob("[0-9][0-9]-*"))}
-    inputs: dict[str, Json] = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
+    manifests = {
+        folder.name: manifest_of(folder)
+        for folder in sorted(run_dir.glob("[0-9][0-9]-*"))
+    }
+    inputs: dict[str, Json] = {
+        name: manifest.get("inputs", {}) for name, manifest in manifests.items()
+    }
     needed = {folder for variant in kept for folder in variant.steps.values()}
-    only_dropped = {folder for variant in dropped for folder in variant.steps.values()} - needed
+    only_dropped = {
+        folder for variant in dropped for folder in variant.steps.values()
+    } - needed
     # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
     composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    needed |= {name for name, of in inputs.items() if of.get("compose") in composed and name not in only_dropped}
+    needed |= {
+        name
+        for name, of in inputs.items()
+        if of.get("compose") in composed and name not in only_dropped
+    }
     rows = {inputs.get(name, {}).get("rows") for name in needed}
-    needed |= {name for name in inputs if name[2:].startswith("-rows-") and _fingerprint(name) in rows}
+    needed |= {
+        name
+        for name in inputs
+        if name[2:].startswith("-rows-") and _fingerprint(name) in rows
+    }
     waste = []
     for name, manifest in manifests.items():
         folder = run_dir / name
         if name in needed:
-            leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-            waste += [_Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
+            leftovers = [
+                path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))
+            ]
+            waste += [
+                _Waste(path, bytes_of(path), "left by a killed run")
+                for path in leftovers
+            ]
         else:
-            owners = ", ".join(variant.name for variant in dropped if name in variant.steps.values())
-            why = f"used by {owners}" if owners else "used by no variant" if manifest else "not finished"
+            owners = ", ".join(
+                variant.name for variant in dropped if name in variant.steps.values()
+            )
+            why = (
+                f"used by {owners}"
+                if owners
+                else "used by no variant"
+                if manifest
+                else "not finished"
+            )
             waste.append(_Waste(folder, bytes_of(folder), why))
     return waste
 
@@ -152,22 +213,34 @@ def _fingerprint(folder: str) -> str:
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
     """Return the reports to delete with dropped variants: their heads name one of these, or name no variants."""
     gone, pages = {variant.name for variant in dropped}, []
-    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []:
+    for page in (
+        [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []
+    ):
         with page.open(encoding="utf-8", errors="replace") as file:
-            named = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
+            named = re.search(
+                rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS)
+            )
         if named is None or not named[1] or {*named[1].split()} & gone:
             pages.append(page)
     if record.current(run_dir) in gone and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
-    return [_Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages]
+    return [
+        _Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages
+    ]
 
 
 def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -> None:
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
         pages, removed = find_pages(run_dir, dropped), {one.path for one in waste}
-        rows = {_fingerprint(path.name) for path in run_dir.glob("[0-9][0-9]-rows-*") if path not in removed}
-        kept = set(record.variant_names(run_dir)) - {variant.name for variant in dropped}
+        rows = {
+            _fingerprint(path.name)
+            for path in run_dir.glob("[0-9][0-9]-rows-*")
+            if path not in removed
+        }
+        kept = set(record.variant_names(run_dir)) - {
+            variant.name for variant in dropped
+        }
         data_folder.remove_stale(run_dir, kept=kept, rows=rows)
         for variant in dropped:
             record.remove(variant)

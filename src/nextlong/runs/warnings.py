@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from nextlong.artifacts.finished import ChunkResult, IngestResult, TokenizerResult, read_tokenizer
+from nextlong.artifacts.finished import (
+    ChunkResult,
+    IngestResult,
+    TokenizerResult,
+    read_tokenizer,
+)
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
 from nextlong.export.arrange import SplitResult, fill, percent
@@ -40,10 +45,14 @@ class _Thresholds:
 
     least_meta_share: float = 0.0025
     most_meta_share: float = 0.5
-    least_distance: float = 0.01  # of a sequence, for nine in ten of the distances between meta-chunks
+    least_distance: float = (
+        0.01  # of a sequence, for nine in ten of the distances between meta-chunks
+    )
     most_near_identical: float = 0.05
     source_share: float = 0.5  # of the negatives' tokens from one source, and …
-    source_lift: float = 2.0  # … this many times its share of the meta-documents' tokens
+    source_lift: float = (
+        2.0  # … this many times its share of the meta-documents' tokens
+    )
     stand_in_tokens: int = 32_768
     most_cut_off: float = 0.25  # of the tokens of the documents that are taken
     most_uses: float = 4.0  # of a chunk, on average
@@ -63,13 +72,18 @@ _WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read
 FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
 _CONTROLS: Final = {  # what the negatives are where they are not simply the most similar chunks: the paper's ablation (§4.4)
     "random-retrieved": ("similar chunks in random order", "the hardest negatives"),
-    "tail": ("the least similar of the chunks that search found", "the hardest negatives"),
+    "tail": (
+        "the least similar of the chunks that search found",
+        "the hardest negatives",
+    ),
     "random-corpus": ("random", "hard negatives"),
     "self-repeat": ("copies of their meta-chunk", "hard negatives"),
 }
 
 
-_TEXTS: Final[dict[str, dict[str, str]]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_TEXTS: Final[dict[str, dict[str, str]]] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text("utf-8")
+)
 CHECKS: Final = tuple(_TEXTS["run"])
 
 
@@ -86,7 +100,9 @@ class Warned:
 
     def of(self, named: str) -> Warned:
         """Return the warning with the name of the run in its commands; files and the published card have RUN instead."""
-        return replace(self, message=self.message.replace(" RUN ", f" {shlex.quote(named)} "))
+        return replace(
+            self, message=self.message.replace(" RUN ", f" {shlex.quote(named)} ")
+        )
 
     def __str__(self) -> str:
         """Return the message and the name, by which docs/warnings.md lists it."""
@@ -99,8 +115,18 @@ def _warned(name: str, change: str = "", /, **values: Any) -> Warned:
 
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     """Return the data-quality warnings of a run."""
-    topics = (_of_yield(stats), _of_documents(stats, run), _of_corpus(stats, run), _of_tokenizer(stats, run))
-    return tuple(sorted(chain(_of_negatives(stats, run), *topics), key=lambda warned: CHECKS.index(warned.name)))
+    topics = (
+        _of_yield(stats),
+        _of_documents(stats, run),
+        _of_corpus(stats, run),
+        _of_tokenizer(stats, run),
+    )
+    return tuple(
+        sorted(
+            chain(_of_negatives(stats, run), *topics),
+            key=lambda warned: CHECKS.index(warned.name),
+        )
+    )
 
 
 def control(stats: Stats) -> str:
@@ -109,7 +135,9 @@ def control(stats: Stats) -> str:
         return ""
     what, hard = _CONTROLS[stats.negatives]
     compared = [("cosine", stats.similarity), ("random pairs", stats.random_similarity)]
-    cosines = ", ".join(f"{name} {spread.mean:.2f}" for name, spread in compared if spread)
+    cosines = ", ".join(
+        f"{name} {spread.mean:.2f}" for name, spread in compared if spread
+    )
     return f"Negatives are {what}{f' ({cosines})' if cosines else ''}: a control of the paper's ablation, not {hard}."
 
 
@@ -118,34 +146,84 @@ def _drops_many(stats: Stats, tokens: int) -> bool:
     is_extended = stats.layout == Layout.EXTENDED
     # A gap holds about as much as the meta-chunk before it, so a document beyond half the length has no room.
     longest = tokens * (stats.chars_per_token or 1.0) * (0.5 if is_extended else 1)
-    bins = [one for one in stats.document_chars_histogram if one.most > stats.max_chars or not is_extended]
-    over = sum(one.count * min(1, max(0, one.most - longest) / (one.most - one.least + 1)) for one in bins)
+    bins = [
+        one
+        for one in stats.document_chars_histogram
+        if one.most > stats.max_chars or not is_extended
+    ]
+    over = sum(
+        one.count * min(1, max(0, one.most - longest) / (one.most - one.least + 1))
+        for one in bins
+    )
     return over > MOST_DROPPED / 2 * sum(one.count for one in bins)
 
 
 def _of_yield(stats: Stats) -> Iterator[Warned]:
     """Check the number of sequences, and the documents and tokens that were dropped."""
-    tokens, yields, cure = stats.target_tokens, stats.yields, "add documents, or lower compose.target_tokens"
-    dropped, composed, longer, fewer = sum(yields.dropped.values()), yields.drafts - yields.untried, "", cure
-    too_long = sum(yields.dropped.get(reason, 0) for reason in (DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM))
+    tokens, yields, cure = (
+        stats.target_tokens,
+        stats.yields,
+        "add documents, or lower compose.target_tokens",
+    )
+    dropped, composed, longer, fewer = (
+        sum(yields.dropped.values()),
+        yields.drafts - yields.untried,
+        "",
+        cure,
+    )
+    too_long = sum(
+        yields.dropped.get(reason, 0)
+        for reason in (DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM)
+    )
     if 2 * too_long > dropped:
         cure = fewer = LONGER
-        lengths = (tokens << power for power in range(1, 11))  # the present length times a power of two
-        longer = next((f"compose.target_tokens={length}" for length in lengths if not _drops_many(stats, length)), "")
+        lengths = (
+            tokens << power for power in range(1, 11)
+        )  # the present length times a power of two
+        longer = next(
+            (
+                f"compose.target_tokens={length}"
+                for length in lengths
+                if not _drops_many(stats, length)
+            ),
+            "",
+        )
     elif stats.layout == Layout.EXTENDED:
         fewer += " or compose.min_meta_chunks"
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
         yield _warned("fewer-sequences", longer, stats=stats, cure=fewer)
     if dropped > MOST_DROPPED * composed:
-        why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
-        yield _warned("many-dropped", longer, dropped=dropped, composed=composed, why=why, cure=cure)
-    if (cut := stats.cut_off) is not None and (share := cut.tokens / max(1, cut.of_tokens)) > THRESHOLDS.most_cut_off:
+        why = ", ".join(
+            f"{count:,} {reason}" for reason, count in yields.dropped.items()
+        )
+        yield _warned(
+            "many-dropped",
+            longer,
+            dropped=dropped,
+            composed=composed,
+            why=why,
+            cure=cure,
+        )
+    if (cut := stats.cut_off) is not None and (
+        share := cut.tokens / max(1, cut.of_tokens)
+    ) > THRESHOLDS.most_cut_off:
         # Each sequence cuts about as many tokens at its end, however long it is.
-        needed = cut.tokens / stats.sequences * (1 / THRESHOLDS.most_cut_off - 1) / tokens
-        change = f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}"
+        needed = (
+            cut.tokens / stats.sequences * (1 / THRESHOLDS.most_cut_off - 1) / tokens
+        )
+        change = (
+            f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}"
+        )
         yield _warned("much-cut-off", change, cut=cut, share=share, cure=LONGER)
-    if (copies := stats.near_duplicate_documents or 0) > THRESHOLDS.most_near_duplicates * yields.documents:
-        yield _warned("many-near-duplicates", "ingest.dedup=minhash", count=copies, documents=yields.documents)
+    if (
+        copies := stats.near_duplicate_documents or 0
+    ) > THRESHOLDS.most_near_duplicates * yields.documents:
+        yield _warned(
+            "many-near-duplicates",
+            "ingest.dedup=minhash",
+            count=copies,
+            documents=yields.documents,
+        )
 
 
 def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
@@ -154,22 +232,38 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
     names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
     without = []
     for source, of in (stats.keywords or {}).items():
-        if (lacking := 1 - of.with_keywords / max(1, of.documents)) > THRESHOLDS.most_without_keywords:
+        if (
+            lacking := 1 - of.with_keywords / max(1, of.documents)
+        ) > THRESHOLDS.most_without_keywords:
             count = f"{of.documents - of.with_keywords:,} of {of.documents:,}"
             without.append(f"{count} of {names.get(source, source)} ({lacking:.0%})")
     if without:
         yield _warned("no-keywords", sources=", ".join(without))
-    if (parts := stats.in_parts) and (in_parts := parts.in_parts / max(1, parts.documents)) < THRESHOLDS.least_in_parts:
+    if (parts := stats.in_parts) and (
+        in_parts := parts.in_parts / max(1, parts.documents)
+    ) < THRESHOLDS.least_in_parts:
         chars = stats.document_chars
-        change = f"chunk.max_chars={int(min(stats.max_chars, chars.p90)) // 2}" if chars else ""
+        change = (
+            f"chunk.max_chars={int(min(stats.max_chars, chars.p90)) // 2}"
+            if chars
+            else ""
+        )
         yield _warned("hardly-in-parts", change, parts=parts, share=in_parts)
     if share is not None and share < THRESHOLDS.least_meta_share:
         change = ""
         if stats.chunk_tokens:
-            enough = math.ceil(THRESHOLDS.least_meta_share * tokens / stats.chunk_tokens.mean)
+            enough = math.ceil(
+                THRESHOLDS.least_meta_share * tokens / stats.chunk_tokens.mean
+            )
             enough = max(enough, run.recipe.compose.min_meta_chunks + 1)
-            long = sum(one.count for one in stats.document_chars_histogram if one.least >= enough * stats.max_chars)
-            change = f"compose.min_meta_chunks={enough}" if long >= stats.sequences else ""
+            long = sum(
+                one.count
+                for one in stats.document_chars_histogram
+                if one.least >= enough * stats.max_chars
+            )
+            change = (
+                f"compose.min_meta_chunks={enough}" if long >= stats.sequences else ""
+            )
         if share:
             yield _warned("low-meta-share", change, share=share, negatives=1 / share)
         else:
@@ -178,82 +272,160 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
     if stats.repeat_meta_chunks:
         return
     if share is not None and share > THRESHOLDS.most_meta_share:
-        yield _warned("high-meta-share", f"compose.target_tokens={2 * tokens}", share=share)
-    if stats.layout == Layout.EXTENDED and spread is not None and spread.p10 < THRESHOLDS.least_distance * tokens:
-        change = f"compose.min_gap_tokens={math.ceil(THRESHOLDS.least_distance * tokens)}"
-        yield _warned("short-distances", change, p10=spread.p10, share=spread.p10 / tokens)
+        yield _warned(
+            "high-meta-share", f"compose.target_tokens={2 * tokens}", share=share
+        )
+    if (
+        stats.layout == Layout.EXTENDED
+        and spread is not None
+        and spread.p10 < THRESHOLDS.least_distance * tokens
+    ):
+        change = (
+            f"compose.min_gap_tokens={math.ceil(THRESHOLDS.least_distance * tokens)}"
+        )
+        yield _warned(
+            "short-distances", change, p10=spread.p10, share=spread.p10 / tokens
+        )
 
 
 def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check the chunks between those of a document; repetitions are not checked in a control that repeats by design."""
-    similarity, random, near, reuse = stats.similarity, stats.random_similarity, stats.near_identical, stats.reuse
+    similarity, random, near, reuse = (
+        stats.similarity,
+        stats.random_similarity,
+        stats.near_identical,
+        stats.reuse,
+    )
     if not stats.repeat_meta_chunks:
         if count := stats.own_document_negatives:
             yield _warned("own-document-negatives", count=count)
         if count := stats.repeated_chunks:
             yield _warned("repeated-chunks", count=count)
         if near is not None and near.share > THRESHOLDS.most_near_identical:
-            yield _warned("near-identical-negatives", f"mine.max_similarity={near.cosine}", near=near)
-        mean, overused, most = reuse.mean or 0.0, reuse.overused_share or 0.0, reuse.max or 0
+            yield _warned(
+                "near-identical-negatives",
+                f"mine.max_similarity={near.cosine}",
+                near=near,
+            )
+        mean, overused, most = (
+            reuse.mean or 0.0,
+            reuse.overused_share or 0.0,
+            reuse.max or 0,
+        )
         if mean > THRESHOLDS.most_uses or overused > THRESHOLDS.most_overused:
             change = ""
-            if overused <= THRESHOLDS.most_overused:  # the mean grows with the sequences, or a little slower
+            if (
+                overused <= THRESHOLDS.most_overused
+            ):  # the mean grows with the sequences, or a little slower
                 change = f"compose.sequences={int(0.9 * THRESHOLDS.most_uses / mean * stats.sequences)}"
             elif stats.layout == Layout.EXTENDED:
                 change = f"compose.max_uses={OVERUSED if mean <= THRESHOLDS.most_uses else int(THRESHOLDS.most_uses)}"
             of_all = f"{overused:.0%} of all uses go to chunks used more than 16 times"
             uses = f"{mean:.1f} times on average and up to {most:,} ({of_all})"
             yield heavy_reuse(uses, run.recipe, most=most, change=change)
-    if stats.negatives == "top" and similarity and random and similarity.mean <= random.mean:
+    if (
+        stats.negatives == "top"
+        and similarity
+        and random
+        and similarity.mean <= random.mean
+    ):
         yield _warned("unrelated-negatives", mean=similarity.mean, random=random.mean)
     negatives = stats.negatives_by_source
     if negatives and len(stats.tokens_by_source | negatives) > 1:
-        meta_tokens = {source: count - negatives.get(source, 0) for source, count in stats.tokens_by_source.items()}
+        meta_tokens = {
+            source: count - negatives.get(source, 0)
+            for source, count in stats.tokens_by_source.items()
+        }
         source, tokens = max(negatives.items(), key=lambda item: item[1])
         share = tokens / sum(negatives.values())
         of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
-        if share >= max(THRESHOLDS.source_share, THRESHOLDS.source_lift * of_meta_tokens):
-            names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
-            yield _warned("one-source", share=share, source=names.get(source, source), meta_share=of_meta_tokens)
+        if share >= max(
+            THRESHOLDS.source_share, THRESHOLDS.source_lift * of_meta_tokens
+        ):
+            names = {
+                each.path: public_name(each.path) for each in run.recipe.ingest.sources
+            }
+            yield _warned(
+                "one-source",
+                share=share,
+                source=names.get(source, source),
+                meta_share=of_meta_tokens,
+            )
 
 
 def heavy_reuse(uses: str, recipe: Recipe, *, most: float, change: str = "") -> Warned:
     """Return the warning about chunks that are used too often; `most` is the number of uses of one of them."""
     is_extended = method_of(recipe).layout == Layout.EXTENDED
-    cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
-    effect = "is memorized" if most >= _MEMORIZED_USES else "is learned better than the rest, and later uses teach less"
+    cure = (
+        ", make fewer sequences, or cap it with compose.max_uses"
+        if is_extended
+        else " or make fewer sequences"
+    )
+    effect = (
+        "is memorized"
+        if most >= _MEMORIZED_USES
+        else "is learned better than the rest, and later uses teach less"
+    )
     return _warned("heavy-reuse", change, uses=uses, effect=effect, cure=cure)
 
 
-def small_corpus(in_sequence: float, documents: float, *, change: str = "") -> Warned | None:
+def small_corpus(
+    in_sequence: float, documents: float, *, change: str = ""
+) -> Warned | None:
     """Return the warning about sequences that use too many of the corpus's documents, None below the threshold."""
     if in_sequence <= THRESHOLDS.most_of_corpus * documents:
         return None
     share = round(in_sequence) / round(documents)
-    return _warned("small-corpus", change, in_sequence=in_sequence, documents=documents, share=share)
+    return _warned(
+        "small-corpus",
+        change,
+        in_sequence=in_sequence,
+        documents=documents,
+        share=share,
+    )
 
 
 def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check the size of the corpus and the ids of its documents."""
-    if (spread := stats.documents_per_sequence) is not None and stats.scores:  # else nothing was chosen by similarity
+    if (
+        spread := stats.documents_per_sequence
+    ) is not None and stats.scores:  # else nothing was chosen by similarity
         documents = stats.yields.documents
         excess = spread.mean / (THRESHOLDS.most_of_corpus * documents)
         shorter = stats.target_tokens >> max(0, math.ceil(math.log2(excess)))
-        change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
+        change = (
+            "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
+        )
         if warned := small_corpus(spread.mean, documents, change=change):
             yield warned
     ingested = run.steps["ingest"].results(IngestResult)
     if without := sum(part.without_id for part in ingested):
-        columns = ", ".join(dict.fromkeys(source.id for source in run.recipe.ingest.sources if source.names_ids))
+        columns = ", ".join(
+            dict.fromkeys(
+                source.id for source in run.recipe.ingest.sources if source.names_ids
+            )
+        )
         documents = sum(part.documents for part in ingested)
-        yield _warned("missing-ids", without=without, documents=documents, columns=columns)
+        yield _warned(
+            "missing-ids", without=without, documents=documents, columns=columns
+        )
     unmet, entries = unmet_exclusions(run.steps["ingest"])
     if unmet:
-        yield _warned("unmet-exclusions", unmet=unmet, entries=counted(entries, "entry"))
-    result = run.steps["filter_report"].result(LeftOutResult) if "filter_report" in run.steps else None
+        yield _warned(
+            "unmet-exclusions", unmet=unmet, entries=counted(entries, "entry")
+        )
+    result = (
+        run.steps["filter_report"].result(LeftOutResult)
+        if "filter_report" in run.steps
+        else None
+    )
     if result is not None and result.same_ids:
-        example = dict(zip(("source", "id", "one", "other"), result.same_id_example, strict=True))
-        documents = sum(part.documents for part in run.steps["chunk"].results(ChunkResult))
+        example = dict(
+            zip(("source", "id", "one", "other"), result.same_id_example, strict=True)
+        )
+        documents = sum(
+            part.documents for part in run.steps["chunk"].results(ChunkResult)
+        )
         yield _warned("same-ids", count=result.same_ids, documents=documents, **example)
 
 
@@ -261,27 +433,43 @@ def stand_in_tokenizer(recipe: Recipe, tokens: int) -> Warned | None:
     """Return the warning about a tokenizer trained on the corpus for sequences of this many tokens, None if they are short."""
     entries = recipe.tokenizer.train
     is_short = entries is None or tokens < THRESHOLDS.stand_in_tokens
-    return None if is_short else _warned("stand-in-tokenizer", entries=entries, tokens=tokens)
+    return (
+        None
+        if is_short
+        else _warned("stand-in-tokenizer", entries=entries, tokens=tokens)
+    )
 
 
 def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check whether the tokenizer fits the texts and a model."""
-    config, result = run.recipe.tokenizer, run.steps["tokenizer"].result(TokenizerResult)
+    config, result = (
+        run.recipe.tokenizer,
+        run.steps["tokenizer"].result(TokenizerResult),
+    )
     if warned := stand_in_tokenizer(run.recipe, stats.target_tokens):
         yield warned
     if loss := lossy_tokenizer(result.lost_share):
         yield _warned("lossy-tokenizer", loss=loss)
     if config.source is not None and config.eos is None:
         tokenizer = read_tokenizer(run.steps["tokenizer"].file(".tokenizer.json"))
-        if (ends := find_ends(tokenizer, local_path(config.source).parent)).eos is not None:
+        if (
+            ends := find_ends(tokenizer, local_path(config.source).parent)
+        ).eos is not None:
             yield _warned("no-eos", f"tokenizer.eos={ends.eos}", ends=ends)
     if result.ordinary:
-        keys = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in result.ordinary)
+        keys = " and ".join(
+            f"tokenizer.{key}={getattr(config, key)!r}" for key in result.ordinary
+        )
         yield _warned("ordinary-eos", keys=keys)
     # A character is a byte at least: otherwise no text is read.
     if (stats.chars_per_token or 0) < THRESHOLDS.least_bytes_per_token:
-        spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)))
-        sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
+        spread = map(
+            run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES))
+        )
+        sizes = [
+            (len(sequence.text.encode()), len(sequence.input_ids))
+            for sequence in spread
+        ]
         text_bytes, tokens = map(sum, zip(*sizes, strict=True))
         if (held := text_bytes / tokens) < THRESHOLDS.least_bytes_per_token:
             yield _warned("small-tokens", bytes=held)
@@ -290,7 +478,14 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
 def of_rows(splits: Mapping[str, SplitResult], *, room: int) -> Iterator[Warned]:
     """Yield the warnings about the rows of each split, which hold `room` tokens each."""
     for name, split in splits.items():
-        if (filled := fill(split.tokens, rows=split.rows, room=room)) < THRESHOLDS.least_fill:
-            yield _warned("empty-rows", padding=split.rows * room - split.tokens, name=name, filled=percent(filled))
+        if (
+            filled := fill(split.tokens, rows=split.rows, room=room)
+        ) < THRESHOLDS.least_fill:
+            yield _warned(
+                "empty-rows",
+                padding=split.rows * room - split.tokens,
+                name=name,
+                filled=percent(filled),
+            )
         if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
             yield _warned("read-in-train", split=split, name=name)

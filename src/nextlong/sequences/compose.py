@@ -23,7 +23,13 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import ChunkResult, ComposeResult, CorpusFiles, ReferencedChunksResult, TokenizerResult
+from nextlong.artifacts.finished import (
+    ChunkResult,
+    ComposeResult,
+    CorpusFiles,
+    ReferencedChunksResult,
+    TokenizerResult,
+)
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
@@ -73,50 +79,106 @@ def _compose_drafts(
     for number, (path, taken) in enumerate(zip(drafts, take, strict=True)):
         kept.append(0)
         file_out = f"{out}.{number:05d}" if len(drafts) > 1 else f"{out}"
-        with pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.SEQUENCES) as writer:
-            for draft, pieces in _drafts_and_pieces(path, taken, inputs.tokens, inputs.corpus.chunks):
-                spans = _compose_draft(draft, pieces, inputs, rules, seed=seed, blocked=blocked)
+        with (
+            pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink,
+            pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
+        ):
+            for draft, pieces in _drafts_and_pieces(
+                path, taken, inputs.tokens, inputs.corpus.chunks
+            ):
+                spans = _compose_draft(
+                    draft, pieces, inputs, rules, seed=seed, blocked=blocked
+                )
                 if isinstance(spans, fit.Dropped):
                     dropped[spans.reason] += 1
                     if dropped[spans.reason] <= _DROPPED_EXAMPLES:
-                        metas = int((draft.column("role").values.to_numpy() == schemas.META).sum())
+                        metas = int(
+                            (
+                                draft.column("role").values.to_numpy() == schemas.META
+                            ).sum()
+                        )
                         example = (pieces[0].chunk, metas or len(pieces), spans.tokens)
                         examples.setdefault(spans.reason, []).append(example)
-                    longest = max(longest, spans.tokens if spans.reason in _SHORT else 0)
+                    longest = max(
+                        longest, spans.tokens if spans.reason in _SHORT else 0
+                    )
                     continue
                 if max_uses is not None:
-                    negatives = {span.chunk for span in spans if span.role == schemas.NEGATIVE}
+                    negatives = {
+                        span.chunk for span in spans if span.role == schemas.NEGATIVE
+                    }
                     uses.update(negatives)
-                    blocked.update(chunk for chunk in negatives if uses[chunk] >= max_uses)
-                values = zip(schemas.SPAN_COLUMNS, zip(*spans, strict=True), strict=True)
-                same = {name: draft.column(name) for name in ("sequence_id", "key", "layout")}
-                row = {**same, "method": [method], **{name: [column] for name, column in values}}
-                writer.write_batch(pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES))
+                    blocked.update(
+                        chunk for chunk in negatives if uses[chunk] >= max_uses
+                    )
+                values = zip(
+                    schemas.SPAN_COLUMNS, zip(*spans, strict=True), strict=True
+                )
+                same = {
+                    name: draft.column(name)
+                    for name in ("sequence_id", "key", "layout")
+                }
+                row = {
+                    **same,
+                    "method": [method],
+                    **{name: [column] for name, column in values},
+                }
+                writer.write_batch(
+                    pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES)
+                )
                 kept[-1] += 1
     return ComposeResult(
         sequences=sum(kept),
         sequences_per_file=tuple(kept),
         dropped=dict(dropped),
-        dropped_examples={reason: tuple(of_reason) for reason, of_reason in examples.items()},
+        dropped_examples={
+            reason: tuple(of_reason) for reason, of_reason in examples.items()
+        },
         longest_dropped_tokens=longest,
         chunks_at_max_uses=len(blocked),
     )
 
 
 def _compose_draft(
-    draft: pa.RecordBatch, pieces: _Pieces, inputs: _ComposeInputs, rules: fit.Rules, *, seed: int, blocked: set[int]
+    draft: pa.RecordBatch,
+    pieces: _Pieces,
+    inputs: _ComposeInputs,
+    rules: fit.Rules,
+    *,
+    seed: int,
+    blocked: set[int],
 ) -> list[fit.TokenSpan] | fit.Dropped:
-    starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
-    cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
+    starts = np.flatnonzero(
+        draft.column("role").values.to_numpy() == schemas.META
+    ).tolist()
+    cutter = _TextCutter(
+        inputs,
+        [pieces[place].chunk for place in starts],
+        separator_tokens=rules.separator_tokens,
+    )
     if draft.column("layout")[0].as_py() != schemas.Layout.EXTENDED:
-        return fit.concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
-    groups = [fit.Group(pieces[a], pieces[a + 1 : b]) for a, b in pairwise([*starts, len(pieces)])]
+        return fit.concatenate_spans(
+            pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter
+        )
+    groups = [
+        fit.Group(pieces[a], pieces[a + 1 : b])
+        for a, b in pairwise([*starts, len(pieces)])
+    ]
     near_duplicates: dict[int, list[int]] = {}
-    for one_chunk, other in draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist():
+    for one_chunk, other in (
+        draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist()
+    ):
         near_duplicates.setdefault(one_chunk, []).append(other)
         near_duplicates.setdefault(other, []).append(one_chunk)
     rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
-    return fit.compose_spans(groups, rules, rng=rng, blocked=blocked, near_duplicates=near_duplicates, cutter=cutter)
+    return fit.compose_spans(
+        groups,
+        rules,
+        rng=rng,
+        blocked=blocked,
+        near_duplicates=near_duplicates,
+        cutter=cutter,
+    )
 
 
 def _drafts_and_pieces(
@@ -132,20 +194,37 @@ def _drafts_and_pieces(
     read = lookup.record_batches(drafts)
     for number in range(take):
         if (draft := next((draft for _, draft in read), None)) is None:
-            raise RunError(f"{drafts} holds {number} of {take} drafts; delete its folder and run again to rebuild it")
+            raise RunError(
+                f"{drafts} holds {number} of {take} drafts; delete its folder and run again to rebuild it"
+            )
         block.append(draft)
         ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
         if ends[-1] < _PIECES_HELD and number < take - 1:
             continue
         # (P,) each: the concatenated pieces of all drafts of the block.
-        columns = ([one.column(name).values.to_numpy() for one in block] for name in ("chunk_id", "score", "role"))
+        columns = (
+            [one.column(name).values.to_numpy() for one in block]
+            for name in ("chunk_id", "score", "role")
+        )
         ids, scores, roles = map(np.concatenate, columns)
-        separator, doc_row, start, end = lookup.chunk_columns(ids, chunks, ("separator", "doc_row", "start", "end"))
+        separator, doc_row, start, end = lookup.chunk_columns(
+            ids, chunks, ("separator", "doc_row", "start", "end")
+        )
         continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
         continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
         closed = ~separator | np.append(continues, False)
-        pieces = list(map(fit.SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
-        yield from zip(block, [pieces[first:last] for first, last in pairwise(ends)], strict=True)
+        pieces = list(
+            map(
+                fit.SizedChunk,
+                ids.tolist(),
+                tokens.counts(ids).tolist(),
+                closed.tolist(),
+                scores.tolist(),
+            )
+        )
+        yield from zip(
+            block, [pieces[first:last] for first, last in pairwise(ends)], strict=True
+        )
         block, ends = [], [0]
 
 
@@ -154,14 +233,22 @@ class _TextCutter(fit.Cutter):
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
-    def __init__(self, inputs: _ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
+    def __init__(
+        self,
+        inputs: _ComposeInputs,
+        meta_chunks: Sequence[int],
+        *,
+        separator_tokens: int,
+    ) -> None:
         """Read nothing yet, because most sequences need only the texts of one chunk and of their meta-document."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
         self._document: shingles.ComparedDocument | None = None
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
-    def negative(self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]) -> fit.Cut | None:
+    def negative(
+        self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]
+    ) -> fit.Cut | None:
         """Return the longest cut that fills the budget, with separators after it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
@@ -170,21 +257,41 @@ class _TextCutter(fit.Cutter):
         if self.separator_tokens:
             most = budget - self.separator_tokens
             shorter = range(most, most - self.trimmed_tokens - 1, -1)
-            fitting = (tokens for tokens in shorter if 1 <= tokens < piece.tokens or tokens == piece.tokens == most)
+            fitting = (
+                tokens
+                for tokens in shorter
+                if 1 <= tokens < piece.tokens or tokens == piece.tokens == most
+            )
             possible += [fit.Cut(tokens, closed=False) for tokens in fitting]
         for cut in possible:
             kept = int(cuts.chars[cut.tokens])
-            if kept and cuts.between[cut.tokens] and text[:kept].endswith("\n") == cut.closed:
+            if (
+                kept
+                and cuts.between[cut.tokens]
+                and text[:kept].endswith("\n") == cut.closed
+            ):
                 break
         else:
-            cut, kept = fit.Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
+            cut, kept = (
+                fit.Cut(budget, closed=True),
+                int(cuts.chars[budget]) if budget <= piece.tokens else 0,
+            )
         return cut if kept and not self._repeats(text[:kept], placed) else None
 
     def end(self, piece: fit.SizedChunk, tokens: int) -> int:
         """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
         _, cuts = self._looked_up(piece.chunk)
-        fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
-        return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
+        fewest = (
+            max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
+        )
+        return next(
+            (
+                n
+                for n in range(tokens, fewest - 1, -1)
+                if cuts.between[n] and cuts.chars[n]
+            ),
+            tokens,
+        )
 
     def _look_up(self, chunk: int) -> tuple[str, Cuts]:
         """Return the text of a chunk and the places where it may be cut."""
@@ -194,7 +301,13 @@ class _TextCutter(fit.Cutter):
         ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
         token_chars = np.load(inputs.token_chars, mmap_mode="r")
         tokenizer = partial(finished.read_tokenizer, inputs.tokenizer)
-        return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
+        return text, cuts_of(
+            ids,
+            chars=len(text),
+            token_chars=token_chars,
+            text_of=lambda: text,
+            tokenizer=tokenizer,
+        )
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
         """Return whether the remaining text of a chunk repeats the meta-document or a placed chunk."""
@@ -202,20 +315,35 @@ class _TextCutter(fit.Cutter):
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            (self._document,) = shingles.documents_of([self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()])
+            (self._document,) = shingles.documents_of(
+                [self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()]
+            )
         own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut chunk, the others follow.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
         sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
-        pieces = [others.hashes[others.offsets[other] : others.offsets[other + 1]] for other in sharing]
+        pieces = [
+            others.hashes[others.offsets[other] : others.offsets[other + 1]]
+            for other in sharing
+        ]
         offsets = np.cumsum([0, len(own.hashes), *map(len, pieces)])
-        compared, slots = shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets), lookup.opened(weights)
-        copies = rule.find_near_duplicates(compared, document=self._document, weights=slots, threshold=threshold)
+        compared, slots = (
+            shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets),
+            lookup.opened(weights),
+        )
+        copies = rule.find_near_duplicates(
+            compared, document=self._document, weights=slots, threshold=threshold
+        )
         return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
 
 
 def compose_step(
-    compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
+    compose: Compose,
+    inputs: Sequence[Step],
+    *,
+    target_tokens: int,
+    seed: int,
+    near_duplicates: float | None,
 ) -> Step:
     """Return the step from DRAFTS and token counts to SEQUENCES.
 
@@ -223,31 +351,73 @@ def compose_step(
     """
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
-    reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].origin == "meta-chunk" else "never"
-    choices: Json = {"target_tokens": target_tokens, "fit": compose.fit, "position": compose.position, "reuse": reuse}
-    config = choices | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
+    reuse: Literal["free", "never"] = (
+        "free" if NEGATIVES[compose.negatives].origin == "meta-chunk" else "never"
+    )
+    choices: Json = {
+        "target_tokens": target_tokens,
+        "fit": compose.fit,
+        "position": compose.position,
+        "reuse": reuse,
+    }
+    config = choices | {
+        "method": compose.method,
+        "min_gap_tokens": min_gap,
+        "seed": seed,
+        "max_uses": max_uses,
+    }
 
     def tasks(done: Artifacts) -> list[Task]:
         special = finished.special_ids(done)
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
-            compared = (shingles.shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
-        token_chars, tokenizer = (done["tokenizer"].file(f".{name}") for name in ("tokenchars.npy", "tokenizer.json"))
-        inputs = _ComposeInputs(finished.token_store(done), finished.corpus(done), token_chars, tokenizer, compared)
+            compared = (
+                shingles.shingle_store(done),
+                done["weights"].file(".weights.npy"),
+                near_duplicates,
+            )
+        token_chars, tokenizer = (
+            done["tokenizer"].file(f".{name}")
+            for name in ("tokenchars.npy", "tokenizer.json")
+        )
+        inputs = _ComposeInputs(
+            finished.token_store(done),
+            finished.corpus(done),
+            token_chars,
+            tokenizer,
+            compared,
+        )
         min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
         if min_gap == "auto":  # half the tokens of a mean chunk of the corpus, by E
             shards = finished.chunks_of(done).results(ChunkResult)
-            chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
-            chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+            chars = sum(shard.chars for shard in shards) / max(
+                1, sum(shard.chunks for shard in shards)
+            )
+            chunk_tokens = (
+                chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+            )
             min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
-        lengths: Json = {f"{name}_tokens": len(getattr(special, name)) for name in ("separator", "bos", "eos")}
+        lengths: Json = {
+            f"{name}_tokens": len(getattr(special, name))
+            for name in ("separator", "bos", "eos")
+        }
         rules = fit.Rules(**choices, min_gap_tokens=min_gap_tokens, **lengths)
         drafts = done["draft"].files(".drafts.arrow")
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
-        task = partial(_compose_drafts, inputs=inputs, rules=rules, method=compose.method, seed=seed, max_uses=max_uses)
+        task = partial(
+            _compose_drafts,
+            inputs=inputs,
+            rules=rules,
+            method=compose.method,
+            seed=seed,
+            max_uses=max_uses,
+        )
         if max_uses is not None:
             return [partial(task, drafts=drafts, take=takes)]
-        return [partial(task, drafts=[path], take=[take]) for path, take in zip(drafts, takes, strict=True)]
+        return [
+            partial(task, drafts=[path], take=[take])
+            for path, take in zip(drafts, takes, strict=True)
+        ]
 
     estimate = Estimate(
         work="drafted_chunks",
@@ -255,6 +425,10 @@ def compose_step(
         disk="drafted_chunks",
         bytes=30,
         # With max_uses, the negatives that a sequence may use depend on the sequences before it.
-        tasks=1 if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
+        tasks=1
+        if max_uses is not None
+        else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
-    return Step("compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate)
+    return Step(
+        "compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
+    )

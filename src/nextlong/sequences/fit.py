@@ -28,7 +28,9 @@ from nextlong.text import Json
 Fit = Literal["exact", "paper"]
 _Position = Literal["head", "tail", "random"]
 
-_MOST_CUTS: Final = 16  # candidates tried as the cut negative before other groups fill the rest
+_MOST_CUTS: Final = (
+    16  # candidates tried as the cut negative before other groups fill the rest
+)
 
 
 class SizedChunk(NamedTuple):
@@ -86,7 +88,9 @@ class Rules:
     fit: Fit = "exact"
     min_gap_tokens: int = 1
     position: _Position = "head"
-    reuse: Literal["never", "free"] = "never"  # "free": negatives may repeat, for the ablation `self-repeat`
+    reuse: Literal["never", "free"] = (
+        "never"  # "free": negatives may repeat, for the ablation `self-repeat`
+    )
     separator_tokens: int = 0
     bos_tokens: int = 0
     eos_tokens: int = 0
@@ -107,10 +111,17 @@ class Cutter:
     def __init__(self, separator_tokens: int = 0) -> None:
         self.separator_tokens = separator_tokens
 
-    def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:  # noqa: ARG002
+    def negative(
+        self,
+        piece: SizedChunk,
+        budget: int,
+        placed: Sequence[int],  # noqa: ARG002
+    ) -> Cut | None:
         """Return the cut of a negative that fills `budget` tokens after the `placed` chunks; None if no cut does."""
         with_separator = budget - self.separator_tokens
-        if 1 <= with_separator < piece.tokens or (with_separator == piece.tokens and not piece.closed):
+        if 1 <= with_separator < piece.tokens or (
+            with_separator == piece.tokens and not piece.closed
+        ):
             return Cut(with_separator, closed=False)
         return Cut(budget, closed=True) if budget <= piece.tokens else None
 
@@ -140,34 +151,62 @@ def compose(
     invalid arguments.
     """
     if len(meta_chunks) != len(negatives):
-        raise ValueError(f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each")
+        raise ValueError(
+            f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each"
+        )
     if not meta_chunks:
         raise ValueError("meta_chunks is empty; a sequence extends at least one")
-    for name, value, choices in (("fit", fit, get_args(Fit)), ("position", position, get_args(_Position))):
+    for name, value, choices in (
+        ("fit", fit, get_args(Fit)),
+        ("position", position, get_args(_Position)),
+    ):
         if value not in choices:
-            raise ValueError(f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}")
+            raise ValueError(
+                f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}"
+            )
     if min_gap_tokens < 1:
-        raise ValueError(f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more")
+        raise ValueError(
+            f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more"
+        )
     if target_tokens <= len(bos) + len(eos):
         specials = f"{len(bos)} tokens of bos and {len(eos)} of eos"
-        raise ValueError(f"target_tokens={target_tokens} leaves no room beside {specials}; raise it")
+        raise ValueError(
+            f"target_tokens={target_tokens} leaves no room beside {specials}; raise it"
+        )
     tokens: list[Sequence[int]] = list(meta_chunks)
     numbers = {tuple(meta): number for number, meta in enumerate(meta_chunks)}
-    groups = [Group(SizedChunk(number, len(meta)), []) for number, meta in enumerate(meta_chunks)]
+    groups = [
+        Group(SizedChunk(number, len(meta)), [])
+        for number, meta in enumerate(meta_chunks)
+    ]
     for group, meta_negatives in zip(groups, negatives, strict=True):
         for ids in meta_negatives:
             chunk = numbers.setdefault(tuple(ids), len(tokens))
             tokens += [ids] if chunk == len(tokens) else []
             group.candidates.append(SizedChunk(chunk, len(ids)))
-    lengths: Json = {"separator_tokens": len(separator), "bos_tokens": len(bos), "eos_tokens": len(eos)}
-    rules = Rules(target_tokens=target_tokens, fit=fit, min_gap_tokens=min_gap_tokens, position=position, **lengths)
-    spans = compose_spans(groups, rules, rng=rng_for(seed, "position"), blocked=range(len(meta_chunks)))
+    lengths: Json = {
+        "separator_tokens": len(separator),
+        "bos_tokens": len(bos),
+        "eos_tokens": len(eos),
+    }
+    rules = Rules(
+        target_tokens=target_tokens,
+        fit=fit,
+        min_gap_tokens=min_gap_tokens,
+        position=position,
+        **lengths,
+    )
+    spans = compose_spans(
+        groups, rules, rng=rng_for(seed, "position"), blocked=range(len(meta_chunks))
+    )
     if isinstance(spans, Dropped):
         return spans
     special = {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
     input_ids: list[int] = []
     for span in spans:
-        source = special[span.role] if span.chunk == schemas.NO_CHUNK else tokens[span.chunk]
+        source = (
+            special[span.role] if span.chunk == schemas.NO_CHUNK else tokens[span.chunk]
+        )
         input_ids += source[: span.end - span.start]
     return Composed(input_ids, spans)
 
@@ -189,7 +228,10 @@ def compose_spans(
     """
     cutter = cutter or Cutter(rules.separator_tokens)
     used: set[int] | None = set() if rules.reuse == "never" else None
-    walkers = [_Walker(group.candidates, used, blocked, near_duplicates, cutter) for group in groups]
+    walkers = [
+        _Walker(group.candidates, used, blocked, near_duplicates, cutter)
+        for group in groups
+    ]
     if rules.fit == "exact":
         if (dropped := _share_budget(groups, walkers, rules)) is not None:
             return dropped
@@ -207,7 +249,11 @@ def compose_spans(
         meta_place = 0 if rules.position == "head" else len(placed)
         if rules.position == "random":
             assert rng is not None
-            first = next(place for place, tokens in enumerate(before) if gap_tokens + tokens >= least)
+            first = next(
+                place
+                for place, tokens in enumerate(before)
+                if gap_tokens + tokens >= least
+            )
             meta_place = first + int(rng.integers(len(before) - first))
         gap_tokens = before[-1] - before[meta_place]
         placed.insert(meta_place, (group.meta, schemas.META, number))
@@ -219,7 +265,10 @@ def concatenate_spans(
     pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter
 ) -> list[TokenSpan] | Dropped:
     """Return spans of concatenated documents, cut at T; `groups` has the document of each chunk."""
-    ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
+    ordered = [
+        (piece, schemas.DOCUMENT, group)
+        for piece, group in zip(pieces, groups, strict=True)
+    ]
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
 
 
@@ -228,7 +277,9 @@ class _Walker:
     """Walk the candidates of a group in order, skipping used ones; `taken` are its negatives so far."""
 
     candidates: Sequence[SizedChunk]
-    used: set[int] | None  # chunks used by any group, and their near-duplicates (None: chunks may repeat)
+    used: (
+        set[int] | None
+    )  # chunks used by any group, and their near-duplicates (None: chunks may repeat)
     blocked: Container[int]
     near_duplicates: Mapping[int, Sequence[int]]
     cutter: Cutter
@@ -270,8 +321,14 @@ class _Walker:
         before, tries = self.place, 0
         while tries < _MOST_CUTS and (piece := self.free()) is not None:
             if (cut := self.cutter.negative(piece, budget, placed)) is not None:
-                fill = 0 if cut.closed else budget - cut.tokens - self.cutter.separator_tokens
-                self._take(piece._replace(tokens=cut.tokens, closed=cut.closed, fill=fill))
+                fill = (
+                    0
+                    if cut.closed
+                    else budget - cut.tokens - self.cutter.separator_tokens
+                )
+                self._take(
+                    piece._replace(tokens=cut.tokens, closed=cut.closed, fill=fill)
+                )
                 return True
             tries += piece.tokens >= budget
             self.place += 1
@@ -283,7 +340,9 @@ class _Walker:
         self.taken, self.places = self.taken[:count], self.places[:count]
         self.place = self.places[-1] + 1 if count else 0
         self.tokens = sum(piece.tokens for piece in self.taken)
-        self.cost = sum(piece.cost(self.cutter.separator_tokens) for piece in self.taken)
+        self.cost = sum(
+            piece.cost(self.cutter.separator_tokens) for piece in self.taken
+        )
 
     def mark_used(self, pieces: Sequence[SizedChunk]) -> None:
         """Mark negatives and their near-duplicates as used."""
@@ -301,7 +360,9 @@ class _Walker:
         self.place += 1
 
 
-def _share_budget(groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules) -> Dropped | None:
+def _share_budget(
+    groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules
+) -> Dropped | None:
     """Take negatives that fill the sequence exactly beside the meta-chunks; return why this is not possible."""
     room = rules.target_tokens - rules.bos_tokens - rules.eos_tokens
     separator_tokens, least = rules.separator_tokens, rules.min_gap_tokens
@@ -319,7 +380,9 @@ def _share_budget(groups: Sequence[Group], walkers: Sequence[_Walker], rules: Ru
     # Reserve what later groups have taken already, and what the cut negative needs.
     reserve = least + separator_tokens + last.cutter.trimmed_tokens
     for place, walker in enumerate(others):
-        share = left // (len(groups) - place)  # an even share of the rest, including what earlier groups did not use
+        share = left // (
+            len(groups) - place
+        )  # an even share of the rest, including what earlier groups did not use
         later = sum(other.cost for other in others[place + 1 :]) + reserve
         walker.take_whole(min(share, left - later) - walker.cost)
         left -= walker.cost
@@ -329,7 +392,11 @@ def _share_budget(groups: Sequence[Group], walkers: Sequence[_Walker], rules: Ru
     left = _fill_up(last, others, left, least)
     if left:
         return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
-    return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens) if last.tokens < least else None
+    return (
+        Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
+        if last.tokens < least
+        else None
+    )
 
 
 def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, least: int) -> int:
@@ -355,7 +422,9 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, least: int) ->
     if not last.taken:
         return short
     back = last.cost
-    for walker, count in zip((*others, last), (*counts, len(last.taken) - 1), strict=True):
+    for walker, count in zip(
+        (*others, last), (*counts, len(last.taken) - 1), strict=True
+    ):
         walker.keep(count)
     if last.used is not None:  # the set that all walkers share
         last.used.clear()
@@ -366,27 +435,48 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, least: int) ->
 
 
 def _tile(
-    ordered: Sequence[tuple[SizedChunk, int, int]], rules: Rules, cutter: Cutter, *, if_short: DropReason
+    ordered: Sequence[tuple[SizedChunk, int, int]],
+    rules: Rules,
+    cutter: Cutter,
+    *,
+    if_short: DropReason,
 ) -> list[TokenSpan] | Dropped:
     """Return the spans of BOS, pieces with separators, and EOS; the piece that crosses the end is cut."""
-    spans = [TokenSpan(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)] if rules.bos_tokens else []
+    spans = (
+        [TokenSpan(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)]
+        if rules.bos_tokens
+        else []
+    )
     reached, end = rules.bos_tokens, rules.target_tokens - rules.eos_tokens
     for piece, role, group in ordered:
-        tokens, separators = piece.tokens, piece.cost(cutter.separator_tokens) - piece.tokens
+        tokens, separators = (
+            piece.tokens,
+            piece.cost(cutter.separator_tokens) - piece.tokens,
+        )
         if tokens > end - reached:
             tokens = cutter.end(piece, end - reached)
             separators = end - reached - tokens
         if tokens:
-            spans.append(TokenSpan(piece.chunk, role, group, reached, reached + tokens, piece.score))
+            spans.append(
+                TokenSpan(
+                    piece.chunk, role, group, reached, reached + tokens, piece.score
+                )
+            )
         reached += tokens
         stop = min(reached + separators, end)
         while reached < stop:
             first, reached = reached, min(reached + cutter.separator_tokens, stop)
-            spans.append(TokenSpan(schemas.NO_CHUNK, schemas.SEPARATOR, group, first, reached, 0.0))
+            spans.append(
+                TokenSpan(
+                    schemas.NO_CHUNK, schemas.SEPARATOR, group, first, reached, 0.0
+                )
+            )
         if reached == end:
             break
     if reached < end:
         return Dropped(if_short, reached)
     if rules.eos_tokens:
-        spans.append(TokenSpan(schemas.NO_CHUNK, schemas.EOS, -1, end, rules.target_tokens, 0.0))
+        spans.append(
+            TokenSpan(schemas.NO_CHUNK, schemas.EOS, -1, end, rules.target_tokens, 0.0)
+        )
     return spans

@@ -16,7 +16,12 @@ from typing import Final, Literal
 import numpy as np
 
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import ChunkResult, ComposeResult, DraftResult, ReferencedChunksResult
+from nextlong.artifacts.finished import (
+    ChunkResult,
+    ComposeResult,
+    DraftResult,
+    ReferencedChunksResult,
+)
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
@@ -32,12 +37,23 @@ from nextlong.sequences.tokenizer import load_or_stand_in
 from nextlong.text import counted
 
 MOST_DROPPED: Final = 0.5  # share of the documents that can be extended
-LONGER: Final = "raise compose.target_tokens, or split the documents into shorter ones first"
-_PLENTY_BYTES_PER_TOKEN: Final = 16  # more than any language needs; a corpus with more bytes is large enough
+LONGER: Final = (
+    "raise compose.target_tokens, or split the documents into shorter ones first"
+)
+_PLENTY_BYTES_PER_TOKEN: Final = (
+    16  # more than any language needs; a corpus with more bytes is large enough
+)
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
-_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # documents to tokenize, and characters of each
-_MARGIN: Final = 1.25  # by which the estimate of a sample must exceed one sequence to be trusted
-_EXACT_MARGIN: Final = 1.01  # for caps and weights, which may select slightly longer or shorter documents
+_SAMPLE_TEXTS, _SAMPLE_CHARS = (
+    512,
+    2048,
+)  # documents to tokenize, and characters of each
+_MARGIN: Final = (
+    1.25  # by which the estimate of a sample must exceed one sequence to be trusted
+)
+_EXACT_MARGIN: Final = (
+    1.01  # for caps and weights, which may select slightly longer or shorter documents
+)
 _TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
 _EXAMPLES = 3  # dropped documents shown for each reason
 # Give up after this many documents without a sequence: with 95 % confidence, at most one in 30 of the others would give
@@ -49,22 +65,36 @@ def check_enough(recipe: Recipe, files: SourceFiles) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
     target = recipe.sequence_tokens
     text_bytes = sum(
-        min(estimate_text_bytes(source_files, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
+        min(
+            estimate_text_bytes(source_files, source),
+            _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf),
+        )
         for source_files, source in zip(files, recipe.ingest.sources, strict=True)
     )
-    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target or not uses_a_chunk_once(recipe.compose):
+    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target or not uses_a_chunk_once(
+        recipe.compose
+    ):
         return
     looks = [look for look in look_at(recipe.ingest, files) if look.documents]
-    if not looks or not all(look.is_whole for look in looks) or count_tokens(recipe, looks) >= _MARGIN * target:
+    if (
+        not looks
+        or not all(look.is_whole for look in looks)
+        or count_tokens(recipe, looks) >= _MARGIN * target
+    ):
         return
     tokens = count_tokens(recipe, looks, of="all")
-    if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < target:
+    if (
+        tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN)
+        < target
+    ):
         raise CorpusError(too_short(recipe.compose, tokens))
 
 
 def is_extended(compose: Compose) -> bool:
     """Return whether the method extends meta-documents with negatives."""
-    return getattr(METHODS.load(compose.method, object), "layout", None) == Layout.EXTENDED
+    return (
+        getattr(METHODS.load(compose.method, object), "layout", None) == Layout.EXTENDED
+    )
 
 
 def has_gaps(compose: Compose) -> bool:
@@ -74,7 +104,9 @@ def has_gaps(compose: Compose) -> bool:
 
 def uses_a_chunk_once(compose: Compose) -> bool:
     """Return whether a sequence uses a chunk at most once."""
-    return not (is_extended(compose) and NEGATIVES[compose.negatives].origin == "meta-chunk")
+    return not (
+        is_extended(compose) and NEGATIVES[compose.negatives].origin == "meta-chunk"
+    )
 
 
 def too_short(compose: Compose, tokens: float) -> str:
@@ -85,22 +117,40 @@ def too_short(compose: Compose, tokens: float) -> str:
     )
 
 
-def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample", "all"] = "a sample") -> float:
+def count_tokens(
+    recipe: Recipe,
+    looks: Sequence[Look],
+    *,
+    of: Literal["a sample", "all"] = "a sample",
+) -> float:
     """Estimate the tokens of all kept documents, including separators, from a sample of their texts.
 
     With all texts, the count is exact except for caps and weights, and for a tokenizer that is yet to be trained.
     """
     every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
     heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
-    tokenizer = load_or_stand_in(recipe.tokenizer, list(itertools.chain.from_iterable(heads)))
-    separator = len(tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids)
+    tokenizer = load_or_stand_in(
+        recipe.tokenizer, list(itertools.chain.from_iterable(heads))
+    )
+    separator = len(
+        tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids
+    )
     options = recipe.chunk.model_dump()
     total = 0.0
     texts_of = heads if of == "a sample" else [look.texts for look in looks]
     for share, look, texts in zip(kept_shares(looks), looks, texts_of, strict=True):
-        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
-        ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
-        tokens_per_char = (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
+        chunks = [
+            text[start:end]
+            for text in texts
+            for start, end in chunk_text(text, **options)
+        ]
+        ids = sum(
+            len(encoded.ids)
+            for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False)
+        )
+        tokens_per_char = (ids + separator * len(chunks)) / max(
+            1, sum(map(len, chunks))
+        )
         total += share * look.scale * look.distinct_chars * tokens_per_char
     return total
 
@@ -113,38 +163,76 @@ class Attempt:
 
     def __init__(self, done: Artifacts) -> None:
         # The counts of eligible and of sampled documents.
-        self.draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
-        self.drafted, self.composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
+        self.draw = done[
+            "meta_documents" if "meta_documents" in done else "documents"
+        ].result(DrawResult)
+        self.drafted, self.composed = (
+            done["draft"].results(DraftResult),
+            done["compose"].results(ComposeResult),
+        )
         self.referenced = done["referenced_chunks"].result(ReferencedChunksResult)
-        self.sequences = sum(part.sequences for part in self.composed)  # including spare ones
+        self.sequences = sum(
+            part.sequences for part in self.composed
+        )  # including spare ones
         self.parts: list[DraftResult | ComposeResult] = [*self.drafted, *self.composed]
         # Drafts by reason; adding counters leaves out reasons that did not occur.
-        self.dropped = dict(sum((Counter(part.dropped) for part in self.parts), Counter[str]()))
+        self.dropped = dict(
+            sum((Counter(part.dropped) for part in self.parts), Counter[str]())
+        )
         # More near-duplicates were filtered out than the drafts have chunks.
-        self.is_mostly_copies = sum(part.near_duplicates or 0 for part in self.drafted) > self.referenced.chunks
+        self.is_mostly_copies = (
+            sum(part.near_duplicates or 0 for part in self.drafted)
+            > self.referenced.chunks
+        )
 
 
 def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str | None:
     """Return why there are too few sequences and what the next attempt does; None if another attempt cannot help."""
     made, requested = Attempt(done), compose.sequences
-    drawn, eligible, composed, dropped = made.draw.drawn, made.draw.eligible, made.sequences, made.dropped
-    drafts, starved = sum(part.drafts for part in made.drafted), sum(part.starved for part in made.drafted)
+    drawn, eligible, composed, dropped = (
+        made.draw.drawn,
+        made.draw.eligible,
+        made.sequences,
+        made.dropped,
+    )
+    drafts, starved = (
+        sum(part.drafts for part in made.drafted),
+        sum(part.starved for part in made.drafted),
+    )
     may_give_more = (
         drawn < eligible
-        or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in made.drafted) < drawn)
+        or (
+            "meta_documents" in done
+            and drafts + sum(sum(part.dropped.values()) for part in made.drafted)
+            < drawn
+        )
         or made.referenced.drafts < drafts
         or any(part.limited or part.starved for part in made.drafted)
     )
     # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
     is_enough = not starved and (requested == "all" or composed >= requested)
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
-    if not may_give_more or is_enough or (not composed and sum(dropped.values()) >= hopeless):
+    if (
+        not may_give_more
+        or is_enough
+        or (not composed and sum(dropped.values()) >= hopeless)
+    ):
         return None
-    reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in dropped.items())
+    reasons = "".join(
+        f"; {count:,} dropped: {reason}" for reason, count in dropped.items()
+    )
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(compose, attempt + 1) or eligible, eligible)
-    next_step = f"sampling {more:,} of {eligible:,}" if more > drawn else "drafting more of the sampled documents"
-    shown = f"{composed:,}" if requested == "all" else f"{min(composed, requested):,} of {requested:,}"
+    next_step = (
+        f"sampling {more:,} of {eligible:,}"
+        if more > drawn
+        else "drafting more of the sampled documents"
+    )
+    shown = (
+        f"{composed:,}"
+        if requested == "all"
+        else f"{min(composed, requested):,} of {requested:,}"
+    )
     return (
         f"compose: {shown} sequences from {counted(composed + sum(dropped.values()) + starved, 'document')}{reasons}; "
         f"{'looking further for neighbours' if starved else next_step}"
@@ -160,8 +248,14 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
             by_reason.setdefault(reason, []).extend(some)
     named = {}
     for reason, examples in by_reason.items():
-        if len(ids := np.array([first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64)):
-            names = lookup.source_ids(lookup.documents_of(ids, where.chunks), where.documents).tolist()
+        if len(
+            ids := np.array(
+                [first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64
+            )
+        ):
+            names = lookup.source_ids(
+                lookup.documents_of(ids, where.chunks), where.documents
+            ).tolist()
             named[reason] = tuple(
                 f"{name} ({counted(chunks, 'chunk')}, {tokens:,} tokens)"
                 for name, (_, chunks, tokens) in zip(names, examples, strict=False)
@@ -171,20 +265,32 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
 
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
     """Return the reasons for too few sequences, from the corpus to the drafts; never empty."""
-    made, documents = Attempt(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
+    made, documents = (
+        Attempt(done),
+        sum(shard.documents for shard in done["chunk"].results(ChunkResult)),
+    )
     if "meta_documents" in done:
         least = f"compose.min_meta_chunks={compose.min_meta_chunks} chunks or more"
         reasons = [f"{made.draw.eligible:,} of {documents:,} documents have {least}"]
-        reasons += [f"{made.draw.drawn:,} of them were sampled"] if made.draw.drawn < made.draw.eligible else []
+        reasons += (
+            [f"{made.draw.drawn:,} of them were sampled"]
+            if made.draw.drawn < made.draw.eligible
+            else []
+        )
     else:
-        reasons = [f"{counted(documents, 'document')} gave {sum(part.drafts for part in made.drafted):,} drafts"]
+        reasons = [
+            f"{counted(documents, 'document')} gave {sum(part.drafts for part in made.drafted):,} drafts"
+        ]
     examples = dropped_examples(done)
     reasons += [
-        f"{count:,} dropped: {reason}" + (f", such as {examples[reason][0]}" if reason in examples else "")
+        f"{count:,} dropped: {reason}"
+        + (f", such as {examples[reason][0]}" if reason in examples else "")
         for reason, count in made.dropped.items()
     ]
     if used_up := sum(part.chunks_at_max_uses for part in made.composed):
-        reasons.append(f"{counted(used_up, 'chunk')} used compose.max_uses={compose.max_uses} times, the maximum")
+        reasons.append(
+            f"{counted(used_up, 'chunk')} used compose.max_uses={compose.max_uses} times, the maximum"
+        )
     return reasons
 
 
@@ -193,16 +299,30 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     made, compose = Attempt(done), recipe.compose
     if made.sequences:
         return
-    threshold = recipe.mine.near_duplicates_for(compose.negatives) if is_extended(compose) else None
-    or_copies = "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
+    threshold = (
+        recipe.mine.near_duplicates_for(compose.negatives)
+        if is_extended(compose)
+        else None
+    )
+    or_copies = (
+        ""
+        if threshold is None
+        else f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
+    )
     longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
     if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
         problem = "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
         problem += "mostly of near-identical documents"
         cure = f"set ingest.dedup: minhash to keep one of each (pip install 'nextlong[dedup]'), or add other documents{or_copies}"
     elif made.dropped.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
-        problem = "is too short for every document with negatives between all of its chunks"
-        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in made.dropped else ""
+        problem = (
+            "is too short for every document with negatives between all of its chunks"
+        )
+        or_lower = (
+            ", or lower compose.min_gap_tokens"
+            if DropReason.TOO_LITTLE_ROOM in made.dropped
+            else ""
+        )
         cure = f"raise it{or_lower}, or add shorter documents"
     elif not longest:
         problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} require more negatives than this corpus has"
@@ -211,4 +331,6 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
         problem = f"but the longest sequence from this corpus has {longest:,} tokens"
         cure = f"add documents or lower it{or_copies}"
     reasons = "; ".join(why_fewer(compose, done))
-    raise CorpusError(f"compose.target_tokens={compose.target_tokens:,} {problem} ({reasons}); {cure}")
+    raise CorpusError(
+        f"compose.target_tokens={compose.target_tokens:,} {problem} ({reasons}); {cure}"
+    )

@@ -33,8 +33,20 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from nextlong import schemas
-from nextlong.artifacts.finished import ChunkResult, ReferencedChunksResult, chunks_of, corpus, read_tokenizer
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, record_batches, write_header
+from nextlong.artifacts.finished import (
+    ChunkResult,
+    ReferencedChunksResult,
+    chunks_of,
+    corpus,
+    read_tokenizer,
+)
+from nextlong.artifacts.lookup import (
+    count_chunks,
+    iter_chunk_texts,
+    read_chunks,
+    record_batches,
+    write_header,
+)
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import RunError
@@ -54,7 +66,9 @@ _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
 Engine = Literal["auto", "reference"]
-_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]  # flat ids, and the length of each text
+_Encoded = tuple[
+    NDArray[np.uint32], NDArray[np.int64]
+]  # flat ids, and the length of each text
 
 _TRIED_ADDED_TOKENS: Final = 200
 # By hash of the tokenizer.json, so that a process tries a tokenizer only once.
@@ -69,7 +83,9 @@ _AWKWARD: Final = (
     "!", "...", "#", "_", "==", "https://a.b/c?d=1",
 )  # fmt: skip
 
-_Known = tuple[Path, Path, Path]  # the rows, offsets and ids that an earlier variant has of a shard
+_Known = tuple[
+    Path, Path, Path
+]  # the rows, offsets and ids that an earlier variant has of a shard
 
 _COPIED_ROWS = 4096  # rows copied at a time
 # A worker keeps fastokens from task to task, and loading it takes as long as encoding 200 MB. For less text than that,
@@ -102,14 +118,22 @@ class TextEncoder:
         """Load fastokens if this is worth it for `chars` more characters and its ids are right; return what encodes."""
         if not self._is_settled and chars >= self._chars_before_loading:
             self._is_settled = True
-            key = xxhash.xxh3_128_intdigest((written := self._reference.to_str()).encode())
-            with suppress(ValueError):  # fastokens does not support the tokenizer, so the reference encodes
+            key = xxhash.xxh3_128_intdigest(
+                (written := self._reference.to_str()).encode()
+            )
+            with suppress(
+                ValueError
+            ):  # fastokens does not support the tokenizer, so the reference encodes
                 fast = fastokens.Tokenizer.from_json_str(written)
                 if key not in _verdicts:
                     texts = list(_trial_texts(self._reference))
-                    true = _joined(_reference_ids(self._reference, text) for text in texts)
+                    true = _joined(
+                        _reference_ids(self._reference, text) for text in texts
+                    )
                     encoded = _encode_fast(fast, self._reference, texts)
-                    _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
+                    _verdicts[key] = np.array_equal(
+                        encoded[0], true[0]
+                    ) and np.array_equal(encoded[1], true[1])
                 self._fast = fast if _verdicts[key] else None
         return "reference" if self._fast is None else "fastokens"
 
@@ -126,9 +150,13 @@ class TextEncoder:
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self.checkable_texts + place
-            if (number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0) and len(text) <= _MAX_CHECKED_CHARS:
+            if (number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0) and len(
+                text
+            ) <= _MAX_CHECKED_CHARS:
                 text_ids = ids[stops[place] - lengths[place] : stops[place]]
-                self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
+                self.mismatches += not np.array_equal(
+                    text_ids, _reference_ids(self._reference, text)
+                )
         self.checkable_texts += len(texts)
         return ids, lengths
 
@@ -150,20 +178,37 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
     yield "a " * 500
     # Every 16th character, in a word and alone.
     for first in (*range(0x20, 0xD800, 0x400), *range(0xE000, 0x20000, 0x400)):
-        codes = (code for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000)
+        codes = (
+            code
+            for code in range(first, first + 0x400, 16)
+            if not 0xD800 <= code < 0xE000
+        )
         yield "".join(f"a{chr(code)} {chr(code)}" for code in codes)
-    added = sorted({token.content for token in tokenizer.get_added_tokens_decoder().values()})
+    added = sorted(
+        {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    )
     for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
         yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
 
 
-def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]) -> _Encoded:
-    doubtful = [place for place, text in enumerate(texts) if any(char in text for char in _DOUBTFUL)]
+def _encode_fast(
+    fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]
+) -> _Encoded:
+    doubtful = [
+        place
+        for place, text in enumerate(texts)
+        if any(char in text for char in _DOUBTFUL)
+    ]
     certain = list(texts)
     for place in doubtful:
         certain[place] = ""
-    ids_bytes, offsets_bytes = fast.encode_batch_flat(certain, add_special_tokens=False, split_special_tokens=True)
-    ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
+    ids_bytes, offsets_bytes = fast.encode_batch_flat(
+        certain, add_special_tokens=False, split_special_tokens=True
+    )
+    ids, offsets = (
+        np.frombuffer(ids_bytes, np.uint32),
+        np.frombuffer(offsets_bytes, np.uint64).astype(np.int64),
+    )
     if not doubtful:
         return ids, np.diff(offsets)
     # fastokens encoded "" for doubtful texts, so each has an empty part to replace.
@@ -175,7 +220,9 @@ def _encode_fast(fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequenc
 
 def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     # A batch of one avoids computing offsets, and never starts a thread pool.
-    return np.array(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
+    return np.array(
+        tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32
+    )
 
 
 def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> _Encoded:
@@ -197,8 +244,13 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
     """Return the step that lists the chunks of the first `limit` DRAFTS (None: all)."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
-        return [partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
+        drafts, chunks = (
+            done["draft"].files(".drafts.arrow"),
+            chunks_of(done).files(".chunks.arrow"),
+        )
+        return [
+            partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)
+        ]
 
     estimate = Estimate(
         # 0.03 ms a draft of 400 chunks, 0.1 ms a shard; a trial could not measure this, because it is mostly start-up time.
@@ -210,65 +262,122 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         rate="",
     )
     inputs = (chunk, draft)
-    return Step("referenced_chunks", 1, {"limit": limit}, inputs, tasks, ReferencedChunksResult, estimate=estimate)
+    return Step(
+        "referenced_chunks",
+        1,
+        {"limit": limit},
+        inputs,
+        tasks,
+        ReferencedChunksResult,
+        estimate=estimate,
+    )
 
 
 def _list_referenced_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
 ) -> ReferencedChunksResult:
     """Choose the first `limit` drafts and list their chunks; write `{out}.{shard}.rows.npy`, sorted, for each shard."""
-    starts = np.cumsum([0, *map(count_chunks, chunks)])  # the first chunk of each shard among all chunks
-    named = np.zeros(starts[-1], np.bool_)  # whether a draft names each chunk: one byte a chunk of the corpus
+    starts = np.cumsum(
+        [0, *map(count_chunks, chunks)]
+    )  # the first chunk of each shard among all chunks
+    named = np.zeros(
+        starts[-1], np.bool_
+    )  # whether a draft names each chunk: one byte a chunk of the corpus
     take: list[int] = []
     for path in drafts:
         take.append(0)
-        for _, draft in islice(record_batches(path), None if limit is None else limit - sum(take)):
+        for _, draft in islice(
+            record_batches(path), None if limit is None else limit - sum(take)
+        ):
             ids = draft.column("chunk_id").values.to_numpy()
             named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
             take[-1] += 1
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
-    return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
+    return ReferencedChunksResult(
+        take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named))
+    )
 
 
-def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine) -> Step:
+def tokens_step(
+    ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine
+) -> Step:
     """Return the step from the referenced chunks to TOKENS; rows that earlier variants have are copied."""
     version = 3
     config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
-        fingerprints = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
+        fingerprints = {
+            step.name: step.fingerprint for step in (ingest, chunk, tokenizer)
+        }
         run_dir = done["tokenizer"].folder.parent
-        earlier: list[list[_Known]] = []  # finished TOKENS that have the fingerprints ids for the fingerprints rows
+        earlier: list[
+            list[_Known]
+        ] = []  # finished TOKENS that have the fingerprints ids for the fingerprints rows
         for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-            with suppress(RunError, ValueError):  # unfinished, damaged or partly removed: tokenize these rows again
+            with suppress(
+                RunError, ValueError
+            ):  # unfinished, damaged or partly removed: tokenize these rows again
                 tokens = open_done("tokens", folder)
                 manifest = tokens.manifest
-                is_right = not any(shard.mismatches for shard in tokens.results(_TokensResult))
-                is_same = manifest["version"] == version and manifest["config"] == config
-                if is_right and is_same and fingerprints.items() <= manifest["inputs"].items():
-                    (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}")
+                is_right = not any(
+                    shard.mismatches for shard in tokens.results(_TokensResult)
+                )
+                is_same = (
+                    manifest["version"] == version and manifest["config"] == config
+                )
+                if (
+                    is_right
+                    and is_same
+                    and fingerprints.items() <= manifest["inputs"].items()
+                ):
+                    (named,) = run_dir.glob(
+                        f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}"
+                    )
                     rows = open_done("referenced_chunks", named).files(".rows.npy")
-                    earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
+                    earlier.append(
+                        list(
+                            zip(
+                                rows,
+                                tokens.files(".offsets.npy"),
+                                tokens.files(".ids.npy"),
+                                strict=True,
+                            )
+                        )
+                    )
         text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
         chunked = chunks_of(done).results(ChunkResult)
-        chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
+        chunks, chars = (
+            sum(part.chunks for part in chunked),
+            sum(part.chars for part in chunked),
+        )
         most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
         # Consecutive shards make up a task, of at most `most_rows` rows unless it is a single shard.
         groups, room = list[list[_RequestedRows]](), 0
-        for shard, paths in enumerate(zip(text.documents, text.chunks, rows_paths, strict=True)):
+        for shard, paths in enumerate(
+            zip(text.documents, text.chunks, rows_paths, strict=True)
+        ):
             count = len(np.load(paths[-1], mmap_mode="r"))
             if not groups or count > room:
                 groups.append([])
                 room = most_rows
-            groups[-1].append(_RequestedRows(shard, *paths, known=[files[shard] for files in earlier]))
+            groups[-1].append(
+                _RequestedRows(shard, *paths, known=[files[shard] for files in earlier])
+            )
             room -= count
         path = done["tokenizer"].file(".tokenizer.json")
-        return [partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine) for group in groups]
+        return [
+            partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine)
+            for group in groups
+        ]
 
     def check(done: Artifact) -> None:
         counts = [task.mismatches for task in done.results(_TokensResult)]
-        if wrong := ", ".join(f"{count:,} of task {number}" for number, count in enumerate(counts) if count):
+        if wrong := ", ".join(
+            f"{count:,} of task {number}"
+            for number, count in enumerate(counts)
+            if count
+        ):
             raise RunError(
                 f"fastokens gave other ids than the reference tokenizer for some checked chunks ({wrong}); "
                 "run again with --set tokenizer.engine=reference, and please report it with the name of your tokenizer"
@@ -284,7 +393,16 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *,
         rate="tokens",
     )
     inputs = (ingest, chunk, tokenizer, referenced)
-    return Step("tokens", version, config, inputs, tasks, _TokensResult, check=check, estimate=estimate)
+    return Step(
+        "tokens",
+        version,
+        config,
+        inputs,
+        tasks,
+        _TokensResult,
+        check=check,
+        estimate=estimate,
+    )
 
 
 class _RequestedRows(NamedTuple):
@@ -312,7 +430,11 @@ def _tokenize_shards(
             is_new &= ~np.isin(rows, np.load(known_rows), assume_unique=True)
         sizes = table["end"][rows] - table["start"][rows]
         shards.append((shard, rows, is_new))
-        chunks, chars, copied = chunks + len(rows), chars + int(sizes.sum()), copied + int((~is_new).sum())
+        chunks, chars, copied = (
+            chunks + len(rows),
+            chars + int(sizes.sum()),
+            copied + int((~is_new).sum()),
+        )
         new_chars += int(sizes[is_new].sum())
     encoder.expect(new_chars)
     for shard, rows, is_new in shards:
@@ -321,22 +443,50 @@ def _tokenize_shards(
             ids, of_texts = encoder.encode_batch(batch.texts)
             new_ids.append(ids)
             new_lengths.append(of_texts)
-        sources = [tuple(np.load(path, mmap_mode="r") for path in known) for known in shard.known]
-        sources.append((rows[is_new], np.cumsum(np.concatenate(new_lengths)), np.concatenate(new_ids)))
+        sources = [
+            tuple(np.load(path, mmap_mode="r") for path in known)
+            for known in shard.known
+        ]
+        sources.append(
+            (
+                rows[is_new],
+                np.cumsum(np.concatenate(new_lengths)),
+                np.concatenate(new_ids),
+            )
+        )
         # (n,) each, of the requested rows: the number of the source, where the ids begin in it, and how many there are.
         origin, starts, lengths = (np.zeros(len(rows), np.int64) for _ in range(3))
         for number, (known_rows, offsets, _) in enumerate(sources):
             held = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
             places = np.searchsorted(known_rows, rows[held])
-            origin[held], starts[held], lengths[held] = number, offsets[places], offsets[places + 1] - offsets[places]
+            origin[held], starts[held], lengths[held] = (
+                number,
+                offsets[places],
+                offsets[places + 1] - offsets[places],
+            )
         stem = f"{out}.{shard.shard:05d}"
         with open(f"{stem}.ids.npy", "wb") as sink:
             write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
             for first in range(0, len(rows), _COPIED_ROWS):
-                block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
-                pieces = [sources[number][2][start : start + size] for number, start, size in zip(*block, strict=True)]
+                block = (
+                    column[first : first + _COPIED_ROWS].tolist()
+                    for column in (origin, starts, lengths)
+                )
+                pieces = [
+                    sources[number][2][start : start + size]
+                    for number, start, size in zip(*block, strict=True)
+                ]
                 sink.write(np.concatenate(pieces).data)
-        np.save(f"{stem}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
+        np.save(
+            f"{stem}.offsets.npy",
+            np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])),
+        )
         tokens += int(lengths.sum())
     # Mismatches of the encoder in earlier tasks count as well, because they cast doubt on the ids of this task.
-    return _TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)
+    return _TokensResult(
+        chunks=chunks,
+        tokens=tokens,
+        chars=chars,
+        copied_chunks=copied,
+        mismatches=encoder.mismatches,
+    )

@@ -21,10 +21,23 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from nextlong import recipe
-from nextlong.artifacts.finished import TokenizerResult, chunks_of, read_tokenizer, without_options
+from nextlong.artifacts.finished import (
+    TokenizerResult,
+    chunks_of,
+    read_tokenizer,
+    without_options,
+)
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.engine import store
 from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
@@ -46,7 +59,9 @@ TRAINING_CHARS: Final = 20_000_000
 _STAND_IN_ENTRIES: Final = 4096  # within a tenth of the characters per token of 32,000
 # Chunks end after a newline or a space, and no tokenizer merges the two parts of such a pair into one word.
 _NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
-_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # a space, and its stand-ins in Metaspace and ByteLevel
+_BLANKS: Final = str.maketrans(
+    "", "", " \u2581\u0120"
+)  # a space, and its stand-ins in Metaspace and ByteLevel
 _CURES: Final = {
     "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
     "Prepend": 'remove the normalizer of type "Prepend" and the decoder of type "Strip"',
@@ -58,13 +73,21 @@ _CURES: Final = {
 _TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
 _BYTE_LEVEL: Final = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8; every other byte begins a character
+_CONTINUATION_BYTES: Final = bytes(
+    range(0x80, 0xC0)
+)  # of UTF-8; every other byte begins a character
 _PROBE_ASCII: Final = "It's\r\n\ta test,  of (1234) blanks \n "
 _PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
 
 
 def tokenizer_step(
-    settings: recipe.Tokenizer, ingest: Step, chunk: Step, *, separator: str, seed: int, megatron_eod: str | None
+    settings: recipe.Tokenizer,
+    ingest: Step,
+    chunk: Step,
+    *,
+    separator: str,
+    seed: int,
+    megatron_eod: str | None,
 ) -> Step:
     """Return the step that loads or trains the tokenizer and measures E; it must have the token `megatron_eod`."""
     source = settings.source
@@ -76,12 +99,20 @@ def tokenizer_step(
             special_id(path, megatron_eod, key="export.megatron_eod")
 
     def tasks(done: Artifacts) -> list[Task]:
-        task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
-        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        task = partial(
+            _prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed
+        )
+        documents, chunks = (
+            done["ingest"].files(".documents.arrow"),
+            chunks_of(done).files(".chunks.arrow"),
+        )
         return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     estimate = Estimate(
-        work=lambda of: min(of.kept_chars, TRAINING_CHARS if source is None else _MEASURED_CHUNKS * of.chunk_chars),
+        work=lambda of: min(
+            of.kept_chars,
+            TRAINING_CHARS if source is None else _MEASURED_CHUNKS * of.chunk_chars,
+        ),
         seconds=5e-8,
         disk=1,
         bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
@@ -91,9 +122,20 @@ def tokenizer_step(
 
     def check(done: Artifact) -> None:
         if megatron_eod is not None:
-            special_id(done.file(".tokenizer.json"), megatron_eod, key="export.megatron_eod")
+            special_id(
+                done.file(".tokenizer.json"), megatron_eod, key="export.megatron_eod"
+            )
 
-    return Step("tokenizer", 5, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+    return Step(
+        "tokenizer",
+        5,
+        config,
+        (ingest, chunk),
+        tasks,
+        TokenizerResult,
+        check=check,
+        estimate=estimate,
+    )
 
 
 def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
@@ -103,13 +145,19 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     """
     source = config.source or ""
     path = local_path(source)
-    if not path.is_file() and (path != Path(source) or re.fullmatch(_HUB_NAME, source) is None):
+    if not path.is_file() and (
+        path != Path(source) or re.fullmatch(_HUB_NAME, source) is None
+    ):
         cure = "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
-        raise TokenizerError(f"tokenizer.source={source!r}: {path} does not exist; {cure}")
+        raise TokenizerError(
+            f"tokenizer.source={source!r}: {path} does not exist; {cure}"
+        )
     try:
         if path.is_file():
             return without_options(Tokenizer.from_file(str(path)))
-        return without_options(Tokenizer.from_pretrained(source, revision=config.revision))
+        return without_options(
+            Tokenizer.from_pretrained(source, revision=config.revision)
+        )
     # The library raises a bare Exception for invalid files; being offline, unknown names, gated and malformed files raise
     # exceptions of different libraries.
     except Exception as error:
@@ -141,14 +189,25 @@ def check_source(config: recipe.Tokenizer) -> None:
         # Loading takes a second, so only a file that does not look like a tokenizer.json is loaded, to report what is wrong.
         content = path.read_bytes().rstrip()
         parts = (rb'"model"\s*:\s*\{', rb'"vocab"\s*:')
-        is_sound = content.endswith(b"}") and all(re.search(part, content) for part in parts)
+        is_sound = content.endswith(b"}") and all(
+            re.search(part, content) for part in parts
+        )
         for key in ("bos", "eos"):
             name = getattr(config, key)
-            spellings = [json.dumps(name, ensure_ascii=is_ascii).encode() for is_ascii in (True, False)]
-            if is_sound and name is not None and not any(spelling in content for spelling in spellings):
+            spellings = [
+                json.dumps(name, ensure_ascii=is_ascii).encode()
+                for is_ascii in (True, False)
+            ]
+            if (
+                is_sound
+                and name is not None
+                and not any(spelling in content for spelling in spellings)
+            ):
                 special_id(load_tokenizer(config), name, key=f"tokenizer.{key}")
     else:
-        is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(config.source)
+        is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(
+            config.source
+        )
     if not is_sound:
         load_tokenizer(config)
 
@@ -164,10 +223,18 @@ def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
     tokenizer = read_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
     known_id: int | None = tokenizer.token_to_id(name)
     if known_id is None:
-        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        added = [
+            token.content for token in tokenizer.get_added_tokens_decoder().values()
+        ]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
-        advice = f"its closest special tokens: {', '.join(near)}" if near else "it has no special tokens"
-        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; use one of its tokens, such as EOS; {advice}")
+        advice = (
+            f"its closest special tokens: {', '.join(near)}"
+            if near
+            else "it has no special tokens"
+        )
+        raise TokenizerError(
+            f"{key}={name!r} is not in the tokenizer; use one of its tokens, such as EOS; {advice}"
+        )
     return known_id
 
 
@@ -176,17 +243,31 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
     The vocabulary is smaller than `vocab_size` if the texts contain no more pairs to merge.
     """
-    tokenizer, split = Tokenizer(models.BPE()), pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated")
+    tokenizer, split = (
+        Tokenizer(models.BPE()),
+        pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated"),
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, _BYTE_LEVEL])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet, specials = sorted(_BYTE_LEVEL.alphabet()), [END_OF_TEXT]
-    options: dict[str, Any] = {"special_tokens": specials, "initial_alphabet": alphabet, "show_progress": False}
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, **options))
+    options: dict[str, Any] = {
+        "special_tokens": specials,
+        "initial_alphabet": alphabet,
+        "show_progress": False,
+    }
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=vocab_size, **options)
+    )
     return tokenizer
 
 
 def _prepare_tokenizer(
-    out: Path, *, tokenizer: recipe.Tokenizer, corpus: Sequence[tuple[Path, Path]], seed: int, separator: str
+    out: Path,
+    *,
+    tokenizer: recipe.Tokenizer,
+    corpus: Sequence[tuple[Path, Path]],
+    seed: int,
+    separator: str,
 ) -> TokenizerResult:
     """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); measure E.
 
@@ -196,7 +277,9 @@ def _prepare_tokenizer(
         loaded = load_tokenizer(tokenizer)
         _require_pieces_alone(loaded, source=tokenizer.source or "")
     else:
-        loaded = train_bpe(_training_texts(corpus, seed=seed), vocab_size=tokenizer.train)
+        loaded = train_bpe(
+            _training_texts(corpus, seed=seed), vocab_size=tokenizer.train
+        )
     bos_id, eos_id = (
         None if name is None else special_id(loaded, name, key=f"tokenizer.{key}")
         for key, name in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
@@ -209,25 +292,38 @@ def _prepare_tokenizer(
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
     # E is measured on the `_MEASURED_CHUNKS` chunks with the smallest keys, collected shard by shard.
-    sampled = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
+    sampled = np.empty(
+        (3, 0), np.uint64
+    )  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, paths in enumerate(corpus):
         keys = _chunk_keys(*paths, seed=seed, stage="tokenizer-measure")
         rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
-        sample = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
+        sample = np.stack(
+            [keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)]
+        )
         sampled = np.concatenate([sampled, sample], axis=1)
         sampled = sampled[:, np.argsort(sampled[0], kind="stable")[:_MEASURED_CHUNKS]]
     texts = []
     for shard, paths in enumerate(corpus):
         rows = np.sort(sampled[2, sampled[1] == shard]).astype(np.int64)
-        texts += [text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts]
+        texts += [
+            text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts
+        ]
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
         tokens = len(encoder.encode_batch(texts)[0])
         if not tokens:
-            raise CorpusError("the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources")
+            raise CorpusError(
+                "the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources"
+            )
         chars_per_token, measured_chunks = sum(map(len, texts)) / tokens, len(texts)
-    specials = (separator_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
-    separator_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
+    specials = (
+        separator_ids,
+        *([] if special is None else [special] for special in (bos_id, eos_id)),
+    )
+    separator_text, bos_text, eos_text = (
+        loaded.decode(list(ids), skip_special_tokens=False) for ids in specials
+    )
     known = {None, *loaded.get_added_tokens_decoder()}
     return TokenizerResult(
         chars_per_token=chars_per_token,
@@ -238,7 +334,11 @@ def _prepare_tokenizer(
         separator_ids=separator_ids,
         special_texts=(separator_text, bos_text, eos_text),
         lost_share=lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)]),
-        ordinary=tuple(key for key, token in (("bos", bos_id), ("eos", eos_id)) if token not in known),
+        ordinary=tuple(
+            key
+            for key, token in (("bos", bos_id), ("eos", eos_id))
+            if token not in known
+        ),
     )
 
 
@@ -247,15 +347,25 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
 
     def decoded(*texts: str) -> str:
         """Return the decoded text of the tokens of texts that are encoded one by one."""
-        tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
-        return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
+        tokens = [
+            token
+            for text in texts
+            for token in tokenizer.encode(text, add_special_tokens=False).tokens
+        ]
+        return (
+            "".join(tokens)
+            if tokenizer.decoder is None
+            else str(tokenizer.decoder.decode(tokens))
+        )
 
     for left, right in _NEIGHBOURS:
         apart, whole = decoded(left, right), decoded(left + right)
         if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
             parts = json.loads(tokenizer.to_str())
             blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
-            cures = " and ".join(cure for name, cure in _CURES.items() if f'"{name}"' in blanks)
+            cures = " and ".join(
+                cure for name, cure in _CURES.items() if f'"{name}"' in blanks
+            )
             raise TokenizerError(
                 f"tokenizer.source={source!r} prepends a space to every text, so each chunk would get one that its document "
                 f"does not have; {cures or 'disable that'} in a copy of its tokenizer.json, and use that copy"
@@ -268,16 +378,26 @@ def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterat
     total_chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
     for paths in corpus:
-        rows = np.flatnonzero(_chunk_keys(*paths, seed=seed, stage="tokenizer-train") <= bound)
+        rows = np.flatnonzero(
+            _chunk_keys(*paths, seed=seed, stage="tokenizer-train") <= bound
+        )
         for batch in iter_chunk_texts(*paths, rows):
             yield from batch.texts
 
 
-def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
+def _chunk_keys(
+    documents: Path, chunks: Path, *, seed: int, stage: str
+) -> NDArray[np.uint64]:
     """Return a random key for each chunk, shape (rows,), from its document's content and its start alone."""
     table = read_chunks(chunks)
-    of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
-    return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
+    of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[
+        table["doc_row"]
+    ]
+    return keyed_hash(
+        of_document + table["start"].astype(np.uint64),
+        seed=seed,
+        stage=f"{stage}-chunk",
+    )
 
 
 # The characters that the tokens of a byte-level BPE encode.
@@ -289,17 +409,30 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     With it, processes that export need not load the tokenizer, which takes half a second for a vocabulary of 128,000. No token
     is readable if the tokenizer is no byte-level BPE, or has a normalizer other than NFC.
     """
-    vocabulary, added_tokens = tokenizer.get_vocab(with_added_tokens=False), tokenizer.get_added_tokens_decoder()
-    table = np.zeros(max([*vocabulary.values(), *added_tokens], default=-1) + 1, _TOKEN_CHARS)
+    vocabulary, added_tokens = (
+        tokenizer.get_vocab(with_added_tokens=False),
+        tokenizer.get_added_tokens_decoder(),
+    )
+    table = np.zeros(
+        max([*vocabulary.values(), *added_tokens], default=-1) + 1, _TOKEN_CHARS
+    )
     normalizer = tokenizer.normalizer
-    if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
+    if not isinstance(tokenizer.model, models.BPE) or not isinstance(
+        normalizer, normalizers.NFC | None
+    ):
         return table
     # The byte of each stand-in character, taken from the reference's ByteLevel: these code points contain every UTF-8 byte.
-    codes = [*range(0x800), *range(0x800, 0xD800, 0x800), *range(0xE000, 0x110000, 0x1000)]
+    codes = [
+        *range(0x800),
+        *range(0x800, 0xD800, 0x800),
+        *range(0xE000, 0x110000, 0x1000),
+    ]
     bytes_of = {
         ord(stand_in): byte
         for char in map(chr, codes)
-        for stand_in, byte in zip(_BYTE_LEVEL.pre_tokenize_str(char)[0][0], char.encode(), strict=True)
+        for stand_in, byte in zip(
+            _BYTE_LEVEL.pre_tokenize_str(char)[0][0], char.encode(), strict=True
+        )
     }
     # `contents`: id → bytes, without the unknown token and ambiguous ids.
     alphabet = set(map(chr, bytes_of))
@@ -312,11 +445,19 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
         if added.content == unknown or contents.setdefault(token, content) != content:
             contents.pop(token, None)
     probe = _PROBE if normalizer is None else _PROBE_ASCII
-    if b"".join(contents.get(i, b"") for i in tokenizer.encode(probe, add_special_tokens=False).ids) != probe.encode():
+    if (
+        b"".join(
+            contents.get(i, b"")
+            for i in tokenizer.encode(probe, add_special_tokens=False).ids
+        )
+        != probe.encode()
+    ):
         return table
     readable = bool if normalizer is None else _is_readable_under_nfc
     tokens, texts = list(contents), contents.values()
-    table["begun"][tokens] = [len(text.translate(None, _CONTINUATION_BYTES)) for text in texts]
+    table["begun"][tokens] = [
+        len(text.translate(None, _CONTINUATION_BYTES)) for text in texts
+    ]
     table["goes_on"][tokens] = [b"\x80" <= text[:1] < b"\xc0" for text in texts]
     table["readable"][tokens] = [readable(text) for text in texts]
     return table
@@ -330,7 +471,9 @@ def _is_readable_under_nfc(content: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     # A character that Python's Unicode version does not know may be composed in the tokenizer's version.
-    unsure = any(unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text)
+    unsure = any(
+        unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text
+    )
     return not unsure and unicodedata.is_normalized("NFD", text)
 
 
@@ -340,12 +483,20 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     if decoder is None and token_chars(tokenizer)["readable"].any():
         decoder = decoders.ByteLevel()
     model = tokenizer.model
-    unknown = model.unk_token if isinstance(model, models.BPE | models.WordPiece | models.WordLevel) else None
+    unknown = (
+        model.unk_token
+        if isinstance(model, models.BPE | models.WordPiece | models.WordLevel)
+        else None
+    )
     total = lost = 0
-    for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+    for text, encoding in zip(
+        texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True
+    ):
         tokens = [token for token in encoding.tokens if token != unknown]
         decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
-        held, kept = (Counter(unicodedata.normalize("NFC", one)) for one in (text, decoded))
+        held, kept = (
+            Counter(unicodedata.normalize("NFC", one)) for one in (text, decoded)
+        )
         total, lost = total + len(text), lost + (held - kept).total()
     return lost / max(1, total)
 
@@ -392,9 +543,18 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     tokenizer prepends to every text: other models have never seen one.
     """
     configs: dict[str, dict[str, Any]] = {}
-    for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
+    for file in (
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "generation_config.json",
+        "config.json",
+    ):
         with suppress(OSError, ValueError):
-            parsed = json.loads((beside / file).read_text(encoding="utf-8")) if beside is not None else {}
+            parsed = (
+                json.loads((beside / file).read_text(encoding="utf-8"))
+                if beside is not None
+                else {}
+            )
             configs[file] = parsed if isinstance(parsed, dict) else {}
 
     def named(which: str) -> Iterator[tuple[str, str]]:
@@ -405,20 +565,34 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
             if isinstance(text, str):
                 yield text, file
             for number in ids if isinstance(ids, list) else [ids]:
-                if isinstance(number, int) and (text := tokenizer.id_to_token(number)) is not None:
+                if (
+                    isinstance(number, int)
+                    and (text := tokenizer.id_to_token(number)) is not None
+                ):
                     yield text, file
 
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     # The special tokens that the tokenizer itself adds before and after a text.
     encoded = tokenizer.encode("a", add_special_tokens=True)
-    text = [place for place, is_special in enumerate(encoded.special_tokens_mask) if not is_special] or [len(encoded)]
+    text = [
+        place
+        for place, is_special in enumerate(encoded.special_tokens_mask)
+        if not is_special
+    ] or [len(encoded)]
     before = [(token, "its post-processor") for token in encoded.tokens[: text[0]]]
     after = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
-    candidates = [one for one in (*named("eos"), *after) if tokenizer.token_to_id(one[0]) is not None]
+    candidates = [
+        one
+        for one in (*named("eos"), *after)
+        if tokenizer.token_to_id(one[0]) is not None
+    ]
     chosen = [one for one in candidates if one[0] not in _TURN_ENDS]
     eos, eos_source = next(iter([*chosen, *known, *candidates]), (None, ""))
-    if not before and configs.get("tokenizer_config.json", {}).get("add_bos_token") is True:
+    if (
+        not before
+        and configs.get("tokenizer_config.json", {}).get("add_bos_token") is True
+    ):
         before = list(named("bos"))
     bos, bos_source = next(iter(before), (None, ""))
     return Ends(bos, eos, bos_source, eos_source)
@@ -431,10 +605,16 @@ def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
     if config.source is None:
         return Ends(eos=END_OF_TEXT, eos_source="the tokenizer that is trained")
     path = local_path(config.source)
-    if not path.is_file():  # look in the download cache only; nothing is requested from the Hub
-        cached = try_to_load_from_cache(config.source, "tokenizer.json", revision=config.revision)
+    if (
+        not path.is_file()
+    ):  # look in the download cache only; nothing is requested from the Hub
+        cached = try_to_load_from_cache(
+            config.source, "tokenizer.json", revision=config.revision
+        )
         path = Path(cached) if isinstance(cached, str) else path
     try:
         return find_ends(Tokenizer.from_file(str(path)), path.parent)
-    except Exception:  # the library raises a bare one; `run` reports what is wrong with the file
+    except (
+        Exception
+    ):  # the library raises a bare one; `run` reports what is wrong with the file
         return None

@@ -30,20 +30,46 @@ from nextlong.report import tables
 from nextlong.runs import export
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
+from nextlong.train.recipe import (
+    SupportedKeys,
+    TrainRecipe,
+    check_supported,
+    micro_batches,
+)
 
 _GPUS_PER_NODE: Final = 8
 _COMMON_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(
-        f"data.{key}" for key in ["runs", "mix", "by", "pack", "validation", "shared_chunks", "split_seed"]
+        f"data.{key}"
+        for key in [
+            "runs",
+            "mix",
+            "by",
+            "pack",
+            "validation",
+            "shared_chunks",
+            "split_seed",
+        ]
     ),
-    **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
+    **dict.fromkeys(
+        (
+            "seed",
+            "training",
+            "model.rope_base",
+            "model.rope_scaling",
+            "checkpoints.every_steps",
+        )
+    ),
     "training.micro_batch_rows": (1,),
     "training.precision": ("bf16",),  # of FlashAttention
     "memory.checkpointing": ("layers", "none"),
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
-_MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_MEGATRON_SCALING: Final = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
     "hidden_act": "silu",
@@ -58,14 +84,22 @@ def check_llama(config: Json, *, path: str, trainer: str) -> None:
     """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
     if (kind := config.get("model_type")) not in ("llama", "mistral"):
         cure = "train it on one device with --engine nextlong, or use --emit axolotl"
-        raise RecipeError(f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: {cure}")
-    differing = {key: value for key, built_in in _BUILT_IN.items() if (value := config.get(key, built_in)) != built_in}
+        raise RecipeError(
+            f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: {cure}"
+        )
+    differing = {
+        key: value
+        for key, built_in in _BUILT_IN.items()
+        if (value := config.get(key, built_in)) != built_in
+    }
     head_dim = config.get("head_dim")
     if head_dim not in (None, config["hidden_size"] // config["num_attention_heads"]):
         differing["head_dim"] = head_dim
     if differing:
         values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
-        raise RecipeError(f"model.path={path!r} has {values}, which {trainer} does not support; use --emit axolotl")
+        raise RecipeError(
+            f"model.path={path!r} has {values}, which {trainer} does not support; use --emit axolotl"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +120,9 @@ class Settings:
         count = self.recipe.hardware.count
         if count % min(_GPUS_PER_NODE, count):
             cure = f"use a multiple of {_GPUS_PER_NODE}"
-            raise RecipeError(f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; {cure}")
+            raise RecipeError(
+                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; {cure}"
+            )
         _ = self.accumulation
 
     @property
@@ -98,7 +134,12 @@ class Settings:
     def accumulation(self) -> int:
         """Micro-batches of a step on each rank."""
         count, ranks = self.recipe.hardware.count, self.recipe.hardware.ranks_per_row
-        return micro_batches(self.recipe, rows_per_step=self.rows_per_step, devices=count, ranks_per_row=ranks)
+        return micro_batches(
+            self.recipe,
+            rows_per_step=self.rows_per_step,
+            devices=count,
+            ranks_per_row=ranks,
+        )
 
     def data(self, split: str = "") -> Path:
         """Return the folder of the exported rows, or of those of a split."""
@@ -110,7 +151,9 @@ class Settings:
         path = self.recipe.model.path
         if not (file := Path(path or "") / "config.json").is_file():
             cure = "name a local folder"
-            raise RecipeError(f"model.path={path!r}: this trainer needs the model's sizes and RoPE; {cure}")
+            raise RecipeError(
+                f"model.path={path!r}: this trainer needs the model's sizes and RoPE; {cure}"
+            )
         config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
@@ -121,13 +164,19 @@ class Settings:
             return model.rope_base, None
         config = self.model_config
         own = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-        base = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
+        base = config.get("rope_theta") or (config.get("rope_parameters") or {}).get(
+            "rope_theta", 10_000.0
+        )
         kind = own.setdefault("rope_type", own.pop("type", "default"))
         if model.rope_scaling == "keep" and kind not in ("default", "llama3"):
             cure = "set model.rope_scaling=replace"
-            raise RecipeError(f"model.rope_scaling=keep: {kind} is not known to this trainer; {cure}")
+            raise RecipeError(
+                f"model.rope_scaling=keep: {kind} is not known to this trainer; {cure}"
+            )
         is_kept = model.rope_scaling == "keep" and kind == "llama3"
-        return float(base if model.rope_base is None else model.rope_base), own if is_kept else None
+        return float(
+            base if model.rope_base is None else model.rope_base
+        ), own if is_kept else None
 
 
 class Trainer(NamedTuple):
@@ -148,30 +197,63 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     """Write `folder` for the trainer `name`. Raises RecipeError for an unknown trainer, and for settings it does not support."""
     trainers: dict[str, Trainer] = TRAINERS.declarations(Trainer)
     if name not in trainers:
-        engine = "; torchtitan is an engine: --engine torchtitan" if name == "torchtitan" else ""
-        raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}")
+        engine = (
+            "; torchtitan is an engine: --engine torchtitan"
+            if name == "torchtitan"
+            else ""
+        )
+        raise RecipeError(
+            f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}"
+        )
     trainer, data = trainers[name], recipe.data
     if not data.runs:
         raise RecipeError("--emit exports finished runs; name them under data.runs")
     if recipe.model.path is None:
-        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
+        raise RecipeError(
+            "--emit needs a model that other trainers can load; set model.path instead of model.scratch"
+        )
     advice = "leave these at the values shown, or use another trainer"
     if recipe.attention == "row" and not data.pack:  # a row is one sequence
         recipe = recipe.model_copy(update={"attention": "sequence"})
     check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
-    if (local := Path(str(recipe.model.path)).expanduser()).exists():  # launch.sh runs in a folder of its own
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": str(local.absolute())})})
-    tokens = Run(data.runs[0]).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
-    settings = Settings(recipe, folder.absolute(), sequence_tokens=tokens, row_tokens=data.pack or tokens, tokens=1)
-    trainer.files(settings)  # refuses what it does not support before anything is written
+    if (
+        local := Path(str(recipe.model.path)).expanduser()
+    ).exists():  # launch.sh runs in a folder of its own
+        recipe = recipe.model_copy(
+            update={
+                "model": recipe.model.model_copy(update={"path": str(local.absolute())})
+            }
+        )
+    tokens = Run(
+        data.runs[0]
+    ).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
+    settings = Settings(
+        recipe,
+        folder.absolute(),
+        sequence_tokens=tokens,
+        row_tokens=data.pack or tokens,
+        tokens=1,
+    )
+    trainer.files(
+        settings
+    )  # refuses what it does not support before anything is written
     overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
-        overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
+        overrides += [
+            f"export.{key}={getattr(data, key)}"
+            for key in ("validation", "shared_chunks", "split_seed")
+        ]
     folder.mkdir(parents=True, exist_ok=True)
     mixed: Json = {"mix": data.mix, "by": data.by} if data.mix else {}
-    done = export.export(data.runs, formats=[trainer.format], overrides=overrides, stale="replace", **mixed).done
+    done = export.export(
+        data.runs,
+        formats=[trainer.format],
+        overrides=overrides,
+        stale="replace",
+        **mixed,
+    ).done
     index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
     shortest, longest = int(index["length"].min()), int(index["length"].max())
     if not data.pack and shortest < longest:
@@ -182,9 +264,16 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
         reason = f"{name} reads all sequences as one stream and cuts it at multiples of the row"
         cure = "sequences must have one length that divides data.pack; or use --emit axolotl"
         sequences = f"sequences of {shortest:,} to {longest:,} tokens"
-        raise RecipeError(f"data.pack={data.pack} with {sequences}: {reason}, so {cure}")
-    tokens, eos_id = int(index["length"].sum()), done["tokenizer"].result(TokenizerResult).eos_id
-    settings = Settings(recipe, settings.folder, longest, data.pack or longest, tokens, eos_id)
+        raise RecipeError(
+            f"data.pack={data.pack} with {sequences}: {reason}, so {cure}"
+        )
+    tokens, eos_id = (
+        int(index["length"].sum()),
+        done["tokenizer"].result(TokenizerResult).eos_id,
+    )
+    settings = Settings(
+        recipe, settings.folder, longest, data.pack or longest, tokens, eos_id
+    )
     for file, text in trainer.files(settings).items():
         with store.explained(folder / file):
             store.write_file(folder / file, text)
@@ -199,14 +288,28 @@ def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, 
     machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
     if count > _GPUS_PER_NODE:
         machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines, **values}
-    names = _TEMPLATES.list_templates(filter_func=lambda name: name.startswith(f"{trainer}/"))
-    return {Path(name).stem: _TEMPLATES.get_template(name).render(known) for name in names}
+    known = {
+        "settings": settings,
+        "recipe": recipe,
+        "training": recipe.training,
+        "machines": machines,
+        **values,
+    }
+    names = _TEMPLATES.list_templates(
+        filter_func=lambda name: name.startswith(f"{trainer}/")
+    )
+    return {
+        Path(name).stem: _TEMPLATES.get_template(name).render(known) for name in names
+    }
 
 
 def _yaml(value: object) -> str:
     plain = str(value) if isinstance(value, Path) else value
-    return yaml.safe_dump(plain, sort_keys=False, width=10_000).removesuffix("\n").removesuffix("\n...")
+    return (
+        yaml.safe_dump(plain, sort_keys=False, width=10_000)
+        .removesuffix("\n")
+        .removesuffix("\n...")
+    )
 
 
 # One for all, because it keeps its templates, which take longer to compile than to fill in.
@@ -244,11 +347,20 @@ def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
     training, (base, scaling) = settings.recipe.training, settings.rope()
     if training.schedule != "cosine" and training.min_lr_ratio:
         both = f"training.min_lr_ratio={training.min_lr_ratio} with training.schedule={training.schedule}"
-        raise RecipeError(f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine")
-    schedule: str = "constant_with_warmup" if training.schedule == "constant" else training.schedule
-    schedule = "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
+        raise RecipeError(
+            f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine"
+        )
+    schedule: str = (
+        "constant_with_warmup" if training.schedule == "constant" else training.schedule
+    )
+    schedule = (
+        "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
+    )
     rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
-    positions = {"rope_parameters": rope, "max_position_embeddings": settings.sequence_tokens}
+    positions = {
+        "rope_parameters": rope,
+        "max_position_embeddings": settings.sequence_tokens,
+    }
     arguments = {
         "model_init_kwargs" if name == "trl" else "model_config": positions,
         "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
@@ -264,28 +376,60 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
     """Return a script for ProLong's train_language_model, as its train_512K.sh; MDS's `indices` keep sequences of a row apart."""
     base, scaling = settings.rope()
     if scaling:
-        raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
+        raise RecipeError(
+            "model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan"
+        )
     return _filled("prolong", settings, base=base)
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
     """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
-    recipe, ranks, (base, scaling) = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.rope()
-    check_llama(settings.model_config, path=str(recipe.model.path), trainer="--emit megatron")
-    if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
+    recipe, ranks, (base, scaling) = (
+        settings.recipe,
+        settings.recipe.hardware.ranks_per_row,
+        settings.rope(),
+    )
+    check_llama(
+        settings.model_config, path=str(recipe.model.path), trainer="--emit megatron"
+    )
+    if settings.sequence_tokens % (
+        2 * ranks
+    ):  # context parallelism gives each rank two slices of a document
         slices = f"the {2 * ranks} slices of context parallelism over {ranks} ranks"
         problem = f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into {slices}"
         raise RecipeError(f"{problem}; change hardware.ranks_per_row or the length")
     scaled = scaling or _MEGATRON_SCALING
-    if other := {key: scaled.get(key) for key, own in _MEGATRON_SCALING.items() if scaled.get(key) != own}:
-        problem = f"Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}"
-        raise RecipeError(f"model.rope_scaling=keep: {problem}; set model.rope_scaling=replace, or use axolotl")
-    names = {"train": "train", "valid": "validation"} if recipe.data.validation else {"train": "train"}
+    if other := {
+        key: scaled.get(key)
+        for key, own in _MEGATRON_SCALING.items()
+        if scaled.get(key) != own
+    }:
+        problem = (
+            f"Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}"
+        )
+        raise RecipeError(
+            f"model.rope_scaling=keep: {problem}; set model.rope_scaling=replace, or use axolotl"
+        )
+    names = (
+        {"train": "train", "valid": "validation"}
+        if recipe.data.validation
+        else {"train": "train"}
+    )
     data = {
-        name: shlex.join(str(path.with_suffix("")) for path in sorted(settings.data(split).glob("*.bin")))
+        name: shlex.join(
+            str(path.with_suffix(""))
+            for path in sorted(settings.data(split).glob("*.bin"))
+        )
         for name, split in names.items()
     }
-    return _filled("megatron", settings, sizes=settings.model_config, base=base, scaling=scaling, data=data)
+    return _filled(
+        "megatron",
+        settings,
+        sizes=settings.model_config,
+        base=base,
+        scaling=scaling,
+        data=data,
+    )
 
 
 def _olmo(settings: Settings) -> Mapping[str, str]:
@@ -293,14 +437,25 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
 
     OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it.
     """
-    recipe, ranks, sizes = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.model_config
+    recipe, ranks, sizes = (
+        settings.recipe,
+        settings.recipe.hardware.ranks_per_row,
+        settings.model_config,
+    )
     base, scaling = settings.rope()
     check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
     if sizes["num_key_value_heads"] % ranks:
         heads = f"the {sizes['num_key_value_heads']} key-value heads of the model by the ranks that share a row"
-        raise RecipeError(f"hardware.ranks_per_row={ranks}: OLMo-core divides {heads}; change it to a divisor of that")
-    width = sum(path.stat().st_size for path in settings.data("train").glob("*.npy")) // settings.tokens
-    return _filled("olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width)
+        raise RecipeError(
+            f"hardware.ranks_per_row={ranks}: OLMo-core divides {heads}; change it to a divisor of that"
+        )
+    width = (
+        sum(path.stat().st_size for path in settings.data("train").glob("*.npy"))
+        // settings.tokens
+    )
+    return _filled(
+        "olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width
+    )
 
 
 _AXOLOTL_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "checkpoints.keep_last": None}
@@ -311,11 +466,28 @@ _PROLONG_KEYS: Final[SupportedKeys] = {
     "training.schedule": ("cosine", "linear"),
     "memory.checkpointing": ("layers",),
 }
-_TRL_KEYS: Final[SupportedKeys] = {**_AXOLOTL_KEYS, "held_out.every_steps": None, "hardware.ranks_per_row": (1,)}
+_TRL_KEYS: Final[SupportedKeys] = {
+    **_AXOLOTL_KEYS,
+    "held_out.every_steps": None,
+    "hardware.ranks_per_row": (1,),
+}
 TRAINER: Final = (
-    Trainer("axolotl", "axolotl", False, _AXOLOTL_KEYS, partial(_of_transformers, name="axolotl")),
+    Trainer(
+        "axolotl",
+        "axolotl",
+        False,
+        _AXOLOTL_KEYS,
+        partial(_of_transformers, name="axolotl"),
+    ),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
+    Trainer(
+        "megatron",
+        "megatron",
+        True,
+        {**_COMMON_KEYS, "attention": ("sequence", "row")},
+        _megatron,
+        cuts=True,
+    ),
     Trainer("trl", "parquet", True, _TRL_KEYS, partial(_of_transformers, name="trl")),
     Trainer("olmo", "olmo", False, _OLMO_KEYS, _olmo, cuts=True),
 )

@@ -35,7 +35,11 @@ from nextlong.errors import RecipeError
 
 IGNORED: Final = -100
 _NAME: Final = "nextlong_documents"
-_NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+_NO_SQUARE: Final = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+]
 
 
 def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> str:
@@ -58,7 +62,9 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
     ) -> tuple[Tensor, None]:
         """Return the output (1, T, heads, head size) of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
         if cu_seq_lens_q is None:
-            raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
+            raise ValueError(
+                "cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]"
+            )
         bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
         if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
             cure = f"got {query.shape[0]} rows of {query.shape[2]} tokens with documents up to {bounds[-1]}"
@@ -66,39 +72,87 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
         longest = max(last - first for first, last in pairwise(bounds))
         if sliding_window is not None and sliding_window < longest:
             name = type(module).__name__
-            raise ValueError(f"{name} has a sliding window of {sliding_window} tokens, less than a document has")
+            raise ValueError(
+                f"{name} has a sliding window of {sliding_window} tokens, less than a document has"
+            )
         device = query.device.type
-        if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
-            query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+        if torch.is_autocast_enabled(
+            device
+        ):  # RoPE's cosines are float32, so queries and keys are; the values are not
+            query, key, value = (
+                part.to(torch.get_autocast_dtype(device))
+                for part in (query, key, value)
+            )
         is_packed = len(bounds) > 2
-        if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
+        if kernel == "varlen" or (
+            kernel == "auto"
+            and is_packed
+            and query.is_cuda
+            and query.dtype != torch.float32
+        ):
             if dropout:
-                raise ValueError(f"varlen attention has no dropout, this model's is {dropout}; set attention_dropout=0")
+                raise ValueError(
+                    f"varlen attention has no dropout, this model's is {dropout}; set attention_dropout=0"
+                )
             from torch.nn.attention.varlen import varlen_attn
 
-            tokens, ends, causal = (part[0].transpose(0, 1) for part in (query, key, value)), cu_seq_lens_q, (-1, 0)
-            out = varlen_attn(*tokens, ends, ends, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
+            tokens, ends, causal = (
+                (part[0].transpose(0, 1) for part in (query, key, value)),
+                cu_seq_lens_q,
+                (-1, 0),
+            )
+            out = varlen_attn(
+                *tokens,
+                ends,
+                ends,
+                longest,
+                longest,
+                scale=scaling,
+                window_size=causal,
+                enable_gqa=True,
+            )
             assert isinstance(out, Tensor)
             return out[None], None
         groups = query.shape[1] // key.shape[1]
         # Kernels without a T × T matrix cannot share key-value heads in float32.
         if groups > 1 and query.is_cuda and query.dtype == torch.float32:
-            key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
-        options = {"is_causal": True, "scale": scaling, "dropout_p": dropout, "enable_gqa": groups > 1}
+            key, value, groups = (
+                key.repeat_interleave(groups, 1),
+                value.repeat_interleave(groups, 1),
+                1,
+            )
+        options = {
+            "is_causal": True,
+            "scale": scaling,
+            "dropout_p": dropout,
+            "enable_gqa": groups > 1,
+        }
         # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
         with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
             outputs = []
             for first, last in pairwise(bounds):
                 parts = (part[:, :, first:last] for part in (query, key, value))
-                outputs.append(scaled_dot_product_attention(*parts, **options).transpose(1, 2))
+                outputs.append(
+                    scaled_dot_product_attention(*parts, **options).transpose(1, 2)
+                )
         return (torch.cat(outputs, dim=1) if is_packed else outputs[0]), None
 
-    def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
+    def no_mask(
+        *,
+        q_length: int,
+        kv_length: int,
+        attention_mask: Tensor | None = None,
+        **_: object,
+    ) -> None:
         """Return None, transformers' "no mask"; refuse inputs that would need one."""
         if attention_mask is not None and not bool(attention_mask.all()):
-            raise ValueError("a padding mask was given, but packed documents have no padding; leave the mask out")
+            raise ValueError(
+                "a padding mask was given, but packed documents have no padding; leave the mask out"
+            )
         if q_length != kv_length:
-            raise ValueError(f"{kv_length} keys for {q_length} queries: there is a cache; train with use_cache=False")
+            raise ValueError(
+                f"{kv_length} keys for {q_length} queries: there is a cache; train with use_cache=False"
+            )
 
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, no_mask)
@@ -113,7 +167,9 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
     pass as it was. Works under autocast and PEFT, because it is the model's own forward pass.
     """
     if model.get_decoder() is model:
-        problem = "has no decoder apart from its output head, which the loss in blocks needs"
+        problem = (
+            "has no decoder apart from its output head, which the loss in blocks needs"
+        )
         raise RecipeError(f"{type(model).__name__} {problem}; use another model")
     stock = model.forward
 
@@ -131,9 +187,15 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
         given["use_cache"] = False  # not in the config, which is saved
         hidden = self.get_decoder()(*arguments, **given).last_hidden_state
         head, scale = self.get_output_embeddings(), _logit_scale(self)
-        losses = _token_losses(hidden, labels, head=head, scale=scale, block_tokens=block_tokens)
+        losses = _token_losses(
+            hidden, labels, head=head, scale=scale, block_tokens=block_tokens
+        )
         if not per_token:
-            items = int((labels[:, 1:] != IGNORED).sum()) if num_items_in_batch is None else num_items_in_batch
+            items = (
+                int((labels[:, 1:] != IGNORED).sum())
+                if num_items_in_batch is None
+                else num_items_in_batch
+            )
             losses = losses.sum() / items
         return CausalLMOutputWithPast(loss=losses)
 
@@ -142,14 +204,20 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
 
 def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
     """Return the layers of a model's decoder, whatever their name is."""
-    return next(one for one in model.get_decoder().children() if isinstance(one, torch.nn.ModuleList))
+    return next(
+        one
+        for one in model.get_decoder().children()
+        if isinstance(one, torch.nn.ModuleList)
+    )
 
 
 def _logit_scale(model: PreTrainedModel) -> float:
     """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError for soft-capped ones (Gemma 2)."""
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
-        raise ValueError(f"{type(model).__name__} soft-caps its logits (final_logit_softcapping); this loss does not")
+        raise ValueError(
+            f"{type(model).__name__} soft-caps its logits (final_logit_softcapping); this loss does not"
+        )
     if getattr(config, "lm_head_multiplier", None):
         return float(config.lm_head_multiplier)
     if getattr(config, "logits_scaling", None):
@@ -157,18 +225,31 @@ def _logit_scale(model: PreTrainedModel) -> float:
     return float(getattr(config, "logit_scale", None) or 1.0)
 
 
-def _token_losses(hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float, block_tokens: int) -> Tensor:
+def _token_losses(
+    hidden: Tensor,
+    labels: Tensor,
+    *,
+    head: torch.nn.Module,
+    scale: float,
+    block_tokens: int,
+) -> Tensor:
     """Return the loss of predicting each token, float32 (B, T), 0 where it has no label."""
 
     def block_losses(states: Tensor, targets: Tensor) -> Tensor:
         logits: Tensor = head(states).float()
-        logits = logits if scale == 1.0 else logits * scale  # a product with 1 takes a sixth of a small model's step
+        logits = (
+            logits if scale == 1.0 else logits * scale
+        )  # a product with 1 takes a sixth of a small model's step
         return cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
 
     # The state of a token predicts the next one: states (B · (T − 1), width), targets (B · (T − 1),).
     states, targets = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
     losses = [
         checkpoint(block_losses, block, target, use_reentrant=False)
-        for block, target in zip(states.split(block_tokens), targets.split(block_tokens), strict=True)
+        for block, target in zip(
+            states.split(block_tokens), targets.split(block_tokens), strict=True
+        )
     ]
-    return pad(torch.cat(losses).view(len(labels), -1), (1, 0))  # nothing predicts the first token
+    return pad(
+        torch.cat(losses).view(len(labels), -1), (1, 0)
+    )  # nothing predicts the first token

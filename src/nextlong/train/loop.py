@@ -44,7 +44,12 @@ from nextlong.train import model as models
 from nextlong.train.emit import trainer_arguments
 from nextlong.train.exact import IGNORED
 from nextlong.train.model import RECORD, Prepared, prepare
-from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported, micro_batches
+from nextlong.train.recipe import (
+    ENGINE_KEYS,
+    TrainRecipe,
+    check_supported,
+    micro_batches,
+)
 from nextlong.train.rows import flat, on_device
 
 CHECKPOINTS: Final = "checkpoints"
@@ -58,34 +63,59 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     logging.disable_progress_bar()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 or recipe.hardware.count > 1:
-        setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
+        setting = (
+            f"WORLD_SIZE={processes}"
+            if processes > 1
+            else f"hardware.count={recipe.hardware.count}"
+        )
         cure = "use --engine torchtitan for several, or set hardware.count=1 and start one process"
-        raise RecipeError(f"{setting}: nextlong's own loop trains on one device; {cure}")
+        raise RecipeError(
+            f"{setting}: nextlong's own loop trains on one device; {cure}"
+        )
     out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()
         ready.begin(resumes=bool(checkpoints_in(out)))
         model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
-        is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
+        is_packed = recipe.training.micro_batch_rows > 1 or any(
+            len(row.bounds) > 2 for row in first_rows
+        )
         sizes = forecast.sizes_of(ready.config)
         checked = models.check_model(model, recipe, device=device, is_packed=is_packed)
-        for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
+        for line in [
+            f"model: {sizes.parameters:,} parameters",
+            *ready.notes(),
+            f"device: {device}",
+            checked,
+        ]:
             tables.say(line, console)
         training = _Training(ready, device, model, models.optimizer_for(model, recipe))
         done = training.resume(console)
         if done >= steps:
-            tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
+            tables.say(
+                f"all {done} steps are done; choose another `out` to train from the start",
+                console,
+            )
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
-        logs, bounds = metrics.Metrics(out, recipe.watch, first_step=done), rows[0].bounds
+        logs, bounds = (
+            metrics.Metrics(out, recipe.watch, first_step=done),
+            rows[0].bounds,
+        )
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
-        with metrics.shown_progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as show:
+        with metrics.shown_progress(
+            console, steps=steps, flops_per_token=per_token, peak_flops=peak
+        ) as show:
             training.run_steps(logs, first_step=done, show=show)
         training.write_final()
         figure = metrics.draw(out)
-        drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
+        drawn = (
+            f"figure: {figure}"
+            if figure
+            else "figure: none, matplotlib is missing; pip install matplotlib"
+        )
         tables.say(f"model: {out / 'final'}\n{drawn}", console)
     return out / "final"
 
@@ -109,20 +139,37 @@ class _Training:
                 damage = str(error)
             else:
                 hashes = store.hash_folder(folder)
-                if altered := [name for name, xxh3 in record["files"].items() if hashes.get(name) != xxh3]:
+                if altered := [
+                    name
+                    for name, xxh3 in record["files"].items()
+                    if hashes.get(name) != xxh3
+                ]:
                     damage = f"{folder / altered[0]} is missing or was altered since it was saved"
             if damage is None:
                 self._load(folder)
                 return int(record["step"])
             if folder == folders[-1]:
-                raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
-            aside = folder.with_name(f"damaged-{folder.name}")  # so that training can save that step again
+                raise RunError(
+                    f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over"
+                )
+            aside = folder.with_name(
+                f"damaged-{folder.name}"
+            )  # so that training can save that step again
             shutil.rmtree(aside, ignore_errors=True)
             folder.replace(aside)
-            tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
+            tables.say(
+                f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before",
+                console,
+            )
         return 0
 
-    def run_steps(self, logs: metrics.Metrics, *, first_step: int, show: Callable[[metrics.TrainedStep], None]) -> None:
+    def run_steps(
+        self,
+        logs: metrics.Metrics,
+        *,
+        first_step: int,
+        show: Callable[[metrics.TrainedStep], None],
+    ) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
         recipe = self.ready.recipe
         if first_step == 0:
@@ -142,7 +189,10 @@ class _Training:
         if (rows := self.ready.held_out_rows) is not None:
             with models.autocast(self.ready.recipe, self.device):
                 most = self.ready.recipe.held_out.rows
-                logs.held_out(step, metrics.measure(self.model, rows, most=most, device=self.device))
+                logs.held_out(
+                    step,
+                    metrics.measure(self.model, rows, most=most, device=self.device),
+                )
 
     def _prefetched(self, first_step: int) -> Iterator[tuple[int, list[_Batch]]]:
         """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
@@ -153,7 +203,11 @@ class _Training:
             batches = [flat([rows[row] for row in at_once]) for at_once in numbers]
             if self.device.type == "cuda":
                 for batch in batches:
-                    batch |= {name: one.pin_memory() for name, one in batch.items() if isinstance(one, torch.Tensor)}
+                    batch |= {
+                        name: one.pin_memory()
+                        for name, one in batch.items()
+                        if isinstance(one, torch.Tensor)
+                    }
             return batches
 
         # One thread is enough: rows are mapped from disk, and a step takes longer than reading its rows.
@@ -164,8 +218,14 @@ class _Training:
                 coming = reader.submit(read, number + 1) if number < steps else None
                 yield number, batches
 
-    def _step(self, logs: metrics.Metrics, number: int, batches: Sequence[_Batch]) -> metrics.TrainedStep:
-        started, recipe, training = time.perf_counter(), self.ready.recipe, self.ready.recipe.training
+    def _step(
+        self, logs: metrics.Metrics, number: int, batches: Sequence[_Batch]
+    ) -> metrics.TrainedStep:
+        started, recipe, training = (
+            time.perf_counter(),
+            self.ready.recipe,
+            self.ready.recipe.training,
+        )
         torch.manual_seed(recipe.seed * 1_000_003 + number * 1009)  # of dropout
         lr = training.lr_at(number)
         for group in self.optimizer.param_groups:
@@ -175,21 +235,31 @@ class _Training:
         total = torch.zeros((), device=self.device)
         for batch in batches:
             with models.autocast(recipe, self.device):
-                part = self.model(**on_device(batch, self.device), num_items_in_batch=items).loss
+                part = self.model(
+                    **on_device(batch, self.device), num_items_in_batch=items
+                ).loss
             part.backward()
             total += part.detach()
         loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip or float("inf")))
+        norm = float(
+            torch.nn.utils.clip_grad_norm_(
+                self.model.parameters(), training.clip or float("inf")
+            )
+        )
         if reason := logs.fault(number, loss, norm):
             if broken := models.not_finite(self.model):
                 reason += f", and the weight {broken} is not finite"
             self.optimizer.zero_grad(set_to_none=True)
             self.save(number - 1, stopped_because=reason)
             saved = f"checkpoint of step {number - 1} saved in {self.ready.out / CHECKPOINTS}"
-            raise RunError(f"{reason}; stopped before the weights were updated, {saved}; {metrics.STOPPED_ADVICE}")
+            raise RunError(
+                f"{reason}; stopped before the weights were updated, {saved}; {metrics.STOPPED_ADVICE}"
+            )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return metrics.TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
+        return metrics.TrainedStep(
+            number, loss, norm, lr, tokens, time.perf_counter() - started
+        )
 
     def save(self, step: int, *, stopped_because: str | None = None) -> None:
         """Write the checkpoint of `step` steps done, then remove old ones and what a kill left half written or half removed.
@@ -198,25 +268,44 @@ class _Training:
         """
         folder = self.ready.out / CHECKPOINTS / f"step-{step:06d}"
         if (record := folder / RECORD).exists():
-            with explained(folder):  # training resumed from it and stopped before the next step: only the reason is new
-                store.write_json(record, store.read_json(record) | {"stopped_because": stopped_because})
+            with explained(
+                folder
+            ):  # training resumed from it and stopped before the next step: only the reason is new
+                store.write_json(
+                    record,
+                    store.read_json(record) | {"stopped_because": stopped_because},
+                )
         else:
             with _new_folder(folder) as work:
                 self._write_model(work, self.model, self.model.state_dict())
                 with (work / _OPTIMIZER).open("wb") as file:
                     torch.save(self.optimizer.state_dict(), file)
                 files = store.hash_folder(work)
-                store.write_json(work / RECORD, {"step": step, "stopped_because": stopped_because, "files": files})
-        for path in checkpoints_in(self.ready.out)[self.ready.recipe.checkpoints.keep_last :]:
-            path.replace(path.with_name(f".{path.name}.old.tmp"))  # a kill while deleting leaves no half checkpoint
+                store.write_json(
+                    work / RECORD,
+                    {"step": step, "stopped_because": stopped_because, "files": files},
+                )
+        for path in checkpoints_in(self.ready.out)[
+            self.ready.recipe.checkpoints.keep_last :
+        ]:
+            path.replace(
+                path.with_name(f".{path.name}.old.tmp")
+            )  # a kill while deleting leaves no half checkpoint
         for path in folder.parent.glob(".step-*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _write_model(self, folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+    def _write_model(
+        self, folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor]
+    ) -> None:
         """Write weights, config and tokenizer as transformers does."""
         # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
         tied = getattr(model, "all_tied_weights_keys", None) or {}
-        model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
+        model.save_pretrained(
+            folder,
+            state_dict={
+                name: tensor for name, tensor in weights.items() if name not in tied
+            },
+        )
         if self.ready.tokenizer is not None:
             self.ready.tokenizer.save_pretrained(folder)
 
@@ -225,26 +314,48 @@ class _Training:
         weights: dict[str, Tensor] = {}
         for path in sorted(checkpoint.glob("*model*.safetensors")):
             weights |= load_file(path)
-        if hasattr(self.model, "peft_config"):  # PEFT saves adapters without the name that they have in the model
+        if hasattr(
+            self.model, "peft_config"
+        ):  # PEFT saves adapters without the name that they have in the model
             rename = re.compile(r"(lora_[AB])\.weight$")
-            weights = {rename.sub(r"\1.default.weight", name): tensor for name, tensor in weights.items()}
+            weights = {
+                rename.sub(r"\1.default.weight", name): tensor
+                for name, tensor in weights.items()
+            }
         self.model.load_state_dict(weights, strict=False)
-        self.optimizer.load_state_dict(torch.load(checkpoint / _OPTIMIZER, weights_only=True, mmap=True))
+        self.optimizer.load_state_dict(
+            torch.load(checkpoint / _OPTIMIZER, weights_only=True, mmap=True)
+        )
 
     def write_final(self) -> None:
         """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
-        model = self.model.merge_and_unload() if hasattr(self.model, "peft_config") else self.model
-        name = "bfloat16" if self.ready.recipe.training.precision == "bf16" else "float32"
+        model = (
+            self.model.merge_and_unload()
+            if hasattr(self.model, "peft_config")
+            else self.model
+        )
+        name = (
+            "bfloat16" if self.ready.recipe.training.precision == "bf16" else "float32"
+        )
         with _new_folder(self.ready.out / "final") as work:
-            rounded = {key: tensor.to(getattr(torch, name)) for key, tensor in model.state_dict().items()}
+            rounded = {
+                key: tensor.to(getattr(torch, name))
+                for key, tensor in model.state_dict().items()
+            }
             self._write_model(work, model, rounded)
-            path = work / "config.json"  # in which save_pretrained wrote the precision of the weights in memory
+            path = (
+                work / "config.json"
+            )  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
 
 
 def checkpoints_in(out: Path) -> list[Path]:
     """Return the checkpoints, that of the highest step first."""
-    checkpoints = (path for path in (out / CHECKPOINTS).glob("step-[0-9]*") if (path / RECORD).exists())
+    checkpoints = (
+        path
+        for path in (out / CHECKPOINTS).glob("step-[0-9]*")
+        if (path / RECORD).exists()
+    )
     return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
 
 
@@ -296,7 +407,9 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
     if importlib.util.find_spec("trl") is None:
         raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
     if recipe.data.chat is None or recipe.model.path is None:
-        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
+        raise RecipeError(
+            "--engine trl fine-tunes a model on conversations: set data.chat and model.path"
+        )
     advice = "leave these at their defaults, or train with --engine nextlong"
     keys = {**ENGINE_KEYS, "attention_kernel": None, "hardware": None}
     check_supported(recipe, keys, trainer="--engine trl", advice=advice)
@@ -308,23 +421,38 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
     with store.locked(out) if is_first else nullcontext():
         # The last checkpoint with the file that the trainer writes last.
         whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
-        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        last = max(
+            whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None
+        )
         ready = prepare(recipe)
         if is_first:
             ready.begin(resumes=last is not None)
             for line in ready.notes():
                 tables.say(line, console)
         # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
-        numbers = np.concatenate([ready.micro_batches(step).ravel() for step in range(recipe.training.steps)])
+        numbers = np.concatenate(
+            [ready.micro_batches(step).ravel() for step in range(recipe.training.steps)]
+        )
 
         class RowsTrainer(SFTTrainer):  # type: ignore[misc]
-            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+            def create_scheduler(
+                self,
+                num_training_steps: int,  # noqa: ARG002
+                optimizer: Any = None,
+            ) -> Any:
                 """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
-                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
+                self.lr_scheduler = LambdaLR(
+                    optimizer or self.optimizer, recipe.training.lr_share
+                )
                 return self.lr_scheduler
 
         processes = int(os.environ.get("WORLD_SIZE", "1"))
-        accumulation = micro_batches(recipe, rows_per_step=ready.rows_per_step, devices=processes, ranks_per_row=1)
+        accumulation = micro_batches(
+            recipe,
+            rows_per_step=ready.rows_per_step,
+            devices=processes,
+            ranks_per_row=1,
+        )
         arguments = SFTConfig(
             output_dir=str(out),
             per_device_train_batch_size=recipe.training.micro_batch_rows,

@@ -69,11 +69,19 @@ class Metrics:
     def __init__(self, out: Path, watch: Watch, *, first_step: int) -> None:
         self._out = out
         for path in (out / STEPS, out / _HELD_OUT):
-            kept = [row for row in read(path) if row["step"] <= first_step] if first_step else []
+            kept = (
+                [row for row in read(path) if row["step"] <= first_step]
+                if first_step
+                else []
+            )
             if path.exists():
                 with store.explained(path):
-                    store.write_file(path, "".join(json.dumps(row) + "\n" for row in kept))
-        self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
+                    store.write_file(
+                        path, "".join(json.dumps(row) + "\n" for row in kept)
+                    )
+        self._recent_losses = [row["loss"] for row in read(out / STEPS)][
+            -_SPIKE_WINDOW:
+        ]
         self._spike = watch.spike
 
     def step(self, step: TrainedStep) -> None:
@@ -87,7 +95,11 @@ class Metrics:
             if not math.isfinite(value):
                 return f"the {name} of step {number} is {value}"
         spike, recent = self._spike, self._recent_losses
-        if spike is None or len(recent) < _SPIKE_WINDOW or loss <= spike * median(recent):
+        if (
+            spike is None
+            or len(recent) < _SPIKE_WINDOW
+            or loss <= spike * median(recent)
+        ):
             return None
         usual = f"{spike:g} times the median of the last {_SPIKE_WINDOW}"
         return f"the loss of step {number} is {loss:.3f}, more than {usual}"
@@ -103,7 +115,10 @@ class Metrics:
                 store.sync(path)
 
     def _append(self, name: str, row: Json) -> None:
-        with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
+        with (
+            store.explained(self._out / name),
+            (self._out / name).open("a", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(row) + "\n")
 
 
@@ -112,7 +127,9 @@ def read(path: Path) -> list[Json]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last
+    return [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # a kill may have torn the last
 
 
 @contextmanager
@@ -127,9 +144,13 @@ def shown_progress(
 
     def show(done: TrainedStep) -> None:
         recent.append(done)
-        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
+        unit = (
+            1 if sys.platform == "darwin" else 1024
+        )  # of ru_maxrss, the peak of the process
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
+        peak_bytes = (
+            torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
+        )
         count, seconds = len(recent), sum(one.seconds for one in recent)
         speed = sum(one.tokens for one in recent) / seconds
         words = [
@@ -138,7 +159,8 @@ def shown_progress(
             f"gradient {done.grad_norm:.2f}",
             f"lr {done.lr:.2e}",
             f"tokens/s {speed:,.0f}",
-            "MFU " + (f"{speed * flops_per_token / peak_flops:.1%}" if peak_flops else "–"),
+            "MFU "
+            + (f"{speed * flops_per_token / peak_flops:.1%}" if peak_flops else "–"),
             f"memory {peak_bytes / 1e9:.2f} GB",
             f"left {timedelta(seconds=round((steps - done.step) * seconds / count))}",
         ]
@@ -167,19 +189,45 @@ def draw(out: Path) -> Path | None:
             for name, rows in (("training", steps), ("held out", measured))
         },
         "Held out, by role": {
-            role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
+            role: [
+                (row["step"], row["role"][role][0])
+                for row in measured
+                if role in row["role"]
+            ]
+            for role in _COLOURS
         },
         _BY_DISTANCE: {  # before training, and after it
-            f"step {row['step']}": [(name, row["distance"][name][0]) for name in _DISTANCES if name in row["distance"]]
+            f"step {row['step']}": [
+                (name, row["distance"][name][0])
+                for name in _DISTANCES
+                if name in row["distance"]
+            ]
             for row in by_distance[:: max(1, len(by_distance) - 1)]
         },
     }
-    drawn = [(title, kept) for title, lines in charts.items() if (kept := {n: one for n, one in lines.items() if one})]
-    with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
+    drawn = [
+        (title, kept)
+        for title, lines in charts.items()
+        if (kept := {n: one for n, one in lines.items() if one})
+    ]
+    with mpl.rc_context(
+        {
+            "svg.hashsalt": "nextlong",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    ):
         figure = Figure(figsize=(4.5 * len(drawn), 4), layout="constrained")
-        for axes, (title, lines) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
+        for axes, (title, lines) in zip(
+            figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
+        ):
             for name, points in lines.items():
-                axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=_COLOURS.get(name),
+                    marker=".",
+                    label=name,
+                )
             is_by_step = title != _BY_DISTANCE
             x_label = "step" if is_by_step else "tokens since the previous meta-chunk"
             axes.set(title=title, xlabel=x_label, ylabel="nats per token")
@@ -196,7 +244,10 @@ _DISTANCE_BINS: Final = 12
 _DISTANCES: Final = (
     "first",
     f"<{_NEAREST}",
-    *(f"{_NEAREST << place}–{_NEAREST << (place + 1)}" for place in range(_DISTANCE_BINS - 2)),
+    *(
+        f"{_NEAREST << place}–{_NEAREST << (place + 1)}"
+        for place in range(_DISTANCE_BINS - 2)
+    ),
 )
 # All groups are counted in one array: all tokens, then roles, positions and distances.
 _FIRST_ROLE: Final = 1
@@ -205,20 +256,30 @@ _FIRST_DISTANCE: Final = _FIRST_POSITION + _POSITION_BINS
 _GROUPS: Final = _FIRST_DISTANCE + len(_DISTANCES)
 
 
-def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device) -> Json:
+def measure(
+    model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device
+) -> Json:
     """Return the losses of the first `most` rows, as `means` does."""
     totals = np.zeros((2, _GROUPS))
     model.eval()
     with torch.no_grad():
         for number in range(min(most, len(rows))):
             row = rows[number]
-            losses = model(**on_device(flat([row]), device), per_token=True).loss[0].double().cpu().numpy()
+            losses = (
+                model(**on_device(flat([row]), device), per_token=True)
+                .loss[0]
+                .double()
+                .cpu()
+                .numpy()
+            )
             totals += tally(row, losses, longest=rows.row_tokens)
     model.train()
     return means(totals, longest=rows.row_tokens)
 
 
-def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
+def tally(
+    row: TrainingRow, losses: NDArray[np.float64], *, longest: int
+) -> NDArray[np.float64]:
     """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
     is_target = row.labels.numpy() != IGNORED
     totals = np.zeros((2, _GROUPS))
@@ -232,11 +293,17 @@ def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDA
         meta_spans, bins = spans[meta_places], np.full(len(spans), -1)
         distances = meta_spans["first"][1:] - meta_spans["last"][:-1]
         places = np.zeros(len(meta_spans), np.int64)
-        far = np.floor(np.log2(np.maximum(distances, 1) / _NEAREST)).astype(np.int64) + 2
-        places[1:] = np.clip(far, 1, len(_DISTANCES) - 1) * (np.diff(meta_spans["sequence"]) == 0)
+        far = (
+            np.floor(np.log2(np.maximum(distances, 1) / _NEAREST)).astype(np.int64) + 2
+        )
+        places[1:] = np.clip(far, 1, len(_DISTANCES) - 1) * (
+            np.diff(meta_spans["sequence"]) == 0
+        )
         bins[meta_places] = _FIRST_DISTANCE + places
         of_spans = (_FIRST_ROLE + spans["role"].astype(np.int64), bins)
-        grouped += [np.repeat(groups, spans["last"] - spans["first"]) for groups in of_spans]
+        grouped += [
+            np.repeat(groups, spans["last"] - spans["first"]) for groups in of_spans
+        ]
     for groups in grouped:
         counted = is_target & (groups >= 0)
         totals[0] += np.bincount(groups[counted], losses[counted], minlength=_GROUPS)
@@ -251,8 +318,18 @@ def means(totals: NDArray[np.float64], *, longest: int) -> Json:
     edges = [longest * place // _POSITION_BINS for place in range(_POSITION_BINS + 1)]
     positions = [f"{first}–{last}" for first, last in pairwise(edges)]
     with np.errstate(invalid="ignore"):  # groups without tokens are left out below
-        groups = zip((totals[0] / totals[1]).tolist(), totals[1].astype(int).tolist(), strict=True)
+        groups = zip(
+            (totals[0] / totals[1]).tolist(),
+            totals[1].astype(int).tolist(),
+            strict=True,
+        )
     measured: Json = {"loss": next(groups)[0]}
-    for kind, names in (("role", ROLES), ("position", positions), ("distance", _DISTANCES)):
-        measured[kind] = {name: group for name, group in zip(names, groups, strict=False) if group[1]}
+    for kind, names in (
+        ("role", ROLES),
+        ("position", positions),
+        ("distance", _DISTANCES),
+    ):
+        measured[kind] = {
+            name: group for name, group in zip(names, groups, strict=False) if group[1]
+        }
     return measured

@@ -75,7 +75,10 @@ class TrainingRows:
 
     def __getitem__(self, row: int) -> TrainingRow:
         ids, lengths, spans, is_target = self.read(row)
-        if self.vocabulary is not None and (highest := int(ids.max())) >= self.vocabulary:
+        if (
+            self.vocabulary is not None
+            and (highest := int(ids.max())) >= self.vocabulary
+        ):
             problem = f"row {row} of data holds the id {highest:,}, and the model knows {self.vocabulary:,}"
             cure = "train a model with the tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
             raise TokenizerError(f"{problem}; {cure}")
@@ -83,28 +86,47 @@ class TrainingRows:
             lengths = lengths.sum(keepdims=True)
         elif self.attention == "document":
             if spans is None:
-                raise RecipeError("attention: document needs the documents of each row; use runs or Parquet with spans")
+                raise RecipeError(
+                    "attention: document needs the documents of each row; use runs or Parquet with spans"
+                )
             lengths = original_lengths(lengths, spans)
-        batch = packed_batch(torch.from_numpy(ids.astype(np.int64))[None], [0, *np.cumsum(lengths).tolist()])
-        input_ids, labels, position_ids = (batch[name][0] for name in ("input_ids", "labels", "position_ids"))
+        batch = packed_batch(
+            torch.from_numpy(ids.astype(np.int64))[None],
+            [0, *np.cumsum(lengths).tolist()],
+        )
+        input_ids, labels, position_ids = (
+            batch[name][0] for name in ("input_ids", "labels", "position_ids")
+        )
         if is_target is not None:
             labels[~torch.from_numpy(is_target)] = IGNORED
-        return TrainingRow(input_ids, labels, position_ids, batch["cu_seq_lens_q"], spans)
+        return TrainingRow(
+            input_ids, labels, position_ids, batch["cu_seq_lens_q"], spans
+        )
 
 
 _PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
 
 
-def rows_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> TrainingRows:
+def rows_of(
+    data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None
+) -> TrainingRows:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
         return _run_rows(data, split=split)
-    return _chat_rows(data, split=split, tokenizer=tokenizer) if data.chat else _parquet_rows(data, split=split)
+    return (
+        _chat_rows(data, split=split, tokenizer=tokenizer)
+        if data.chat
+        else _parquet_rows(data, split=split)
+    )
 
 
-def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
+def _is_on_side(
+    numbers: NDArray[np.int64], data: Data, *, split: str
+) -> NDArray[np.bool_]:
     """Return which of the numbered rows, or conversations, are on one side of the split, which is sampled by keyed hash."""
-    keys = keyed_hash(numbers.astype(np.uint64), seed=data.split_seed, stage="validation")
+    keys = keyed_hash(
+        numbers.astype(np.uint64), seed=data.split_seed, stage="validation"
+    )
     is_held_out: NDArray[np.bool_] = keys < threshold_for(data.validation)
     return is_held_out if split == "validation" else ~is_held_out
 
@@ -115,7 +137,9 @@ def _run_rows(data: Data, *, split: str) -> TrainingRows:
     if data.validation:  # else every sequence is trained on, and the options of the split must not be given
         keys |= {"validation", "shared_chunks", "split_seed"}
     side: Any = split if data.validation else None
-    dataset = SequenceDataset(data.runs, columns=columns, split=side, **data.model_dump(include=keys))
+    dataset = SequenceDataset(
+        data.runs, columns=columns, split=side, **data.model_dump(include=keys)
+    )
     stored, lengths = dataset.rows, np.unique(dataset.rows.index["length"]).tolist()
     if data.pack is None and len(lengths) > 1:
         mixed = f"sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length"
@@ -124,10 +148,16 @@ def _run_rows(data: Data, *, split: str) -> TrainingRows:
 
     def read(row: int) -> _SourceRow:
         tensors = dataset[row]
-        return _SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), stored.spans(row))
+        return _SourceRow(
+            tensors["input_ids"].numpy(),
+            tensors["seq_lengths"].numpy(),
+            stored.spans(row),
+        )
 
     row_tokens = max(int(stored.lengths(row).sum()) for row in range(len(stored)))
-    return TrainingRows(len(stored), row_tokens, stored.longest, stored.fingerprint, read)
+    return TrainingRows(
+        len(stored), row_tokens, stored.longest, stored.fingerprint, read
+    )
 
 
 def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
@@ -140,24 +170,34 @@ def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
     state = hashlib.blake2b(digest_size=8)
     for path in (Path(name).expanduser() for name in data.parquet):
         if not (files := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
-            raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
+            raise RecipeError(
+                f"data.parquet: {path} holds no .parquet file; name files or a folder of them"
+            )
         for one in files:
             stored += _rows_in(one)
-            state.update(repr(pq.read_metadata(one).to_dict()).encode())  # offsets and statistics of all columns
+            state.update(
+                repr(pq.read_metadata(one).to_dict()).encode()
+            )  # offsets and statistics of all columns
     numbers = np.flatnonzero(_is_on_side(np.arange(len(stored)), data, split=split))
     if not len(numbers):
-        raise CorpusError(f"data.parquet has no row for {split}; change data.validation, or export more rows")
+        raise CorpusError(
+            f"data.parquet has no row for {split}; change data.validation, or export more rows"
+        )
     state.update(numbers.tobytes())
     rows = [stored[number] for number in numbers.tolist()]
     tokens = sorted({int(lengths.sum()) for *_, lengths in rows})
     if len(tokens) > 1:
         cure = "name exports whose rows have one length, or name the runs under data.runs with data.pack"
-        raise RecipeError(f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; {cure}")
+        raise RecipeError(
+            f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; {cure}"
+        )
 
     @lru_cache(maxsize=1)
     def table_of(path: Path, group: int) -> pa.Table:
         reader = pq.ParquetFile(path)
-        names = [name for name in ("input_ids", "spans") if name in reader.schema_arrow.names]
+        names = [
+            name for name in ("input_ids", "spans") if name in reader.schema_arrow.names
+        ]
         return reader.read_row_group(group, columns=names).combine_chunks()
 
     def read(row: int) -> _SourceRow:
@@ -173,20 +213,36 @@ def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             cure = f"known are {', '.join(ROLES)}: {_PARQUET_CURE}"
-            raise RecipeError(f"data.parquet: {path} has spans of role {min(unknown)!r}; {cure}")
+            raise RecipeError(
+                f"data.parquet: {path} has spans of role {min(unknown)!r}; {cure}"
+            )
         return _SourceRow(ids, lengths, _spans_of(row_spans, lengths))
 
     # The fingerprint is of the files' metadata, and of which rows are read.
-    return TrainingRows(len(rows), tokens[0], max(int(lengths.max()) for *_, lengths in rows), state.hexdigest(), read)
+    return TrainingRows(
+        len(rows),
+        tokens[0],
+        max(int(lengths.max()) for *_, lengths in rows),
+        state.hexdigest(),
+        read,
+    )
 
 
-def _spans_of(row_spans: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]) -> NDArray[np.void]:
+def _spans_of(
+    row_spans: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]
+) -> NDArray[np.void]:
     """Return the SPANS of an exported row: one element per span, in the order of the row, with tokens counted from its start."""
     spans = np.zeros(len(row_spans), SPANS)
-    for field, column in {"chunk_id": "chunk_id", "first": "token_start", "last": "token_end"}.items():
+    for field, column in {
+        "chunk_id": "chunk_id",
+        "first": "token_start",
+        "last": "token_end",
+    }.items():
         spans[field] = [span[column] for span in row_spans]
     spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
-    spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
+    spans["sequence"] = np.searchsorted(
+        np.cumsum(lengths), spans["first"], side="right"
+    )
     # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
     documents = np.array([span["doc_id"] for span in row_spans])
     is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
@@ -201,28 +257,42 @@ def _rows_in(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split(".")[0]
-        raise RecipeError(f"data.parquet: {path} cannot be read as Parquet ({reason}); {_PARQUET_CURE}") from None
+        raise RecipeError(
+            f"data.parquet: {path} cannot be read as Parquet ({reason}); {_PARQUET_CURE}"
+        ) from None
     names = file.schema_arrow.names
     if "input_ids" not in names:
-        raise RecipeError(f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}")
+        raise RecipeError(
+            f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}"
+        )
     kind = file.schema_arrow.field("input_ids").type
     if not pa.types.is_integer(getattr(kind, "value_type", pa.null())):
-        raise RecipeError(f"data.parquet: {path}: input_ids holds {kind}, not lists of token ids; {_PARQUET_CURE}")
+        raise RecipeError(
+            f"data.parquet: {path}: input_ids holds {kind}, not lists of token ids; {_PARQUET_CURE}"
+        )
     if "seq_lengths_padded" in names:
         cure = "export it without export.pad_documents_to"
-        raise RecipeError(f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}")
+        raise RecipeError(
+            f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}"
+        )
     has_lengths = "seq_lengths" in names  # without it a row is one sequence
     for number in range(file.num_row_groups):
-        (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
+        (column,) = file.read_row_group(
+            number, columns=["seq_lengths" if has_lengths else "input_ids"]
+        ).columns
         for place, one in enumerate(column):
             if not one.is_valid or not len(one):
                 cure = "remove the row, or export again"
-                raise RecipeError(f"data.parquet: {path}: row {place} of row group {number} holds no tokens; {cure}")
+                raise RecipeError(
+                    f"data.parquet: {path}: row {place} of row group {number} holds no tokens; {cure}"
+                )
             lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
             yield (path, number), place, lengths.astype(np.int64)
 
 
-def _chat_rows(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> TrainingRows:
+def _chat_rows(
+    data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None
+) -> TrainingRows:
     """Return conversations in rows of at most `data.pack` tokens, in order; the answers alone are to be predicted.
 
     They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
@@ -231,7 +301,9 @@ def _chat_rows(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | N
     assert data.pack is not None, "the recipe requires it"
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         cure = "use a model that has one"
-        raise TokenizerError(f"data.chat needs a chat template; the model's tokenizer has none; {cure}")
+        raise TokenizerError(
+            f"data.chat needs a chat template; the model's tokenizer has none; {cure}"
+        )
     rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
     room, dropped, state = data.pack, 0, hashlib.blake2b(digest_size=8)
     for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
@@ -249,14 +321,20 @@ def _chat_rows(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | N
         state.update(ids.tobytes() + is_answer.tobytes())
         room -= len(ids)
     if not rows[0]:
-        raise CorpusError(f"data.chat has no conversation for {split}; check data.validation and data.pack")
+        raise CorpusError(
+            f"data.chat has no conversation for {split}; check data.validation and data.pack"
+        )
 
     def read(row: int) -> _SourceRow:
         ids, is_answer = zip(*rows[row], strict=True)
         lengths = np.array([len(one) for one in ids])
-        return _SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
+        return _SourceRow(
+            np.concatenate(ids), lengths, is_target=np.concatenate(is_answer)
+        )
 
-    return TrainingRows(len(rows), data.pack, data.pack, state.hexdigest(), read, dropped)
+    return TrainingRows(
+        len(rows), data.pack, data.pack, state.hexdigest(), read, dropped
+    )
 
 
 def _render(
@@ -270,7 +348,9 @@ def _render(
         # Rendered before an answer with the prompt for it, and up to each turn.
         for turns in (turn, turn + 1) if is_target else (turn + 1,):
             prompt = turns == turn
-            text = tokenizer.apply_chat_template(messages[:turns], tokenize=False, add_generation_prompt=prompt)
+            text = tokenizer.apply_chat_template(
+                messages[:turns], tokenize=False, add_generation_prompt=prompt
+            )
             longer = tokenizer(text, add_special_tokens=False)["input_ids"]
             if longer[: len(ids)] != ids:
                 problem = "the chat template renders earlier turns differently once there are later ones"
@@ -287,20 +367,34 @@ def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
             for number, line in enumerate(lines, start=1):
                 try:
                     messages = json.loads(line)["messages"]
-                    roles = {message["role"] for message in messages if isinstance(message["content"], str)}
+                    roles = {
+                        message["role"]
+                        for message in messages
+                        if isinstance(message["content"], str)
+                    }
                 except (ValueError, KeyError, TypeError):
                     cure = 'write {"messages": [{"role": …, "content": …}, …]}'
-                    raise CorpusError(f"{path}:{number}: not a conversation; {cure}") from None
+                    raise CorpusError(
+                        f"{path}:{number}: not a conversation; {cure}"
+                    ) from None
                 if "assistant" not in roles:
-                    raise CorpusError(f"{path}:{number}: a conversation without an answer of the assistant; remove it")
+                    raise CorpusError(
+                        f"{path}:{number}: a conversation without an answer of the assistant; remove it"
+                    )
                 yield list(messages)
     except OSError as error:
-        raise RecipeError(f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file") from None
+        raise RecipeError(
+            f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file"
+        ) from None
 
 
 def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
     """Lay rows end to end; return a batch as `packed_batch` does."""
-    bounds = list(accumulate((length for row in rows for length in row.bounds.diff().tolist()), initial=0))
+    bounds = list(
+        accumulate(
+            (length for row in rows for length in row.bounds.diff().tolist()), initial=0
+        )
+    )
     batch = packed_batch(torch.cat([row.input_ids for row in rows])[None], bounds)
     return batch | {"labels": torch.cat([row.labels for row in rows])[None]}
 
@@ -312,30 +406,50 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
     for the device to read them.
     """
     labels, edges = input_ids.clone(), torch.tensor(bounds)
-    labels[0, edges[:-1]] = IGNORED  # the previous document must not predict the first token of the next
+    labels[0, edges[:-1]] = (
+        IGNORED  # the previous document must not predict the first token of the next
+    )
     starts = edges[:-1].repeat_interleave(edges.diff(), output_size=bounds[-1])
     positions = (torch.arange(bounds[-1]) - starts)[None]
     columns = {"input_ids": input_ids, "labels": labels, "position_ids": positions}
-    return {**columns, "cu_seq_lens_q": edges.to(torch.int32), "document_bounds": tuple(bounds)}
+    return {
+        **columns,
+        "cu_seq_lens_q": edges.to(torch.int32),
+        "document_bounds": tuple(bounds),
+    }
 
 
 def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     """Return a batch with its tensors on a device."""
-    tensors = {name: one for name, one in batch.items() if isinstance(one, torch.Tensor)}
-    return {**batch, **{name: one.to(device, non_blocking=True) for name, one in tensors.items()}}
+    tensors = {
+        name: one for name, one in batch.items() if isinstance(one, torch.Tensor)
+    }
+    return {
+        **batch,
+        **{name: one.to(device, non_blocking=True) for name, one in tensors.items()},
+    }
 
 
 def step_rows(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> int:
     """Return how many of `rows` rows a step reads. Raises RecipeError or CorpusError if it cannot be made of whole rows."""
-    tokens_per_step, at_once = recipe.training.tokens_per_step, recipe.training.micro_batch_rows
+    tokens_per_step, at_once = (
+        recipe.training.tokens_per_step,
+        recipe.training.micro_batch_rows,
+    )
     rows_per_step, rest = divmod(tokens_per_step, row_tokens)
     if rest or not rows_per_step:
         problem = f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens"
-        raise RecipeError(f"{problem}; use {nearest_multiple(tokens_per_step, row_tokens=row_tokens)}")
+        raise RecipeError(
+            f"{problem}; use {nearest_multiple(tokens_per_step, row_tokens=row_tokens)}"
+        )
     if rows_per_step % at_once:
         problem = f"a step has {rows_per_step} rows, which is not a multiple of training.micro_batch_rows={at_once}"
-        raise RecipeError(f"{problem}; change training.tokens_per_step or training.micro_batch_rows")
+        raise RecipeError(
+            f"{problem}; change training.tokens_per_step or training.micro_batch_rows"
+        )
     if rows < rows_per_step:
         cure = "make more sequences, or lower training.tokens_per_step"
-        raise CorpusError(f"{counted(rows, 'row')} to train on and a step needs {rows_per_step}; {cure}")
+        raise CorpusError(
+            f"{counted(rows, 'row')} to train on and a step needs {rows_per_step}; {cure}"
+        )
     return rows_per_step

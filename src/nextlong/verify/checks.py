@@ -19,13 +19,19 @@ from nextlong.export.formats.base import UNREADABLE
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
-from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
+from nextlong.verify.near_duplicates import (
+    check_near_duplicates,
+    check_weights,
+    find_copies,
+)
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
 
-_WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files; one process checks that much in about three seconds
+_WORTH_PROCESSES_BYTES = (
+    64_000_000  # of a run's files; one process checks that much in about three seconds
+)
 
 _COPIES: Final = "near-duplicates"
 # In the order of the route.
@@ -59,8 +65,16 @@ def verify(
     files are breaches, not errors.
     """
     run = StoredRun(run_dir, sample=sample, seed=seed)
-    stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
-    if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
+    stored = (
+        path
+        for step in run.steps.values()
+        for path in step.folder.glob("*")
+        if path.is_file()
+    )
+    if (
+        workers > 1
+        and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES
+    ):
         yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
     else:
         starting("hashes")
@@ -69,20 +83,30 @@ def verify(
             starting(name)
             yield from _guarded(run, name, check)
     known = {step.folder for step in run.steps.values()}
-    for name, variant in other_variants(run) if run.path == run_dir.expanduser() else ():  # not for one variant
+    for name, variant in (
+        other_variants(run) if run.path == run_dir.expanduser() else ()
+    ):  # not for one variant
         starting(f"exports of {name}")
         # Files that this run does not share, and exports; `verify RUN@NAME` checks the sequences.
-        for outcome in _guarded(variant, "exports", lambda of: [*check_files(of, known=known), *check_exports(of)]):
+        for outcome in _guarded(
+            variant,
+            "exports",
+            lambda of: [*check_files(of, known=known), *check_exports(of)],
+        ):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
-def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckOutcome]]) -> list[CheckOutcome]:
+def _guarded(
+    run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckOutcome]]
+) -> list[CheckOutcome]:
     """Run a check and insert the names of chunks; unreadable files are a breach."""
     try:
         return run.name_marks(check(run))
     except UNREADABLE as error:
         broken = CheckOutcome(name, "files")
-        broken.breach(f"could not be checked because a file is missing or damaged: {in_words(error)}")
+        broken.breach(
+            f"could not be checked because a file is missing or damaged: {in_words(error)}"
+        )
         return [broken]
 
 
@@ -93,12 +117,28 @@ def _side_by_side(
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
     longest = ("tokens", _COPIES, "exports", "search")  # start first
-    tasks = [(name, part) for name in dict.fromkeys((*longest, *CHECKS)) for part in parts.get(name, [range(0)])]
+    tasks = [
+        (name, part)
+        for name in dict.fromkeys((*longest, *CHECKS))
+        for part in parts.get(name, [range(0)])
+    ]
     ended: dict[int, list[CheckOutcome]] = {}
     # Processes start fast, because they are forked from a server that has imported these modules.
-    with LocalExecutor(workers, preload=[__name__, "tokenizers", "fastokens"]) as processes:
+    with LocalExecutor(
+        workers, preload=[__name__, "tokenizers", "fastokens"]
+    ) as processes:
         for key, (name, part) in enumerate(tasks):
-            processes.submit(key, _check, run_dir, run.sample, run.seed, name, part, resources=Resources(), label=name)
+            processes.submit(
+                key,
+                _check,
+                run_dir,
+                run.sample,
+                run.seed,
+                name,
+                part,
+                resources=Resources(),
+                label=name,
+            )
         # Files are hashed in this process while the others check.
         starting("hashes")
         yield from check_files(run)
@@ -113,7 +153,9 @@ def _side_by_side(
                     raise RunError(f"{cause}; verify again with --workers 1") from None
             found = [outcome for key in keys for outcome in ended.pop(key)]
             if name == _COPIES:
-                broken = [outcome for outcome in found if outcome.unit == "files"]  # from `_guarded`
+                broken = [
+                    outcome for outcome in found if outcome.unit == "files"
+                ]  # from `_guarded`
                 found = broken[:1] or check_near_duplicates(run, found)
             yield from found
 
@@ -121,7 +163,11 @@ def _side_by_side(
 _opened = lru_cache(maxsize=1)(StoredRun)  # per process: its checks share look-ups
 
 
-def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
+def _check(
+    run_dir: Path, sample: int, seed: int, name: str, numbers: range
+) -> list[CheckOutcome]:
     """Run a check in a worker process; of near-duplicates, only for the sequences with these numbers."""
-    check = (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name]
+    check = (
+        (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name]
+    )
     return _guarded(_opened(run_dir, sample=sample, seed=seed), name, check)

@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup
 from nextlong.schemas import BOS, EOS, SEPARATOR, pack_ids
-from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, first_difference
+from nextlong.verify.outcome import (
+    CheckOutcome,
+    chunk_name,
+    document_name,
+    first_difference,
+)
 from nextlong.verify.run_files import Ids, StoredRun
 
 _HELD_DOCUMENTS: Final = 4_000_000
@@ -38,51 +43,98 @@ _Tokenized = tuple[Ids, list[str], list[NDArray[np.uint32]]]
 
 
 def check_corpus(run: StoredRun) -> list[CheckOutcome]:
-    documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
-    hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
+    documents, chunks = (
+        CheckOutcome("documents", "documents"),
+        CheckOutcome("chunks tile documents", "chunks"),
+    )
+    hashes, chars = (
+        run.files("ingest", ".hashes.npy"),
+        run.files("ingest", ".chars.npy"),
+    )
     # Several steps decide which documents are kept: the last one counts.
-    keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
+    keeps = [
+        files
+        for name in run.steps["chunk"].manifest["inputs"]
+        if (files := run.files(name, ".keep.npy"))
+    ][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
     compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
     for shard in range(len(run.shards)):
-        own_hashes, own_chars, own_compared, keep = (np.load(of[shard]) for of in (hashes, chars, compared, keeps))
-        table = lookup.read_chunks(run.files("chunk", ".chunks.arrow")[shard])  # before any were left out
+        own_hashes, own_chars, own_compared, keep = (
+            np.load(of[shard]) for of in (hashes, chars, compared, keeps)
+        )
+        table = lookup.read_chunks(
+            run.files("chunk", ".chunks.arrow")[shard]
+        )  # before any were left out
         chunks.checked += len(table["start"])
         chunks.breach_each(_chunk_problems(run, shard, table))
         columns = [table[name].tolist() for name in ("start", "end", "separator")]
-        bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
+        bounds = np.searchsorted(
+            table["doc_row"], np.arange(len(own_hashes) + 1)
+        ).tolist()
         for first, batch in run.documents(shard, "text", "content_hash"):
             documents.checked += batch.num_rows
-            for row, (text, stored) in enumerate(zip(*(column.to_pylist() for column in batch), strict=True), first):
+            for row, (text, stored) in enumerate(
+                zip(*(column.to_pylist() for column in batch), strict=True), first
+            ):
                 name = f"document {document_name(row, shard)}"
                 computed = xxhash.xxh3_64_intdigest(text.encode())
                 if not computed == stored == own_hashes[row]:
                     hashes_stored = f"{stored:016x}, {own_hashes[row]:016x}"
-                    documents.breach(f"{name} has the hash {computed:016x}, stored are {hashes_stored}")
+                    documents.breach(
+                        f"{name} has the hash {computed:016x}, stored are {hashes_stored}"
+                    )
                 normalized = " ".join(text.lower().split()) if is_normalized else ""
-                if is_normalized and xxhash.xxh3_64_intdigest(normalized.encode()) != own_compared[row]:
-                    documents.breach(f"{name} has another normalized hash than the stored {own_compared[row]:016x}")
+                if (
+                    is_normalized
+                    and xxhash.xxh3_64_intdigest(normalized.encode())
+                    != own_compared[row]
+                ):
+                    documents.breach(
+                        f"{name} has another normalized hash than the stored {own_compared[row]:016x}"
+                    )
                 if len(text) != own_chars[row]:
-                    documents.breach(f"{name} has {len(text):,} characters, but {own_chars[row]:,} are recorded")
+                    documents.breach(
+                        f"{name} has {len(text):,} characters, but {own_chars[row]:,} are recorded"
+                    )
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
-    return [documents, _check_distinct(compared, keeps), chunks, *_check_columns(run, documents)]
+    return [
+        documents,
+        _check_distinct(compared, keeps),
+        chunks,
+        *_check_columns(run, documents),
+    ]
 
 
-def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+def _chunk_problems(
+    run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]]
+) -> Iterator[str]:
     """Yield problems of the CHUNKS of a shard, apart from texts: which chunks are used, their order and length."""
     # The used chunks must be a subsequence of the chunks of the documents.
-    used, known = (zip(*(of[name].tolist() for name in table), strict=True) for of in (run.chunks(shard), table))
-    strange = (chunk for chunk in used if chunk not in known)  # `in` continues where the last chunk was found
+    used, known = (
+        zip(*(of[name].tolist() for name in table), strict=True)
+        for of in (run.chunks(shard), table)
+    )
+    strange = (
+        chunk for chunk in used if chunk not in known
+    )  # `in` continues where the last chunk was found
     for row, start, end, _ in islice(strange, 1):
         of = f"chunk [{start}, {end}) of document {document_name(row, shard)}"
         yield f"shard {shard}: the {of} is used, but is not one of its chunks, or is out of order"
     if np.any(np.diff(table["doc_row"]) < 0):
         yield f"shard {shard}: chunks are not in the order of their documents"
     limit = int(run.setting("chunk", "max_chars", 0))
-    is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
-    for long in np.flatnonzero(table["end"] - table["start"] > limit)[:1].tolist() if is_limited else ():
+    is_limited = (
+        run.setting("chunk", "oversize") == "split"
+        and run.setting("chunk", "length") == "slice"
+    )
+    for long in (
+        np.flatnonzero(table["end"] - table["start"] > limit)[:1].tolist()
+        if is_limited
+        else ()
+    ):
         doc_row = table["doc_row"][long]
         place = f"{document_name(doc_row, shard)} · chunk {long - np.searchsorted(table['doc_row'], doc_row) + 1}"
         yield f"{place} is longer than chunk.max_chars={limit}"
@@ -91,30 +143,59 @@ def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]
 def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome]:
     """Check the metadata columns of documents against the recipe, and that excluded documents are absent."""
     recipe = run.recipe["ingest"]
-    columns_of = {of.get("name") or of["path"]: list(of.get("metadata") or ()) for of in recipe["sources"]}
-    outcome, path = CheckOutcome("excluded documents", "documents"), recipe.get("exclude")
-    lists = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json") if path]
+    columns_of = {
+        of.get("name") or of["path"]: list(of.get("metadata") or ())
+        for of in recipe["sources"]
+    }
+    outcome, path = (
+        CheckOutcome("excluded documents", "documents"),
+        recipe.get("exclude"),
+    )
+    lists = [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in run.files("ingest", ".excluded.json")
+        if path
+    ]
     outcome.not_needed = "" if lists else f"{path} excludes nothing"
     excluded = {(of["source"], name or None) for of in lists for name in of["ids"]}
     excluded |= {(of["source"], None) for of in lists if of["whole"]}
     for shard in range(len(run.shards)):
-        is_reported = False  # only the first document of a shard with other columns is reported
+        is_reported = (
+            False  # only the first document of a shard with other columns is reported
+        )
         for first, batch in run.documents(shard, "source", "source_id", "metadata"):
-            sources, ids = (batch.column(name).to_pylist() for name in ("source", "source_id"))
-            kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(ids)
-            names_of: dict[str, list[str]] = {}  # by metadata, which is the same for all documents in most corpora
+            sources, ids = (
+                batch.column(name).to_pylist() for name in ("source", "source_id")
+            )
+            kept = (
+                batch.column("metadata").to_pylist()
+                if "metadata" in batch.schema.names
+                else ["{}"] * len(ids)
+            )
+            names_of: dict[
+                str, list[str]
+            ] = {}  # by metadata, which is the same for all documents in most corpora
             for source_kept in set(kept):
                 with suppress(ValueError):
                     names_of[source_kept] = list(json.loads(source_kept))
             outcome.checked += len(ids)
-            for row, (source, name, source_kept) in enumerate(zip(sources, ids, kept, strict=True), first):
-                document, names = f"document {document_name(row, shard)}", names_of.get(source_kept)
+            for row, (source, name, source_kept) in enumerate(
+                zip(sources, ids, kept, strict=True), first
+            ):
+                document, names = (
+                    f"document {document_name(row, shard)}",
+                    names_of.get(source_kept),
+                )
                 if not is_reported and names != columns_of.get(source, []):
                     is_reported = True
                     wrong = f"{document} of {source} has the metadata columns {names}"
-                    documents.breach(f"{wrong}, the recipe asks for {columns_of.get(source)}")
+                    documents.breach(
+                        f"{wrong}, the recipe asks for {columns_of.get(source)}"
+                    )
                 if (source, name) in excluded or (source, None) in excluded:
-                    outcome.breach(f"{document}, {name} of {source}, is in the corpus but is excluded")
+                    outcome.breach(
+                        f"{document}, {name} of {source}, is in the corpus but is excluded"
+                    )
     outcome.checked *= bool(lists)
     return [outcome] if path else []
 
@@ -122,10 +203,15 @@ def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     """Find kept documents that `ingest.dedup` treats as equal, one range of hashes at a time."""
     outcome = CheckOutcome("no duplicate documents", "documents")
-    outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
+    outcome.checked = sum(
+        int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps
+    )
     passes = outcome.checked // _HELD_DOCUMENTS + 1
     for step in range(passes):
-        first_hash, last_hash = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+        first_hash, last_hash = (
+            np.uint64(2**64 * step // passes),
+            np.uint64(2**64 * (step + 1) // passes - 1),
+        )
         ids, held = [], []
         for shard, paths in enumerate(zip(compared, keeps, strict=True)):
             hashes, keep = (np.load(path, mmap_mode="r") for path in paths)
@@ -133,10 +219,17 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
             ids.append(pack_ids(shard, rows))
             held.append(hashes[rows])
         every = np.concatenate(ids)
-        _, first, group = np.unique(np.concatenate(held), return_index=True, return_inverse=True)
+        _, first, group = np.unique(
+            np.concatenate(held), return_index=True, return_inverse=True
+        )
         for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
-            one, other = (document_name(doc_id) for doc_id in (every[first[group[place]]], every[place]))
-            outcome.breach(f"documents {one} and {other} are both kept, but are duplicates")
+            one, other = (
+                document_name(doc_id)
+                for doc_id in (every[first[group[place]]], every[place])
+            )
+            outcome.breach(
+                f"documents {one} and {other} are both kept, but are duplicates"
+            )
     return outcome
 
 
@@ -151,44 +244,77 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
         if is_open != (text[end - 1 : end] != "\n"):
             return f"chunk [{start}, {end}) has separator={is_open} but ends in {text[end - 1 : end]!r}"
         position = end
-    return "" if position == len(text) else f"its chunks end at {position} of {len(text)} characters"
+    return (
+        ""
+        if position == len(text)
+        else f"its chunks end at {position} of {len(text)} characters"
+    )
 
 
 def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     """Tokenize and decode every chunk in a sequence; by the reference alone if the sample is EVERYTHING."""
-    ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
+    ids, texts = (
+        CheckOutcome("token ids", "chunks"),
+        CheckOutcome("decoded text", "chunks"),
+    )
     used = run.used_rows()
     tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
-    chars = sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
+    chars = sum(
+        int((table["end"] - table["start"])[rows].sum()) for table, rows in tables
+    )
     share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
     suspects = _suspects(run, used) if share < 1 else None
     draw, judged_by_reference = np.random.default_rng(run.seed), 0
     # The ids that the run inserted between chunks.
     recorded = run.steps["tokenizer"].manifest["parts"][0]["counts"]
     for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
-        stored = recorded[key] if isinstance(recorded[key], list) else [] if recorded[key] is None else [recorded[key]]
+        stored = (
+            recorded[key]
+            if isinstance(recorded[key], list)
+            else []
+            if recorded[key] is None
+            else [recorded[key]]
+        )
         if stored != run.special_ids[role]:
-            ids.breach(f"tokenizer {key} is {recorded[key]}, the reference tokenizer gives {run.special_ids[role]}")
+            ids.breach(
+                f"tokenizer {key} is {recorded[key]}, the reference tokenizer gives {run.special_ids[role]}"
+            )
     if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         texts.skipped = "this tokenizer's decoder does not restore the text"
     for shard, is_used in enumerate(used):
-        by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
+        by_reference = (
+            is_used
+            if suspects is None
+            else suspects[shard] | (draw.random(len(is_used)) < share)
+        )
         wanted = np.flatnonzero(is_used)
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
-            ids.breach(f"{chunk_name(row, shard)} is used in a sequence but has no tokens")
+            ids.breach(
+                f"{chunk_name(row, shard)} is used in a sequence but has no tokens"
+            )
         for chunks in _chunks(run, shard, wanted):
             judged = np.flatnonzero(by_reference[chunks[0]]).tolist()
             judged_by_reference += len(judged)
-            ids.breach_each(_id_problems(run, shard, chunks, judged), checked=len(chunks[0]))
+            ids.breach_each(
+                _id_problems(run, shard, chunks, judged), checked=len(chunks[0])
+            )
             if not texts.skipped:
-                texts.breach_each(_text_problems(run, shard, chunks), checked=len(chunks[0]))
-    ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
+                texts.breach_each(
+                    _text_problems(run, shard, chunks), checked=len(chunks[0])
+                )
+    ids.note = (
+        ""
+        if suspects is None
+        else f"{judged_by_reference:,} of them by the reference tokenizer"
+    )
     return [ids, texts]
 
 
 def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_Tokenized]:
     """Yield the chunks with tokens among some rows of a shard, a few hundred at a time."""
-    for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, run.token_shard(shard)[0])]):
+    for part, _, texts in run.chunk_texts(
+        shard, wanted[np.isin(wanted, run.token_shard(shard)[0])]
+    ):
         for start in range(0, len(texts), _BATCH_CHUNKS):
             rows = part[start : start + _BATCH_CHUNKS]
             yield rows, texts[start : start + _BATCH_CHUNKS], run.token_ids(shard, rows)
@@ -215,19 +341,35 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
 def _differs(fast: Any, texts: list[str], ids: list[NDArray[np.uint32]]) -> list[bool]:
     """Return for each chunk whether fastokens gives other ids than the stored ones, or cannot be trusted."""
     try:
-        flat, stops = fast.encode_batch_flat(texts, add_special_tokens=False, split_special_tokens=True)
+        flat, stops = fast.encode_batch_flat(
+            texts, add_special_tokens=False, split_special_tokens=True
+        )
     except ValueError:  # for example, a limit of its regular expressions
         return [True] * len(texts)
-    encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
+    encoded = np.split(
+        np.frombuffer(flat, np.uint32),
+        np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64),
+    )
     compared = zip(texts, encoded, ids, strict=True)
-    return [not np.array_equal(true, of) or any(char in text for char in _DOUBTFUL) for text, true, of in compared]
+    return [
+        not np.array_equal(true, of) or any(char in text for char in _DOUBTFUL)
+        for text, true, of in compared
+    ]
 
 
-def _id_problems(run: StoredRun, shard: int, chunks: _Tokenized, places: list[int]) -> Iterator[str]:
+def _id_problems(
+    run: StoredRun, shard: int, chunks: _Tokenized, places: list[int]
+) -> Iterator[str]:
     rows, texts, ids = chunks
-    encodings = run.tokenizer.encode_batch_fast([texts[place] for place in places], add_special_tokens=False)
+    encodings = run.tokenizer.encode_batch_fast(
+        [texts[place] for place in places], add_special_tokens=False
+    )
     for place, encoding in zip(places, encodings, strict=True):
-        name, stored, true = chunk_name(rows[place], shard), ids[place], np.array(encoding.ids, np.int64)
+        name, stored, true = (
+            chunk_name(rows[place], shard),
+            ids[place],
+            np.array(encoding.ids, np.int64),
+        )
         if len(stored) != len(true):
             yield f"{name}: {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
         elif len(differing := np.flatnonzero(stored != true)):
@@ -237,7 +379,9 @@ def _id_problems(run: StoredRun, shard: int, chunks: _Tokenized, places: list[in
 
 def _text_problems(run: StoredRun, shard: int, chunks: _Tokenized) -> Iterator[str]:
     normalizer, (rows, texts, ids) = run.tokenizer.normalizer, chunks
-    decoded = run.tokenizer.decode_batch([stored.tolist() for stored in ids], skip_special_tokens=False)
+    decoded = run.tokenizer.decode_batch(
+        [stored.tolist() for stored in ids], skip_special_tokens=False
+    )
     for row, text, decoded_text in zip(rows, texts, decoded, strict=True):
         true = text if normalizer is None else normalizer.normalize_str(text)
         if decoded_text != true:

@@ -27,7 +27,9 @@ def in_words(error: BaseException) -> str:
 def first_difference(found: str, expected: str) -> tuple[int, str, str]:
     """Return the first position at which two texts differ (possibly the end of one), and the next characters of both."""
     pairs = enumerate(zip_longest(found, expected))
-    place = next((place for place, (one, other) in pairs if one != other), len(expected))
+    place = next(
+        (place for place, (one, other) in pairs if one != other), len(expected)
+    )
     return place, found[place : place + 20], expected[place : place + 20]
 
 
@@ -60,7 +62,9 @@ class CheckOutcome:
     def result(self) -> Literal["pass", "breach", "skipped", "not needed"]:
         if self.breaches:
             return "breach"
-        return "not needed" if self.not_needed else "skipped" if self.skipped else "pass"
+        return (
+            "not needed" if self.not_needed else "skipped" if self.skipped else "pass"
+        )
 
 
 MARK: Final = re.compile(r"⟦(chunk|document) (-?\d+)⟧")
@@ -80,7 +84,9 @@ def passed(outcomes: Sequence[CheckOutcome]) -> bool:
     return not any(outcome.breaches for outcome in outcomes)
 
 
-def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console) -> None:
+def show(
+    outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
+) -> None:
     """Print one line per check, then the first breaches of each."""
     tables.show_title(f"verify {run_dir}", console)
     table = tables.table()
@@ -91,18 +97,39 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
     for outcome in outcomes:
         breaches = counted(outcome.breaches, "breach") if outcome.breaches else ""
         remark = breaches or outcome.skipped or outcome.not_needed or outcome.note
-        style = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}[outcome.result]
+        style = {
+            "pass": "green",
+            "breach": "bold red",
+            "skipped": "yellow",
+            "not needed": "dim",
+        }[outcome.result]
         result = f"[{style}]{outcome.result}[/]"
-        table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(remark))
+        table.add_row(
+            outcome.check,
+            f"{outcome.checked:,}",
+            outcome.unit,
+            result,
+            tables.cell(remark),
+        )
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
             tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
-    total, skipped = sum(one.breaches for one in outcomes), sum(one.result == "skipped" for one in outcomes)
+    total, skipped = (
+        sum(one.breaches for one in outcomes),
+        sum(one.result == "skipped" for one in outcomes),
+    )
     breaches = counted(total, "breach") if total else "no breach"
-    console.print(breaches + (f"; {counted(skipped, 'check')} skipped" if skipped else ""), highlight=False)
+    console.print(
+        breaches + (f"; {counted(skipped, 'check')} skipped" if skipped else ""),
+        highlight=False,
+    )
 
 
 def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:
     checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
-    return json.dumps({"run": str(run_dir), "passed": passed(outcomes), "checks": checks}, indent=1, ensure_ascii=False)
+    return json.dumps(
+        {"run": str(run_dir), "passed": passed(outcomes), "checks": checks},
+        indent=1,
+        ensure_ascii=False,
+    )

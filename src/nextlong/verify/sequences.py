@@ -11,11 +11,23 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, SEPARATOR, Layout
+from nextlong.schemas import (
+    BOS,
+    DOCUMENT,
+    EOS,
+    META,
+    NEGATIVE,
+    NO_CHUNK,
+    ROLES,
+    SEPARATOR,
+    Layout,
+)
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
-_MOST_TRIMMED = 4  # maximum number of tokens that a cut gives up to fall between two characters
+_MOST_TRIMMED = (
+    4  # maximum number of tokens that a cut gives up to fall between two characters
+)
 
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
@@ -27,16 +39,23 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     ]
     negatives = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
-    wants_own = run.negatives.origin == "meta-chunk"  # whether negatives belong to the meta-document
+    wants_own = (
+        run.negatives.origin == "meta-chunk"
+    )  # whether negatives belong to the meta-document
     for sequence in run.sequences():
         spans.breach_each(_span_problems(run, sequence), checked=len(sequence.chunk))
         for outcome, problems in per_sequence:
             outcome.breach_each(problems(run, sequence), checked=1)
-        is_negative, metas = sequence.role == NEGATIVE, np.flatnonzero(sequence.role == META)
+        is_negative, metas = (
+            sequence.role == NEGATIVE,
+            np.flatnonzero(sequence.role == META),
+        )
         negatives.checked += int(is_negative.sum())
         is_own = np.isin(sequence.doc, sequence.doc[metas])
         for span in np.flatnonzero(is_negative & (is_own != wants_own)).tolist():
-            negatives.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}part of the meta-document")
+            negatives.breach(
+                f"{sequence.where(span)} is {'not ' if wants_own else ''}part of the meta-document"
+            )
         # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
         tokens = np.append(0, np.cumsum(sequence.lengths * is_negative))
         gaps = np.diff(tokens[metas]).tolist() if run.is_exact else []
@@ -44,9 +63,19 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
         for span, gap in zip(metas[1:].tolist(), gaps, strict=False):
             if gap < run.min_gap_tokens:
                 few = f"has {gap} tokens of negatives between it and the meta-chunk before"
-                between.breach(f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}")
-    optional = [*([negatives] if negatives.checked else []), *([between] if run.is_exact else [])]
-    return [spans, *(outcome for outcome, _ in per_sequence), *optional, *_check_across(run)]
+                between.breach(
+                    f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}"
+                )
+    optional = [
+        *([negatives] if negatives.checked else []),
+        *([between] if run.is_exact else []),
+    ]
+    return [
+        spans,
+        *(outcome for outcome, _ in per_sequence),
+        *optional,
+        *_check_across(run),
+    ]
 
 
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
@@ -55,13 +84,24 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
-    before = np.concatenate([[0], sequence.end[:-1]])  # (spans,) expected start of each span
+    before = np.concatenate(
+        [[0], sequence.end[:-1]]
+    )  # (spans,) expected start of each span
     lengths, is_chunk = sequence.lengths, sequence.is_chunk
     for is_wrong, problem in (
-        ((sequence.start != before) | (lengths < 1), "should begin at {before} and hold at least one token"),
+        (
+            (sequence.start != before) | (lengths < 1),
+            "should begin at {before} and hold at least one token",
+        ),
         (is_chunk & (sequence.doc == UNKNOWN), "names a chunk that does not exist"),
-        (~is_chunk & (sequence.chunk != NO_CHUNK), "names a chunk but its role has none"),
-        (is_chunk & (lengths > sequence.tokens), "is longer than its chunk, which has {tokens} tokens"),
+        (
+            ~is_chunk & (sequence.chunk != NO_CHUNK),
+            "names a chunk but its role has none",
+        ),
+        (
+            is_chunk & (lengths > sequence.tokens),
+            "is longer than its chunk, which has {tokens} tokens",
+        ),
     ):
         for span in np.flatnonzero(is_wrong).tolist():
             yield f"{sequence.where(span)} {problem.format(before=before[span], tokens=sequence.tokens[span])}"
@@ -75,7 +115,9 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     last = len(lengths) - 1
     for role, place in ((BOS, 0), (EOS, last)):
         spans = np.flatnonzero(sequence.role == role).tolist()
-        if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
+        if spans != ([place] if special[role] else []) or any(
+            lengths[span] != len(special[role]) for span in spans
+        ):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut if the sequence is full
     # (spans,) whether an uncut chunk needs a separator: it does not end in a newline, and the next chunk of the sequence, apart
@@ -84,19 +126,39 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
     current, following = chunks[:-1], chunks[1:]
     is_same_document = sequence.doc[current] == sequence.doc[following]
-    continues = is_same_document & (sequence.chunk[current] + 1 == sequence.chunk[following])
-    wants_separator[current] &= ~(continues & (sequence.char_end[current] == sequence.char_start[following]))
+    continues = is_same_document & (
+        sequence.chunk[current] + 1 == sequence.chunk[following]
+    )
+    wants_separator[current] &= ~(
+        continues & (sequence.char_end[current] == sequence.char_start[following])
+    )
     is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
     for span in np.flatnonzero(is_separator).tolist():
-        owner = int(np.flatnonzero(~is_separator[:span])[-1]) if (~is_separator[:span]).any() else None
+        owner = (
+            int(np.flatnonzero(~is_separator[:span])[-1])
+            if (~is_separator[:span]).any()
+            else None
+        )
         last_separator = span == last or not is_separator[span + 1]
-        is_filling = owner is not None and is_truncated[owner]  # separators fill up a cut between characters
-        partial = last_separator and lengths[span] < len(special[SEPARATOR]) and (span == end or is_filling)
+        is_filling = (
+            owner is not None and is_truncated[owner]
+        )  # separators fill up a cut between characters
+        partial = (
+            last_separator
+            and lengths[span] < len(special[SEPARATOR])
+            and (span == end or is_filling)
+        )
         if lengths[span] != len(special[SEPARATOR]) and not partial:
             yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
-        if owner is None or not (is_filling or (wants_separator[owner] and span == owner + 1)):
+        if owner is None or not (
+            is_filling or (wants_separator[owner] and span == owner + 1)
+        ):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
-        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + _MOST_TRIMMED:
+        elif (
+            last_separator
+            and sequence.end[span] - sequence.end[owner]
+            > len(special[SEPARATOR]) + _MOST_TRIMMED
+        ):
             yield f"{sequence.where(span)} is superfluous: a cut between characters needs fewer separators"
     if special[SEPARATOR]:
         followed = np.append(sequence.role[1:] == SEPARATOR, False)
@@ -125,32 +187,47 @@ def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]
 
 def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     is_exact, is_truncated = run.is_exact, sequence.is_truncated
-    meta_spans, negatives = (np.flatnonzero(sequence.role == role) for role in (META, NEGATIVE))
+    meta_spans, negatives = (
+        np.flatnonzero(sequence.role == role) for role in (META, NEGATIVE)
+    )
     if not len(meta_spans):
         if is_exact:
             yield f"sequence {sequence.number} has no meta-chunk"
         return
-    first, stop = int(sequence.doc_first[meta_spans[0]]), int(sequence.doc_stop[meta_spans[0]])
+    first, stop = (
+        int(sequence.doc_first[meta_spans[0]]),
+        int(sequence.doc_stop[meta_spans[0]]),
+    )
     for place, span in enumerate(meta_spans.tolist()):
         if sequence.chunk[span] != first + place or sequence.group[span] != place:
             yield f"{sequence.where(span)} of group {sequence.group[span]} is in the place of {chunk_name(first + place)}"
             return
         if is_exact and is_truncated[span]:
             yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
-    for span in negatives[:-1][is_truncated[negatives[:-1]]].tolist() if is_exact else ():
+    for span in (
+        negatives[:-1][is_truncated[negatives[:-1]]].tolist() if is_exact else ()
+    ):
         yield f"{sequence.where(span)} is cut, but is not the last negative"
     if is_exact and len(meta_spans) != stop - first:
         yield f"sequence {sequence.number} has {len(meta_spans)} of the {stop - first} chunks of its meta-document"
     chunk_spans = np.flatnonzero(sequence.is_chunk)
     groups = sequence.group[chunk_spans]
-    if np.any(np.diff(groups) < 0) or groups[0] != 0 or groups[-1] >= len(meta_spans) + (not is_exact):
+    if (
+        np.any(np.diff(groups) < 0)
+        or groups[0] != 0
+        or groups[-1] >= len(meta_spans) + (not is_exact)
+    ):
         yield f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} out of order, for {len(meta_spans)} meta-chunks"
         return
     position = run.setting("compose", "position", "head")
     if position in ("head", "tail"):
         # The first or the last chunk of each group, as places among the chunks of the sequence.
         edges = np.flatnonzero(np.diff(groups))
-        places = np.append(0, edges + 1) if position == "head" else np.append(edges, len(groups) - 1)
+        places = (
+            np.append(0, edges + 1)
+            if position == "head"
+            else np.append(edges, len(groups) - 1)
+        )
         for span in chunk_spans[places[: len(meta_spans)]].tolist():
             if sequence.role[span] != META:
                 yield f"{sequence.where(span)} is at the {position} of its group but is not a meta-chunk"
@@ -158,18 +235,27 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
 
 def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield misplaced chunks of concatenated documents, or of interleaved parts of documents."""
-    spans, is_truncated = np.flatnonzero(sequence.is_chunk).tolist(), sequence.is_truncated
+    spans, is_truncated = (
+        np.flatnonzero(sequence.is_chunk).tolist(),
+        sequence.is_truncated,
+    )
     is_interleaved = sequence.layout == Layout.INTERLEAVED
     # By document: the chunk with which its next part must begin, its number in the sequence, and how many groups begin with it.
     reached, group_of, begun = dict[int, int](), dict[int, int](), Counter[int]()
     previous = group_before = -1
     for at, span in enumerate(spans):
-        doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
+        doc, chunk, group = (
+            int(sequence.doc[span]),
+            int(sequence.chunk[span]),
+            int(sequence.group[span]),
+        )
         begins = at == 0 or group != group_before
         if is_interleaved:
             expected = reached.get(doc, int(sequence.doc_first[span]))
         else:
-            expected = int(sequence.doc_first[span] if begins else sequence.chunk[previous] + 1)
+            expected = int(
+                sequence.doc_first[span] if begins else sequence.chunk[previous] + 1
+            )
         if chunk != expected:
             yield f"{sequence.where(span)} is in the place of {chunk_name(expected)}"
         if is_interleaved and group != group_of.setdefault(doc, len(group_of)):
@@ -189,7 +275,9 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield repeated chunks; only negatives that repeat their meta-chunk are allowed."""
-    checked = sequence.is_chunk & ((sequence.role != NEGATIVE) | (run.negatives.origin != "meta-chunk"))
+    checked = sequence.is_chunk & (
+        (sequence.role != NEGATIVE) | (run.negatives.origin != "meta-chunk")
+    )
     chunks, counts = np.unique(sequence.chunk[checked], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
         spans = np.flatnonzero(checked & (sequence.chunk == chunk)).tolist()
@@ -201,21 +289,36 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
     keys = CheckOutcome("sequence ids and keys", "sequences")
     documents = CheckOutcome("documents in one sequence only", "sequences")
     uses = CheckOutcome("uses of a negative", "chunks")
-    hashes = [np.load(path, mmap_mode="r") for path in run.files("ingest", ".hashes.npy")]
+    hashes = [
+        np.load(path, mmap_mode="r") for path in run.files("ingest", ".hashes.npy")
+    ]
     # By shard: uses of each chunk as a negative, and whether a sequence is made of each document.
-    used = [np.zeros(len(run.chunks(shard)["start"]), np.uint16) for shard in range(len(run.shards))]
+    used = [
+        np.zeros(len(run.chunks(shard)["start"]), np.uint16)
+        for shard in range(len(run.shards))
+    ]
     in_use = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
     ids: set[str] = set()
     made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
-    repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]  # as the step that drafted promised
+    repeats_documents = run.steps["draft"].manifest["config"][
+        "repeats_documents"
+    ]  # as the step that drafted promised
     if repeats_documents:
-        documents.not_needed = f"method {run.method} may use a document in several sequences"
+        documents.not_needed = (
+            f"method {run.method} may use a document in several sequences"
+        )
     for sequence in run.sequences():
         where = f"sequence {sequence.number}"
         documents.checked += not repeats_documents
-        for shard, rows in () if repeats_documents else run.by_shard(sequence.doc[sequence.role == made_of]):
+        for shard, rows in (
+            ()
+            if repeats_documents
+            else run.by_shard(sequence.doc[sequence.role == made_of])
+        ):
             for row in rows[in_use[shard][rows]][:1].tolist():
-                documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
+                documents.breach(
+                    f"{where}: document {document_name(row, shard)} is already in an earlier sequence"
+                )
             in_use[shard][rows] = True
         for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
             used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
@@ -226,16 +329,27 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
         # The key is the content hash of the meta-document or first document, which may be cut off.
         for shard, rows in run.by_shard(sequence.doc[sequence.key_spans][:1]):
             if sequence.key != (expected := int(hashes[shard][rows[0]])):
-                keys.breach(f"{where} has key {sequence.key:016x}, its document is {expected:016x}")
-        if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
-            keys.breach(f"{where} has the id {sequence.id}, but its key is {sequence.key:016x}")
+                keys.breach(
+                    f"{where} has key {sequence.key:016x}, its document is {expected:016x}"
+                )
+        if (
+            sequence.layout == Layout.EXTENDED
+            and sequence.id != f"{sequence.method}-{sequence.key:016x}"
+        ):
+            keys.breach(
+                f"{where} has the id {sequence.id}, but its key is {sequence.key:016x}"
+            )
     limit = run.setting("compose", "max_uses")
     most = max((int(of_shard.max(initial=0)) for of_shard in used), default=0)
-    uses.note = f"most: {most}" + ("" if limit is None else f", compose.max_uses={limit}")
+    uses.note = f"most: {most}" + (
+        "" if limit is None else f", compose.max_uses={limit}"
+    )
     for shard, of_shard in enumerate(used):
         uses.checked += int(np.count_nonzero(of_shard))
         for row in np.flatnonzero(of_shard > (limit or np.inf)).tolist():
-            uses.breach(f"{chunk_name(row, shard)} is a negative in {of_shard[row]} sequences")
+            uses.breach(
+                f"{chunk_name(row, shard)} is a negative in {of_shard[row]} sequences"
+            )
     return [keys, documents, uses] if uses.checked else [keys, documents]
 
 
@@ -244,7 +358,9 @@ class Tokenized:
 
     def __init__(self, run: StoredRun, text: str) -> None:
         self.text = text
-        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
+        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(
+            text, add_special_tokens=False
+        ).offsets
 
     def first(self, tokens: int) -> tuple[int, bool]:
         """Return the number of characters that the first tokens cover, and whether the next token begins another character."""
@@ -257,9 +373,16 @@ class Tokenized:
         return self.text[: max(1, self.first(tokens)[0])]
 
 
-def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
+def texts_of_cuts(
+    run: StoredRun, block: Iterable[ResolvedSequence]
+) -> dict[int, Tokenized]:
     """Return the truncated chunks of a block of sequences."""
-    cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
+    cut = np.concatenate(
+        [
+            np.empty(0, np.int64),
+            *(sequence.chunk[sequence.is_truncated] for sequence in block),
+        ]
+    )
     return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
 
 
@@ -268,20 +391,32 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
     for block in run.blocks():
         texts = texts_of_cuts(run, block)
         for sequence in block:
-            outcome.breach_each(_cut_problems(run, sequence, texts), checked=int(sequence.is_truncated.sum()))
+            outcome.breach_each(
+                _cut_problems(run, sequence, texts),
+                checked=int(sequence.is_truncated.sum()),
+            )
     return [outcome]
 
 
-def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
+def _cut_problems(
+    run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]
+) -> Iterator[str]:
     """Yield cuts within a character that could be avoided, cuts without a character, and separators after a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
-    for span in np.flatnonzero(sequence.is_truncated & np.isin(sequence.chunk, [*texts])).tolist():
-        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.lengths[span])
+    for span in np.flatnonzero(
+        sequence.is_truncated & np.isin(sequence.chunk, [*texts])
+    ).tolist():
+        tokenized, tokens = (
+            texts[int(sequence.chunk[span])],
+            int(sequence.lengths[span]),
+        )
         chars, is_between = tokenized.first(tokens)
         fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
         if fills_budget and not chars:
             yield f"{sequence.where(span)} holds a part of a character only"
-        is_joined = span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
+        is_joined = (
+            span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
+        )
         if fills_budget and is_joined and tokenized.text[:chars].endswith("\n"):
             yield f"{sequence.where(span)} ends in a newline but a separator follows it"
         if is_between or not separator_tokens:
@@ -290,6 +425,10 @@ def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, T
         most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
         for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
             chars, is_between = tokenized.first(fewer)
-            if is_between and chars and not (fills_budget and tokenized.text[:chars].endswith("\n")):
+            if (
+                is_between
+                and chars
+                and not (fills_budget and tokenized.text[:chars].endswith("\n"))
+            ):
                 yield f"{sequence.where(span)} ends within a character; {tokens - fewer} tokens fewer would not"
                 break

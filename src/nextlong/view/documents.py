@@ -41,9 +41,13 @@ def parse(text: str) -> list[str]:
     return [phrase or word for phrase, word in _TERM.findall(text)]
 
 
-def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArray[np.bool_]:
+def contain(
+    texts: NDArray[Any] | Sequence[str] | pa.Array, text: str
+) -> NDArray[np.bool_]:
     """Return which of n texts contain every term, shape (n,)."""
-    column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
+    column = (
+        texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
+    )
     contains = np.ones(len(column), np.bool_)
     for term in parse(text):
         contains &= np.asarray(pc.match_substring(column, term, ignore_case=True))
@@ -53,13 +57,24 @@ def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArra
 def snippet(text: str, query: str) -> list[tuple[str, bool]]:
     """Return the text around the first term, else its beginning, in pieces, with whether each is a term."""
     terms = sorted(parse(query), key=len, reverse=True)
-    pattern = re.compile(f"({'|'.join(map(re.escape, terms))})", re.IGNORECASE) if terms else None
+    pattern = (
+        re.compile(f"({'|'.join(map(re.escape, terms))})", re.IGNORECASE)
+        if terms
+        else None
+    )
     first = pattern.search(text) if pattern else None
     start = max(0, first.start() - _BEFORE) if first else 0
     end = (first.end() if first else 0) + _AFTER
-    shown = ("…" if start else "") + " ".join(text[start:end].split()) + ("…" if end < len(text) else "")
+    shown = (
+        ("…" if start else "")
+        + " ".join(text[start:end].split())
+        + ("…" if end < len(text) else "")
+    )
     # `re.split` with a group returns the texts between terms and the terms in turn.
-    return [(piece, place % 2 == 1) for place, piece in enumerate(pattern.split(shown) if pattern else [shown])]
+    return [
+        (piece, place % 2 == 1)
+        for place, piece in enumerate(pattern.split(shown) if pattern else [shown])
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +115,9 @@ class _MatchingDocuments(NamedTuple):
     share: float
 
 
-def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
+def search(
+    corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float
+) -> _MatchingDocuments:
     """Return at most `most` matching documents from `first` on, searching for about `seconds`."""
     until = time.monotonic() + seconds
     documents: list[Json] = []
@@ -109,7 +126,11 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
         with ExitStack() as files:
             # Texts are decompressed only if the query needs them, because that takes longer than everything else.
             whole = _open(files, corpus.documents[shard])
-            searched = whole if query.text else _open(files, corpus.documents[shard], "source", "source_id")
+            searched = (
+                whole
+                if query.text
+                else _open(files, corpus.documents[shard], "source", "source_id")
+            )
             counted = _open(files, corpus.documents[shard], "content_hash")
             before = 0  # documents of the batches before
             for number in range(whole.num_record_batches):
@@ -124,7 +145,11 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                 # Whether each row of the batch matches; the cheap columns first.
                 fits = np.arange(batch.num_rows) >= (first.row if is_first else 0)
                 if query.name:
-                    fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
+                    fits &= np.asarray(
+                        pc.match_substring(
+                            batch.column("source_id"), query.name, ignore_case=True
+                        )
+                    )
                 if query.text:
                     fits &= contain(batch.column("text"), query.text)
                 if query.source:
@@ -134,10 +159,17 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                     batch = whole.get_batch(number)
                 for row in rows:
                     if len(documents) == most:
-                        return _MatchingDocuments(documents, Place(shard, number, row), share)
-                    document = {name: batch.column(name)[row].as_py() for name in ("source", "source_id", "text")}
+                        return _MatchingDocuments(
+                            documents, Place(shard, number, row), share
+                        )
+                    document = {
+                        name: batch.column(name)[row].as_py()
+                        for name in ("source", "source_id", "text")
+                    }
                     document["doc_id"] = shard << schemas.SHARD_BITS | (start + row)
-                    documents.append(document | {"snippet": snippet(document["text"], query.text)})
+                    documents.append(
+                        document | {"snippet": snippet(document["text"], query.text)}
+                    )
     return _MatchingDocuments(documents, None, 1.0)
 
 
@@ -145,7 +177,9 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     """Return a reader of the named columns of a DOCUMENTS file, or of all."""
     fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
     options = pa.ipc.IpcReadOptions(included_fields=fields)
-    return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
+    return files.enter_context(
+        pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    )
 
 
 def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
@@ -157,7 +191,9 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
     doc_rows = lookup.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
-        columns = lookup.document_columns(np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata"))
+        columns = lookup.document_columns(
+            np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata")
+        )
     except pa.ArrowIndexError:
         return None
     ids = schemas.pack_ids(shard, np.arange(first, last))
@@ -194,20 +230,31 @@ class Mark:
 
     def as_form(self) -> str:
         """Return the mark without its note as ASCII JSON, which survives forms and pages whatever an id contains."""
-        return json.dumps({"kind": self.kind, "source": self.source, "id": self.id, "sequence": self.sequence})
+        return json.dumps(
+            {
+                "kind": self.kind,
+                "source": self.source,
+                "id": self.id,
+                "sequence": self.sequence,
+            }
+        )
 
 
 def read_marks(run_dir: Path) -> list[Mark]:
     """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""
     path, marks = run_dir / MARKS_FILE, []
     # Not `splitlines`: JSON strings may contain an unescaped U+2028, at which that splits.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1
+    ):
         if not line.strip():
             continue
         try:
             marks.append(Mark(**json.loads(line)))
         except (ValueError, TypeError) as error:
-            raise RunError(f"{path}:{number}: not a mark ({error}); correct or delete the line") from None
+            raise RunError(
+                f"{path}:{number}: not a mark ({error}); correct or delete the line"
+            ) from None
     return marks
 
 
@@ -217,6 +264,16 @@ def change_mark(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
         store.alone(run_dir / MARKS_FILE),
         store.explained(run_dir / MARKS_FILE),
     ):  # other viewers wait; a run is not affected
-        kept = [one for one in read_marks(run_dir) if replace(one, note="") != replace(mark, note="")]
-        lines = [{key: value for key, value in asdict(one).items() if value} for one in [*kept, *[mark] * is_set]]
-        store.write_file(run_dir / MARKS_FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        kept = [
+            one
+            for one in read_marks(run_dir)
+            if replace(one, note="") != replace(mark, note="")
+        ]
+        lines = [
+            {key: value for key, value in asdict(one).items() if value}
+            for one in [*kept, *[mark] * is_set]
+        ]
+        store.write_file(
+            run_dir / MARKS_FILE,
+            "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines),
+        )

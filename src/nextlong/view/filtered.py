@@ -60,7 +60,9 @@ def _of_corpus(run: Run) -> Iterator[_Kind]:
         # Every entry is listed if files record which items were filtered out for this reason.
         entries: Callable[[], Iterator[_Entry]] | None = None
         if one.reason.startswith(FilterReason.REJECTED):
-            entries = partial(_rejects, run, one.reason.removeprefix(FilterReason.REJECTED))
+            entries = partial(
+                _rejects, run, one.reason.removeprefix(FilterReason.REJECTED)
+            )
         elif one.reason == FilterReason.NEAR_DUPLICATE:
             entries = partial(_not_kept, run, "near_duplicates", "select")
         elif one.reason == FilterReason.CONTAMINATED:
@@ -68,16 +70,28 @@ def _of_corpus(run: Run) -> Iterator[_Kind]:
         elif one.reason in by_select and is_alone:
             entries = partial(_not_kept, run, "select", None)
         listed = entries or partial(_examples, one.examples)
-        yield _Kind(f"corpus-{place}", one.unit, one.reason, one.count, listed, is_sampled=entries is None)
+        yield _Kind(
+            f"corpus-{place}",
+            one.unit,
+            one.reason,
+            one.count,
+            listed,
+            is_sampled=entries is None,
+        )
 
 
 def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
-    return (_Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
+    return (
+        _Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head))))
+        for one in examples
+    )
 
 
 def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
     for path in run.steps["ingest"].files(".rejects.arrow"):
-        for row in chain.from_iterable(batch.to_pylist() for _, batch in lookup.record_batches(path)):
+        for row in chain.from_iterable(
+            batch.to_pylist() for _, batch in lookup.record_batches(path)
+        ):
             reject_kind, _, detail = row["reason"].partition(": ")
             if reject_kind == kind:
                 yield _Entry(f"{row['file']}:{row['line']}", detail=detail)
@@ -88,12 +102,18 @@ def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
     for shard, path in enumerate(run.steps[step].files(".keep.npy")):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:
-            dropped = dropped & np.load(run.steps[before].files(".keep.npy")[shard], mmap_mode="r")
+            dropped = dropped & np.load(
+                run.steps[before].files(".keep.npy")[shard], mmap_mode="r"
+            )
         doc_ids = schemas.pack_ids(shard, np.flatnonzero(dropped))
         # A page shows few, and names are read from the documents.
         for first in range(0, len(doc_ids), _NAMED_AT_A_TIME):
             some = doc_ids[first : first + _NAMED_AT_A_TIME]
-            yield from map(_Entry, lookup.source_ids(some, run.corpus.documents).tolist(), some.tolist())
+            yield from map(
+                _Entry,
+                lookup.source_ids(some, run.corpus.documents).tolist(),
+                some.tolist(),
+            )
 
 
 def _contaminated_chunks(run: Run) -> Iterator[_Entry]:
@@ -106,10 +126,14 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_E
     if not len(ids):
         return
     # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
-    doc_rows, start, end = lookup.chunk_columns(ids, chunks, ("doc_row", "start", "end"))
+    doc_rows, start, end = lookup.chunk_columns(
+        ids, chunks, ("doc_row", "start", "end")
+    )
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     names = lookup.source_ids(docs, run.corpus.documents).tolist()
-    for name, doc_id, first, last in zip(names, docs.tolist(), start.tolist(), end.tolist(), strict=True):
+    for name, doc_id, first, last in zip(
+        names, docs.tolist(), start.tolist(), end.tolist(), strict=True
+    ):
         yield _Entry(name, doc_id, f"characters {first:,} to {last:,}")
 
 
@@ -122,16 +146,36 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[_Entry]:
 def _of_drafts(run: Run) -> Iterator[_Kind]:
     made = Attempt(run.steps)
     pairs = [pair for part in made.drafted for pair in part.near_duplicate_examples]
-    reason = "near-duplicate of the meta-document, or of another negative of the sequence"
+    reason = (
+        "near-duplicate of the meta-document, or of another negative of the sequence"
+    )
     count = sum(part.near_duplicates or 0 for part in made.drafted)
-    yield _Kind("near-duplicates", "candidate negatives", reason, count, partial(_pairs, run, pairs), True)
+    yield _Kind(
+        "near-duplicates",
+        "candidate negatives",
+        reason,
+        count,
+        partial(_pairs, run, pairs),
+        True,
+    )
     for place, (reason, count) in enumerate(made.dropped.items()):
-        examples = [one for part in made.parts for one in part.dropped_examples.get(reason, ())]
+        examples = [
+            one for part in made.parts for one in part.dropped_examples.get(reason, ())
+        ]
         entries = partial(_dropped, run, examples)
-        yield _Kind(f"draft-{place}", "drafts of a sequence", reason, count, entries, is_sampled=True)
+        yield _Kind(
+            f"draft-{place}",
+            "drafts of a sequence",
+            reason,
+            count,
+            entries,
+            is_sampled=True,
+        )
 
 
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield _Entry(entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens")
+        yield _Entry(
+            entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens"
+        )

@@ -48,7 +48,12 @@ _COLUMNS: Final = {
     "cosine": "mean cosine",
     "share": "tokens from the meta-document",
 }
-_FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "documents": "{:,.0f}"}
+_FORMS: Final = {
+    "cosine": "{:.3f}",
+    "share": "{:.1%}",
+    "chunks": "{:,.0f}",
+    "documents": "{:,.0f}",
+}
 
 
 class _OpenVariant:
@@ -56,8 +61,12 @@ class _OpenVariant:
 
     def __init__(self, run: Run) -> None:
         self.run, self.index = run, sequences.SequenceIndex(run)
-        self.rows: dict[tuple[int, int, str], Json] = {}  # of lists: by sequence, chunk that is shown, and search text
-        self.sequence = lru_cache(maxsize=_HELD_SEQUENCES)(run.sequence)  # raises IndexError
+        self.rows: dict[
+            tuple[int, int, str], Json
+        ] = {}  # of lists: by sequence, chunk that is shown, and search text
+        self.sequence = lru_cache(maxsize=_HELD_SEQUENCES)(
+            run.sequence
+        )  # raises IndexError
 
     @cached_property
     def sources(self) -> list[str]:
@@ -78,7 +87,11 @@ class _OpenVariant:
         if partner < 0:
             return {"text": one.texts_of([place])[0], "partner": None, "words": []}
         text, beside = one.texts_of([place, partner])
-        return {"text": text, "partner": beside, "words": pieces.shared_words(text, beside, self.frequencies)}
+        return {
+            "text": text,
+            "partner": beside,
+            "words": pieces.shared_words(text, beside, self.frequencies),
+        }
 
 
 class Variants:
@@ -119,7 +132,9 @@ class View:
             name = "-".join(map(str, parts)) + ".html"
             return name if name in self.held else ""
         path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
-        given = {name: value for name, value in query.items() if value not in (None, "", ())}
+        given = {
+            name: value for name, value in query.items() if value not in (None, "", ())
+        }
         return f"/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
     def page(self, template: str, title: str, **values: Any) -> str:
@@ -134,7 +149,9 @@ class View:
             run_dir=str(self.variants.run_dir),
             title=title,
             style=style() if is_static else "",
-            script=html.script() + html.asset(__package__, "view.js") if is_static else "",
+            script=html.script() + html.asset(__package__, "view.js")
+            if is_static
+            else "",
             **values,
         )
 
@@ -144,18 +161,37 @@ def style() -> str:
     return html.style() + html.asset(__package__, "view.css")
 
 
-def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: Sequence[str], most: int = _ROWS) -> str:
+def sequence_list(
+    view: View,
+    query: Query,
+    *,
+    sort: str,
+    first: int,
+    columns: Sequence[str],
+    most: int = _ROWS,
+) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
-    found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
-    if query == EVERY and not sort:  # a plain list reads a little for the histograms, so that its page is quick
+    found = variant.index.find(
+        query, sort=sort, first=first, most=most, seconds=_SECONDS
+    )
+    if (
+        query == EVERY and not sort
+    ):  # a plain list reads a little for the histograms, so that its page is quick
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
     histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
-    state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
+    state = asdict(query) | {
+        "sort": sort,
+        "columns": shown if len(shown) < len(_COLUMNS) else (),
+    }
     total = len(variant.run)
     # A sequence that extends no document is listed by its first one.
-    lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == schemas.Layout.EXTENDED else "first document"
+    lead = (
+        _COLUMNS["document"]
+        if method_of(variant.run.recipe).layout == schemas.Layout.EXTENDED
+        else "first document"
+    )
     names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
     return view.page(
         "sequences",
@@ -174,30 +210,62 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         forms=_FORMS,
         sources=variant.sources,
         link=partial(view.url, view.name, "sequences", **state),
-        sorts={column: f"-{column}" if sort == column else column for column in sequences.SORTS},
+        sorts={
+            column: f"-{column}" if sort == column else column
+            for column in sequences.SORTS
+        },
         page_size=most,
         introduction=f"{counted(total, 'sequence')} of exactly {variant.run.recipe.sequence_tokens:,} tokens",
         method=variant.run.recipe.compose.method,
     )
 
 
-def _sequence_rows(variant: _OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
+def _sequence_rows(
+    variant: _OpenVariant, numbers: Sequence[int], query: Query
+) -> list[dict[str, Any]]:
     """Return the rows of a list of sequences; most rows of a continued search were made before, so they are kept."""
     # `rows` is keyed by sequence, chunk and search text, because each of these changes the preview.
     if len(variant.rows) > _HELD_ROWS:
         variant.rows.clear()
     for number in numbers:
         variant.index.know(number)
-    keys = [(number, variant.index.chunk_with_text(query, number), query.text) for number in numbers]
+    keys = [
+        (number, variant.index.chunk_with_text(query, number), query.text)
+        for number in numbers
+    ]
     if new := [key for key in keys if key not in variant.rows]:
         leads = variant.index.leads[[number for number, _, _ in new]]
-        columns = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
-        texts = variant.run.corpus.texts(np.array([chunk for _, chunk, _ in new], np.int64))
-        for key, doc_id, name, source, text in zip(new, leads.tolist(), *columns, texts, strict=True):
-            values = dict(zip(sequences.SORTS, variant.index.values[:, key[0]].tolist(), strict=True))
-            cells = {name: _FORMS[name].format(value) if isfinite(value) else "–" for name, value in values.items()}
-            row = {"number": key[0], "doc_id": doc_id, "document": name, "source": source, "values": values}
-            variant.rows[key] = row | {"cells": cells, "preview": documents.snippet(text, query.text)}
+        columns = lookup.document_columns(
+            leads, variant.run.corpus.documents, ("source_id", "source")
+        )
+        texts = variant.run.corpus.texts(
+            np.array([chunk for _, chunk, _ in new], np.int64)
+        )
+        for key, doc_id, name, source, text in zip(
+            new, leads.tolist(), *columns, texts, strict=True
+        ):
+            values = dict(
+                zip(
+                    sequences.SORTS,
+                    variant.index.values[:, key[0]].tolist(),
+                    strict=True,
+                )
+            )
+            cells = {
+                name: _FORMS[name].format(value) if isfinite(value) else "–"
+                for name, value in values.items()
+            }
+            row = {
+                "number": key[0],
+                "doc_id": doc_id,
+                "document": name,
+                "source": source,
+                "values": values,
+            }
+            variant.rows[key] = row | {
+                "cells": cells,
+                "preview": documents.snippet(text, query.text),
+            }
     return [variant.rows[key] for key in keys]
 
 
@@ -206,7 +274,11 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) 
     variant, spans = view.variant, view.variant.sequence(number).spans
     lead = pieces.lead_document(spans)
     source, name = _names(variant, lead)
-    chunks = [(place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES]
+    chunks = [
+        (place, span)
+        for place, span in enumerate(spans)
+        if span.role in pieces.CHUNK_ROLES
+    ]
     fitting = [(place, span) for place, span in chunks if _fits(span, chosen)]
     shown = [(place, span) for place, span in fitting if place >= first]
     most = len(shown) if view.held is not None else _CHUNK_ROWS
@@ -218,26 +290,39 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) 
         lead=lead,
         drawn=_explorer(view, variant, number, lead=lead),
         chosen=chosen,
-        example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
+        example=pieces.EXAMPLE
+        if any(span.role == "negative" for span in spans)
+        else "",
         roles=list(dict.fromkeys(span.role for _, span in chunks)),
         rows=shown[:most],
-        cosine=lambda span: f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–",
+        cosine=lambda span: (
+            f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
+        ),
         fitting=len(fitting),
         following=shown[most][0] if len(shown) > most else None,
         mark=_mark_of(view, Mark(source, name, sequence=f"{view.name}/{number}")),
     )
 
 
-def _explorer(view: View, variant: _OpenVariant, number: int, *, lead: int, beside: str = "") -> Json:
+def _explorer(
+    view: View, variant: _OpenVariant, number: int, *, lead: int, beside: str = ""
+) -> Json:
     """Return a sequence as `picture.strip` draws it, with its texts in a static copy; `beside` names it among several."""
     one = variant.sequence(number)
-    texts: Json = {"url": f"/{quote(beside or view.name, safe='')}/sequence/{number}/pairs/{{place}}"}
+    texts: Json = {
+        "url": f"/{quote(beside or view.name, safe='')}/sequence/{number}/pairs/{{place}}"
+    }
     if view.held is not None:
         words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
         texts = {"texts": one.texts, "words": words}
-    name, label = f"sequence-{beside}" if beside else "sequence", f"Sequence {number}{f' of {beside}' * bool(beside)}"
+    name, label = (
+        f"sequence-{beside}" if beside else "sequence",
+        f"Sequence {number}{f' of {beside}' * bool(beside)}",
+    )
     scale = pieces.scale(pieces.scored(one.spans))
-    return strip.explorer(one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts)
+    return strip.explorer(
+        one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts
+    )
 
 
 def _fits(span: schemas.Span, chosen: Query) -> bool:
@@ -251,20 +336,31 @@ def _fits(span: schemas.Span, chosen: Query) -> bool:
 
 def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
     """Return the source of a document and its own id."""
-    columns = lookup.document_columns(np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id"))
+    columns = lookup.document_columns(
+        np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id")
+    )
     return [str(column[0]) for column in columns]
 
 
 def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
-    held = next((one for one in documents.read_marks(view.variants.run_dir) if replace(one, note="") == mark), None)
+    held = next(
+        (
+            one
+            for one in documents.read_marks(view.variants.run_dir)
+            if replace(one, note="") == mark
+        ),
+        None,
+    )
     return held or mark, held is not None
 
 
 def document_list(view: View, query: Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
-    result = documents.search(variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS)
+    result = documents.search(
+        variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS
+    )
     after = "" if result.next is None else ".".join(map(str, result.next))
     return view.page(
         "documents",
@@ -302,20 +398,32 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
     if doc_id is None and len(pair[0][1].run):
         doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
     # A number of a document means the same in both only where both read the same documents.
-    share_documents = len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
+    share_documents = (
+        len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
+    )
     sides: list[dict[str, Any]] = []
     for label, of in pair if share_documents else pair[:1]:
-        side: dict[str, Any] = {"name": label, "is_searching": False, "number": None, "url": ""}
+        side: dict[str, Any] = {
+            "name": label,
+            "is_searching": False,
+            "number": None,
+            "url": "",
+        }
         sides.append(side)
         if doc_id is None:
             continue
         # The variant's sequence about the document, as far as the variant has been searched.
         found = of.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
-        side |= {"is_searching": not found.numbers and not found.is_complete, "read": found.read}
+        side |= {
+            "is_searching": not found.numbers and not found.is_complete,
+            "read": found.read,
+        }
         for number in found.numbers:
             side |= {"number": number, "url": view.url(label, "sequence", number)}
             side |= _explorer(view, of, number, lead=doc_id, beside=label)
-    numbers = [card_numbers(known) if (known := read(of.run.steps)) else {} for _, of in pair]
+    numbers = [
+        card_numbers(known) if (known := read(of.run.steps)) else {} for _, of in pair
+    ]
     return view.page(
         "compare",
         f"{name} and {other}",
@@ -325,7 +433,8 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         document=_names(pair[0][1], doc_id)[1] if doc_id is not None else "",
         sides=sides,
         numbers=[
-            (key, [of.get(key, "–") for of in numbers]) for key in dict.fromkeys(key for of in numbers for key in of)
+            (key, [of.get(key, "–") for of in numbers])
+            for key in dict.fromkeys(key for of in numbers for key in of)
         ],
         is_searching=any(side["is_searching"] for side in sides),
     )
@@ -336,13 +445,27 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
     kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
     entries = list(islice(chosen.entries(), first, first + _ROWS + 1)) if chosen else []
-    more = view.url(view.name, "filtered", reason=key, after=first + _ROWS) if len(entries) > _ROWS else ""
-    return view.page("filtered", "Filtered out", kinds=kinds, chosen=chosen, entries=entries[:_ROWS], next=more)
+    more = (
+        view.url(view.name, "filtered", reason=key, after=first + _ROWS)
+        if len(entries) > _ROWS
+        else ""
+    )
+    return view.page(
+        "filtered",
+        "Filtered out",
+        kinds=kinds,
+        chosen=chosen,
+        entries=entries[:_ROWS],
+        next=more,
+    )
 
 
 def marked(view: View) -> str:
     """Return the page of marks."""
-    marks, path = documents.read_marks(view.variants.run_dir), view.variants.run_dir / documents.MARKS_FILE
+    marks, path = (
+        documents.read_marks(view.variants.run_dir),
+        view.variants.run_dir / documents.MARKS_FILE,
+    )
     return view.page("marks", "Marked as bad", marks=marks, path=str(path))
 
 
@@ -355,12 +478,20 @@ def problem(view: View, message: str, *, title: str) -> str:
 def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
     """Write a static copy of the `first` sequences (0: all); return how many sequences and pages. Raises NextlongError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise NextlongError(f"--export {folder} is not an empty folder; choose another one")
+        raise NextlongError(
+            f"--export {folder} is not an empty folder; choose another one"
+        )
     variants = Variants(run)
     count = min(first, len(run)) if first else len(run)
-    leads = {pieces.lead_document(run.sequence(number).spans) for number in range(count)} - {schemas.NO_CHUNK}
-    names = [f"sequence-{number}.html" for number in range(count)] + [f"document-{lead}.html" for lead in sorted(leads)]
-    view = View(variants, variants.first, frozenset({"sequences.html", "filtered.html", *names}))
+    leads = {
+        pieces.lead_document(run.sequence(number).spans) for number in range(count)
+    } - {schemas.NO_CHUNK}
+    names = [f"sequence-{number}.html" for number in range(count)] + [
+        f"document-{lead}.html" for lead in sorted(leads)
+    ]
+    view = View(
+        variants, variants.first, frozenset({"sequences.html", "filtered.html", *names})
+    )
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         shown = sequence_list(view, EVERY, sort="", first=0, columns=(), most=count)
@@ -370,5 +501,7 @@ def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
             store.write_file(folder / f"sequence-{number}.html", sequence(view, number))
         for lead in leads:
             store.write_file(folder / f"document-{lead}.html", document(view, lead))
-        store.write_file(folder / "index.html", shown)  # last: a copy without it is not complete
+        store.write_file(
+            folder / "index.html", shown
+        )  # last: a copy without it is not complete
     return count, len(names) + 3

@@ -28,7 +28,12 @@ _HELD_QUERIES: Final = 8  # whose matches are kept
 _KNOWN_CHUNKS: Final = 1_000_000  # whose text a query has looked at
 _BINS: Final = 14  # of a histogram …
 _COUNTED: Final = 100_000  # … over at most this many matches
-SORTS: Final = ("cosine", "chunks", "documents", "share")  # what a list can be sorted by, besides the sequence number
+SORTS: Final = (
+    "cosine",
+    "chunks",
+    "documents",
+    "share",
+)  # what a list can be sorted by, besides the sequence number
 
 
 class _Histogram(NamedTuple):
@@ -75,20 +80,40 @@ class SequenceIndex:
         self._run, total = run, len(run)
         self._blocks: list[_Stretch] = []
         size, number = max(1, _BLOCK_TOKENS // run.recipe.sequence_tokens), 0
-        for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+        for path, take in zip(
+            run.steps["compose"].files(".sequences.arrow"),
+            run.sequences_per_part,
+            strict=True,
+        ):
             for first in range(0, take, size):
-                self._blocks.append(_Stretch(path, first, min(size, take - first), number + first))
+                self._blocks.append(
+                    _Stretch(path, first, min(size, take - first), number + first)
+                )
             number += take
         self._starts = np.array([block.number for block in self._blocks], np.int64)
         self._is_read = np.zeros(len(self._blocks), np.bool_)
         # Uninitialised arrays take memory only where something was written.
         self.values = np.empty((len(SORTS), total), np.float64)
-        self.leads = np.empty(total, np.int64)  # doc_id of the meta-document or first document
-        self.first_chunks = np.empty(total, np.int64)  # chunk_id of the first chunk of that document
+        self.leads = np.empty(
+            total, np.int64
+        )  # doc_id of the meta-document or first document
+        self.first_chunks = np.empty(
+            total, np.int64
+        )  # chunk_id of the first chunk of that document
         # The matches of the last few queries.
-        self._matches = lru_cache(maxsize=_HELD_QUERIES)(lambda query: _Matches(query, np.zeros(total, np.bool_)))
+        self._matches = lru_cache(maxsize=_HELD_QUERIES)(
+            lambda query: _Matches(query, np.zeros(total, np.bool_))
+        )
 
-    def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> _Found:
+    def find(
+        self,
+        query: Query,
+        *,
+        sort: str = "",
+        first: int = 0,
+        most: int = 25,
+        seconds: float = 60.0,
+    ) -> _Found:
         """Return a page of the sequences that match `query`, reading for about `seconds`.
 
         `sort` is one of SORTS, with a "-" in front for descending order, or "random-SEED" for a random sample; "" is by number.
@@ -105,13 +130,17 @@ class SequenceIndex:
             numbers, read = self._found(matches)
         if column in SORTS:
             keys = self.values[SORTS.index(column)][numbers]
-            places = _smallest(-keys if sort.startswith("-") else keys, first + most)[first:]
+            places = _smallest(-keys if sort.startswith("-") else keys, first + most)[
+                first:
+            ]
         elif column:
             rng = np.random.default_rng(int(column.removeprefix("random-")))
             places = rng.choice(len(numbers), min(most, len(numbers)), replace=False)
         else:
             places = np.arange(first, min(first + most, len(numbers)))
-        return _Found(numbers[places].tolist(), len(numbers), read, is_complete=read == total)
+        return _Found(
+            numbers[places].tolist(), len(numbers), read, is_complete=read == total
+        )
 
     def chunk_with_text(self, query: Query, number: int) -> int:
         """Return the chunk of a found sequence that contains the text that was searched for; else its first one."""
@@ -129,12 +158,18 @@ class SequenceIndex:
             column = row[numbers]
             if len(known := column[np.isfinite(column)]):
                 counts, edges = np.histogram(known, bins=_BINS)
-                made[name] = _Histogram(float(edges[0]), float(edges[-1]), counts.tolist())
+                made[name] = _Histogram(
+                    float(edges[0]), float(edges[-1]), counts.tolist()
+                )
         return made, len(numbers)
 
     def _found(self, matches: _Matches) -> tuple[NDArray[np.int64], int]:
         """Return the numbers of all matches so far, and how many sequences were read for them."""
-        read = len(self._run) if matches.blocks == len(self._blocks) else self._blocks[matches.blocks].number
+        read = (
+            len(self._run)
+            if matches.blocks == len(self._blocks)
+            else self._blocks[matches.blocks].number
+        )
         return np.flatnonzero(matches.fits[:read]), read
 
     def _extend(self, matches: _Matches) -> None:
@@ -149,10 +184,18 @@ class SequenceIndex:
         fits &= True if query.most is None else cosine <= query.most
         for column, text in (("source", query.source), ("source_id", query.name)):
             if text and fits.any():
-                (names,) = lookup.document_columns(self.leads[whole][fits], self._run.corpus.documents, (column,))
+                (names,) = lookup.document_columns(
+                    self.leads[whole][fits], self._run.corpus.documents, (column,)
+                )
                 is_source, part = column == "source", text.casefold()
-                fits[fits] = [name == text if is_source else part in name.casefold() for name in names.tolist()]
-        for doc_id, roles in ((query.document, spans.CHUNK_ROLES), (query.about, spans.ABOUT_ROLES)):
+                fits[fits] = [
+                    name == text if is_source else part in name.casefold()
+                    for name in names.tolist()
+                ]
+        for doc_id, roles in (
+            (query.document, spans.CHUNK_ROLES),
+            (query.about, spans.ABOUT_ROLES),
+        ):
             if doc_id is not None and fits.any():
                 holds = np.zeros(block.size, np.bool_)
                 for first, one in self._read(matches.blocks):
@@ -160,20 +203,41 @@ class SequenceIndex:
                     holds[first + of_roles.sequence[of_roles.doc_ids == doc_id]] = True
                 fits &= holds
         if query.text and fits.any():
-            known, chunk_of = matches.known_chunks, dict[int, int]()  # of rows: a chunk that contains the text
+            known, chunk_of = (
+                matches.known_chunks,
+                dict[int, int](),
+            )  # of rows: a chunk that contains the text
             if len(known) > _KNOWN_CHUNKS:
                 known.clear()
             for first, one in self._read(matches.blocks):
                 chunks = one.of(*spans.CHUNK_ROLES)
-                new = [chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known]
+                new = [
+                    chunk
+                    for chunk in np.unique(chunks.chunk_ids).tolist()
+                    if chunk not in known
+                ]
                 ids = np.array(new, np.int64)
                 texts = self._run.corpus.texts(ids)
-                known.update(zip(ids.tolist(), documents.contain(texts, query.text).tolist(), strict=True))
-                for row, chunk in zip((first + chunks.sequence).tolist(), chunks.chunk_ids.tolist(), strict=True):
+                known.update(
+                    zip(
+                        ids.tolist(),
+                        documents.contain(texts, query.text).tolist(),
+                        strict=True,
+                    )
+                )
+                for row, chunk in zip(
+                    (first + chunks.sequence).tolist(),
+                    chunks.chunk_ids.tolist(),
+                    strict=True,
+                ):
                     if known[chunk]:
                         chunk_of.setdefault(row, chunk)
             fits &= np.isin(np.arange(block.size), list(chunk_of))
-            matches.chunk_of |= {block.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
+            matches.chunk_of |= {
+                block.number + row: chunk
+                for row, chunk in chunk_of.items()
+                if fits[row]
+            }
         matches.fits[whole] = fits
         matches.blocks += 1
 
@@ -182,25 +246,42 @@ class SequenceIndex:
             return
         for first, one in self._read(number):
             count = int(one.sequence[-1]) + 1
-            rows = slice(self._blocks[number].number + first, self._blocks[number].number + first + count)
+            rows = slice(
+                self._blocks[number].number + first,
+                self._blocks[number].number + first + count,
+            )
             # One element per span; `sequence` is the row in this part of the block. Meta-chunks have no cosine.
             of_others = one.of(schemas.NEGATIVE, schemas.DOCUMENT)
             scored = of_others.sequence[np.isfinite(of_others.scores)]
-            sums = np.bincount(scored, weights=of_others.scores[np.isfinite(of_others.scores)], minlength=count)
+            sums = np.bincount(
+                scored,
+                weights=of_others.scores[np.isfinite(of_others.scores)],
+                minlength=count,
+            )
             # The meta-document of each sequence, else the document of its first chunk; and the first chunk of it. Meta-chunks come
             # second, and overwrite what the first chunk said.
             leads, first_chunks = np.full((2, count), schemas.NO_CHUNK, np.int64)
             chunks = one.of(*spans.CHUNK_ROLES)
             for of_roles in (chunks, one.of(schemas.META)):
                 places, firsts = np.unique(of_roles.sequence, return_index=True)
-                leads[places], first_chunks[places] = of_roles.doc_ids[firsts], of_roles.chunk_ids[firsts]
+                leads[places], first_chunks[places] = (
+                    of_roles.doc_ids[firsts],
+                    of_roles.chunk_ids[firsts],
+                )
             self.leads[rows], self.first_chunks[rows] = leads, first_chunks
             of_lead = chunks.doc_ids == leads[chunks.sequence]
-            own_tokens = np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count)
+            own_tokens = np.bincount(
+                chunks.sequence[of_lead],
+                weights=chunks.lengths[of_lead],
+                minlength=count,
+            )
             with np.errstate(invalid="ignore"):  # NaN where nothing has a cosine
                 cosines = sums / np.bincount(scored, minlength=count)
             # (P,) a number for each document of each sequence.
-            documents = chunks.sequence << 32 | np.unique(chunks.doc_ids, return_inverse=True)[1]
+            documents = (
+                chunks.sequence << 32
+                | np.unique(chunks.doc_ids, return_inverse=True)[1]
+            )
             # In the order of SORTS.
             self.values[:, rows] = (
                 cosines,
@@ -213,14 +294,18 @@ class SequenceIndex:
     def _read(self, number: int) -> Iterator[tuple[int, spans.Block]]:
         """Yield the spans of a block, with the row in it at which they begin."""
         block, first = self._blocks[number], 0
-        for one in spans.read_blocks(block.path, block.first + block.size, self._run.corpus, first=block.first):
+        for one in spans.read_blocks(
+            block.path, block.first + block.size, self._run.corpus, first=block.first
+        ):
             yield first, one
             first += int(one.sequence[-1]) + 1
 
 
 def _smallest(keys: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Return the places of the `count` smallest keys in order; NaN comes last, ties keep their order."""
-    if count < len(keys) // 8:  # sorting a million keys to show 25 takes ten times as long
+    if (
+        count < len(keys) // 8
+    ):  # sorting a million keys to show 25 takes ten times as long
         limit = np.partition(keys, count)[count]
         if not np.isnan(limit):
             near = np.flatnonzero(keys <= limit)

@@ -11,13 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer, write, write_data
+from evaluation_data import (
+    bpe_tokenizer,
+    byte_tokenizer,
+    word_tokenizer,
+    write,
+    write_data,
+)
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from reference_inputs import write_intents
 
 pytestmark = pytest.mark.heavy
-RECORDED = json.loads(Path(__file__).with_name("helmet.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(
+    Path(__file__).with_name("helmet.json").read_text(encoding="utf-8")
+)
 TEMPLATES = {
     "ruler_niah_mk_2": "niah_multikey_2",
     "ruler_niah_mv": "niah_multivalue",
@@ -41,22 +49,35 @@ def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("task", [task for task in RECORDED["prompts"] if task != "nq cut"])
+@pytest.mark.parametrize(
+    "task", [task for task in RECORDED["prompts"] if task != "nq cut"]
+)
 def test_prompts_and_answers_are_helmets(task, data):
     expected = RECORDED["prompts"][task]
     # A negative overhead is room enough, so that nothing is cut but stories, by Llama 2's tokens.
     request = TaskRequest(
-        RECORDED["length"], TextTokenizer(word_tokenizer()), data, 12, RECORDED["seed"], overhead=-100_000
+        RECORDED["length"],
+        TextTokenizer(word_tokenizer()),
+        data,
+        12,
+        RECORDED["seed"],
+        overhead=-100_000,
     )
     samples = list(islice(all_tasks()[task].make(request), len(expected)))
     assert [sample.text[-60:] for sample in samples] == [one["end"] for one in expected]
-    assert [digest(sample.text) for sample in samples] == [one["sha256"] for one in expected]
-    assert [list(sample.references) for sample in samples] == [one["references"] for one in expected]
+    assert [digest(sample.text) for sample in samples] == [
+        one["sha256"] for one in expected
+    ]
+    assert [list(sample.references) for sample in samples] == [
+        one["references"] for one in expected
+    ]
 
 
 def test_a_prompt_that_is_too_long_is_cut_where_helmet_cuts_it(data):
     for number, cut in enumerate(RECORDED["prompts"]["nq cut"]):
-        request = TaskRequest(8192, TextTokenizer(bpe_tokenizer()), data, 12, overhead=8192 - cut["limit"])
+        request = TaskRequest(
+            8192, TextTokenizer(bpe_tokenizer()), data, 12, overhead=8192 - cut["limit"]
+        )
         sample = list(all_tasks()["nq"].make(request))[number]
         assert digest(sample.text) == cut["sha256"]
 
@@ -70,7 +91,9 @@ def test_scores_are_helmets(task):
         judged = {name: int(label) for name, label in example.get("qrel", [])}
         sample = Sample("", references, 1, prefixes()[task], details={"judged": judged})
         scores = all_tasks()[task].score(one["answer"], sample)
-        assert {name: scores[name] for name in one["scores"]} == pytest.approx(one["scores"], abs=1e-5), one
+        assert {name: scores[name] for name in one["scores"]} == pytest.approx(
+            one["scores"], abs=1e-5
+        ), one
 
 
 def prefixes():
@@ -87,7 +110,11 @@ def prefixes():
 
 
 def first_of(task, data):
-    return next(all_tasks()[task].make(TaskRequest(16_384, TextTokenizer(byte_tokenizer()), data, 1)))
+    return next(
+        all_tasks()[task].make(
+            TaskRequest(16_384, TextTokenizer(byte_tokenizer()), data, 1)
+        )
+    )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -95,7 +122,10 @@ def test_rulers_templates_are_helmets(name, data):
     template = RECORDED["templates"][name]["prompt"].replace("{example}", "")
     sample = first_of(f"helmet_{TEMPLATES[name]}", data)
     before, behind = template.split("{context}")
-    fields = {"type_needle_v": "number" if name == "ruler_niah_mk_2" else "numbers", "num_v": 5}
+    fields = {
+        "type_needle_v": "number" if name == "ruler_niah_mk_2" else "numbers",
+        "num_v": 5,
+    }
     fields["query"] = fields["question"] = "\0"
     parts = behind.format(**fields).split("\0")
     assert before.format(**fields).strip() in sample.prompt

@@ -15,7 +15,9 @@ from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 
 pytestmark = pytest.mark.heavy
-RECORDED = json.loads(Path(__file__).with_name("ruler.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(
+    Path(__file__).with_name("ruler.json").read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +26,23 @@ def data(tmp_path_factory):
 
 
 def test_every_task_of_ruler_is_recorded():
-    assert set(RECORDED["prompts"]) == {name for name, task in all_tasks().items() if task.suite == "ruler"}
+    assert set(RECORDED["prompts"]) == {
+        name for name, task in all_tasks().items() if task.suite == "ruler"
+    }
 
 
 @pytest.mark.parametrize("name", RECORDED["prompts"])
 def test_prompts_and_answers_are_nvidias(name, data):
-    request = TaskRequest(RECORDED["tokens"], TextTokenizer(word_tokenizer()), data, 3, RECORDED["seed"])
+    request = TaskRequest(
+        RECORDED["tokens"], TextTokenizer(word_tokenizer()), data, 3, RECORDED["seed"]
+    )
     samples = list(islice(all_tasks()[name].make(request), 3))
     expected = RECORDED["prompts"][name]
-    assert [sample.answer_prefix for sample in samples] == [one["answer_prefix"] for one in expected]
-    assert [list(sample.references) for sample in samples] == [one["references"] for one in expected]
+    assert [sample.answer_prefix for sample in samples] == [
+        one["answer_prefix"] for one in expected
+    ]
+    assert [list(sample.references) for sample in samples] == [
+        one["references"] for one in expected
+    ]
     hashes = [hashlib.sha256(sample.text.encode()).hexdigest() for sample in samples]
     assert hashes == [one["sha256"] for one in expected]

@@ -15,15 +15,25 @@ from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import judge, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks, prompt_of
+from nextlong.evaluate.task import (
+    Sample,
+    TaskRequest,
+    TextTokenizer,
+    all_tasks,
+    prompt_of,
+)
 from nextlong.evaluate.tasks.helmet import longqa, passages
 
 pytestmark = pytest.mark.heavy  # ROUGE and sentences are in the extra
-PASSAGES = [{"title": f"Reef {n}", "text": f"Fish {n} lives in reef {n}."} for n in range(40)]
+PASSAGES = [
+    {"title": f"Reef {n}", "text": f"Fish {n} lives in reef {n}."} for n in range(40)
+]
 
 
 def recorded(name):
-    return json.loads((Path(__file__).parents[1] / f"reference/{name}.json").read_text())
+    return json.loads(
+        (Path(__file__).parents[1] / f"reference/{name}.json").read_text()
+    )
 
 
 def sha(text):
@@ -39,28 +49,61 @@ def write(path, value):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The files of ALCE, InfiniteBench's summaries and Multi-LexSum, made up in the published form."""
-    shots = [{"question": f"Q{n}?", "answer": f"A{n} [1].", "docs": PASSAGES[:2]} for n in range(3)]
-    form = {"demo_prompt": "{instruction}\n\nQuestion: {question}\n\n{context}\n\nAnswer: {answer}"}
-    form |= {"instruction": "Cite.", "doc_prompt": "Document [{ID}](Title: {title}): {text}", "demos": shots}
+    shots = [
+        {"question": f"Q{n}?", "answer": f"A{n} [1].", "docs": PASSAGES[:2]}
+        for n in range(3)
+    ]
+    form = {
+        "demo_prompt": "{instruction}\n\nQuestion: {question}\n\n{context}\n\nAnswer: {answer}"
+    }
+    form |= {
+        "instruction": "Cite.",
+        "doc_prompt": "Document [{ID}](Title: {title}): {text}",
+        "demos": shots,
+    }
     rows = {
         "asqa": [
-            {"question": f"Which fish live in {n}?", "qa_pairs": [{"short_answers": [f"Fish {n}"]}]} for n in range(4)
+            {
+                "question": f"Which fish live in {n}?",
+                "qa_pairs": [{"short_answers": [f"Fish {n}"]}],
+            }
+            for n in range(4)
         ],
-        "qampari": [{"question": f"Fish of {n}?", "answers": [[f"Fish {n}"], ["Cod"]]} for n in range(4)],
+        "qampari": [
+            {"question": f"Fish of {n}?", "answers": [[f"Fish {n}"], ["Cod"]]}
+            for n in range(4)
+        ],
     }
     for name in rows:
         questions, prompts = passages._alce_files(name)
         write(tmp_path / questions, [{**row, "docs": PASSAGES} for row in rows[name]])
         write(tmp_path / prompts, form)
-    books = [{"id": n, "context": f"Book {n}. " * 400, "input": "", "answer": [f"About {n}."]} for n in range(4)]
+    books = [
+        {
+            "id": n,
+            "context": f"Book {n}. " * 400,
+            "input": "",
+            "answer": [f"About {n}."],
+        }
+        for n in range(4)
+    ]
     write(tmp_path / "infinitebench/longbook_sum_eng.jsonl", books)
     points = [{"id": n, "keypoints": ["One.", "Two."]} for n in range(4)]
     write(tmp_path / "helmet/infbench/longbook_sum_eng_keypoints.jsonl", points)
     short = "summary/short"
     cases = [
-        {"id": f"c{n}", "sources": [f"Writ {n}. " * 300], short: f"S{n}", "summary/long": f"L{n}"} for n in range(4)
+        {
+            "id": f"c{n}",
+            "sources": [f"Writ {n}. " * 300],
+            short: f"S{n}",
+            "summary/long": f"L{n}",
+        }
+        for n in range(4)
     ]
-    write(tmp_path / "multi_lexsum/validation.jsonl", [*cases, {"id": "x", "sources": ["y"], short: None}])
+    write(
+        tmp_path / "multi_lexsum/validation.jsonl",
+        [*cases, {"id": "x", "sources": ["y"], short: None}],
+    )
     write(tmp_path / "multi_lexsum/train.jsonl", cases)
     points = [{"id": f"c{n}", "summary/short_keypoints": ["One."]} for n in range(4)]
     write(tmp_path / "helmet/multi_lexsum/multi_lexsum_val.jsonl", points)
@@ -73,12 +116,17 @@ def folder(tmp_path, monkeypatch):
 
 def made(name, folder, length):
     request = TaskRequest(length, TextTokenizer(word_tokenizer()), DataFiles(folder), 4)
-    return [one for one in islice(all_tasks()[name].make(request), 4) if one is not None]
+    return [
+        one for one in islice(all_tasks()[name].make(request), 4) if one is not None
+    ]
 
 
 def measured(name, folder, length):
     out = folder / "results"
-    evaluated(Summarizer(bpe_tokenizer()), asked(out, name, lengths=[length], samples=3, data=folder))
+    evaluated(
+        Summarizer(bpe_tokenizer()),
+        asked(out, name, lengths=[length], samples=3, data=folder),
+    )
     return out
 
 
@@ -91,20 +139,40 @@ class Summarizer(Blind):
 @pytest.mark.parametrize("name", ["asqa", "qampari"])
 def test_alces_scores_are_the_references(name):
     reference = recorded("alce")
-    words = lambda text: set(re.findall(r"\w+", text.lower())) - {"the", "a", "of", "is", "and", "in"}  # noqa: E731
-    entails = lambda premise, claim: bool(words(claim)) and words(claim) <= words(premise)  # noqa: E731
+    words = lambda text: (  # noqa: E731
+        set(re.findall(r"\w+", text.lower())) - {"the", "a", "of", "is", "and", "in"}
+    )
+    entails = lambda premise, claim: (  # noqa: E731
+        bool(words(claim)) and words(claim) <= words(premise)
+    )
     sample = Sample("", (), 1, details=reference[name])
     for one in (one for one in reference["scores"] if one["task"] == name):
-        for metric, value in all_tasks()[f"alce_{name}"].score(one["answer"], sample).items():
+        for metric, value in (
+            all_tasks()[f"alce_{name}"].score(one["answer"], sample).items()
+        ):
             assert value == pytest.approx(float(one[metric])), (metric, one)
         found = passages.citations(
-            one["answer"], reference[name]["question"], reference["docs"], entails, is_list=name == "qampari"
+            one["answer"],
+            reference[name]["question"],
+            reference["docs"],
+            entails,
+            is_list=name == "qampari",
         )
-        for metric, value in found.items():  # the reference leaves an answer without any claim out of its means
-            assert value == pytest.approx(one[metric] if one["claims"] else 0.0), (metric, one)
+        for (
+            metric,
+            value,
+        ) in (
+            found.items()
+        ):  # the reference leaves an answer without any claim out of its means
+            assert value == pytest.approx(one[metric] if one["claims"] else 0.0), (
+                metric,
+                one,
+            )
 
 
-def test_a_prompt_of_cite_has_two_examples_and_as_many_passages_as_the_length_takes(folder):
+def test_a_prompt_of_cite_has_two_examples_and_as_many_passages_as_the_length_takes(
+    folder,
+):
     sample = made("alce_asqa", folder, 8192)[0]
     assert sample.prompt.count("Cite.") == 3
     assert sample.prompt.count("Document [") == 2 * 2 + 30
@@ -116,10 +184,14 @@ def test_a_prompt_of_cite_has_two_examples_and_as_many_passages_as_the_length_ta
 @pytest.mark.parametrize("name", ["infbench_sum", "multi_lexsum"])
 def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
     reference = recorded("helmet_summ")
-    prompt = prompt_of(name).format(demo=reference["demo"], context=reference["context"])
+    prompt = prompt_of(name).format(
+        demo=reference["demo"], context=reference["context"]
+    )
     assert sha(prompt) == reference["prompt_sha256"][name]
     details = {"keypoints": reference["keypoints"], "expert": reference["expert"]}
-    asked = judge._RUBRICS[name].prompts({"answer": reference["summary"], "details": details})
+    asked = judge._RUBRICS[name].prompts(
+        {"answer": reference["summary"], "details": details}
+    )
     assert [sha(one) for one in asked] == reference["judge_sha256"][name]
     for one in reference["judgements"]:
         found = judge._RUBRICS[name].read({"details": details}, one["said"])["share"]
@@ -131,7 +203,10 @@ def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
 
 def test_short_cases_are_not_summarized(folder, monkeypatch):
     monkeypatch.setattr(longqa, "_LEAST_TOKENS", 65_536)
-    with pytest.raises(EvaluateError, match=r"no case of .+validation\.jsonl has 65,536 tokens of Llama 2"):
+    with pytest.raises(
+        EvaluateError,
+        match=r"no case of .+validation\.jsonl has 65,536 tokens of Llama 2",
+    ):
         made("multi_lexsum", folder, 2048)
 
 
@@ -144,10 +219,23 @@ def test_a_summary_is_judged_by_three_questions(folder, served, capsys):
     }
 
     def kind(text):
-        return "precision" if "Expert summary" in text[-900:] else "recall" if "ey points" in text[-900:] else "fluency"
+        return (
+            "precision"
+            if "Expert summary" in text[-900:]
+            else "recall"
+            if "ey points" in text[-900:]
+            else "fluency"
+        )
 
-    served.answer = lambda body: {"choices": [{"message": {"content": said[kind(body["messages"][0]["content"])]}}]}
-    assert main(["evaluate", "judge", str(out), "--judge", "gpt-x", "--url", served.url]) == 0
+    served.answer = lambda body: {
+        "choices": [
+            {"message": {"content": said[kind(body["messages"][0]["content"])]}}
+        ]
+    }
+    assert (
+        main(["evaluate", "judge", str(out), "--judge", "gpt-x", "--url", served.url])
+        == 0
+    )
     (result,) = results.read_results(out).finished
     assert len(served.asked) == 9
     assert result.score == pytest.approx(100 * 2 * 1 * 0.5 / 1.5)
@@ -167,31 +255,56 @@ def entailing(tmp_path, monkeypatch):
     tokenizer = word_tokenizer()
     tokenizer.add_special_tokens(["<pad>", "</s>"])
     required("transformers").PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
     ).save_pretrained(place)
-    size = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 8}
-    T5ForConditionalGeneration(T5Config(**size, decoder_start_token_id=1)).save_pretrained(place)
+    size = {
+        "d_model": 16,
+        "d_ff": 16,
+        "d_kv": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 8,
+    }
+    T5ForConditionalGeneration(
+        T5Config(**size, decoder_start_token_id=1)
+    ).save_pretrained(place)
     return place
 
 
 def test_an_entailment_model_is_loaded_and_asked(entailing):
-    assert judge._entailment(str(entailing))("A reef.", "A reef.") is False  # random weights never say "1"
-    with pytest.raises(EvaluateError, match="--nli .+ cannot be loaded as an encoder-decoder"):
+    assert (
+        judge._entailment(str(entailing))("A reef.", "A reef.") is False
+    )  # random weights never say "1"
+    with pytest.raises(
+        EvaluateError, match="--nli .+ cannot be loaded as an encoder-decoder"
+    ):
         judge._entailment(str(entailing / "none"))
 
 
-def test_citations_are_rated_and_count_with_the_answers_found(folder, monkeypatch, capsys):
+def test_citations_are_rated_and_count_with_the_answers_found(
+    folder, monkeypatch, capsys
+):
     out = measured("alce_asqa", folder, 8192)
     before = results.read_results(out).finished[0]
     assert before.score == 100.0
-    monkeypatch.setattr(judge, "_entailment", lambda _: lambda premise, claim: claim in premise)
+    monkeypatch.setattr(
+        judge, "_entailment", lambda _: lambda premise, claim: claim in premise
+    )
     arguments = ["evaluate", "judge", str(out), "--nli", "t5", "--data", str(folder)]
     assert main(arguments) == 0
     after = results.read_results(out).finished[0]
     assert after.score == pytest.approx(100.0)
     assert after.scored_by == "judge t5"
     monkeypatch.setattr(judge, "_entailment", lambda _: lambda *_: False)
-    assert main(["evaluate", "judge", str(out), "--nli", "strict", "--data", str(folder)]) == 0
+    assert (
+        main(["evaluate", "judge", str(out), "--nli", "strict", "--data", str(folder)])
+        == 0
+    )
     assert results.read_results(out).finished[0].score == pytest.approx(100 / 3)
     assert main([*arguments[:-1], str(folder / "results")]) == 2
-    assert "asqa_eval_gtr_top2000.json is missing" in capsys.readouterr().err.replace("\n", "")
+    assert "asqa_eval_gtr_top2000.json is missing" in capsys.readouterr().err.replace(
+        "\n", ""
+    )

@@ -14,36 +14,68 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks, prompt_of
+from nextlong.evaluate.task import (
+    Sample,
+    TaskRequest,
+    TextTokenizer,
+    all_tasks,
+    prompt_of,
+)
 from nextlong.evaluate.tasks import haystack, openai
 
 TASKS = all_tasks()
-MADE = [name for name, task in TASKS.items() if task.suite in ("graphwalks", "babilong", "nolima-own")]
+MADE = [
+    name
+    for name, task in TASKS.items()
+    if task.suite in ("graphwalks", "babilong", "nolima-own")
+]
 MINED = [name for name, task in TASKS.items() if task.suite == "mrcr-mined"]
 
 
 def recorded(name):
-    return json.loads((Path(__file__).parents[1] / f"reference/{name}.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (Path(__file__).parents[1] / f"reference/{name}.json").read_text(
+            encoding="utf-8"
+        )
+    )
 
 
 def made(name, folder, backend, *, length, samples=3, run=None):
-    request = TaskRequest(length, TextTokenizer(backend), DataFiles(folder), samples, run=run)
-    return [sample for sample in islice(TASKS[name].make(request), samples) if sample is not None]
+    request = TaskRequest(
+        length, TextTokenizer(backend), DataFiles(folder), samples, run=run
+    )
+    return [
+        sample
+        for sample in islice(TASKS[name].make(request), samples)
+        if sample is not None
+    ]
 
 
 def judged(name, sample, backend):
     task = TASKS[name]
-    return [task.score(model(backend).read(sample.text), sample)[task.metric] for model in (Oracle, Blind)]
+    return [
+        task.score(model(backend).read(sample.text), sample)[task.metric]
+        for model in (Oracle, Blind)
+    ]
 
 
 @pytest.mark.parametrize(
     ("kind", "length"),
-    [("bytes", 24_576), ("bpe", 8192), ("unigram", 16_384), pytest.param("bpe", 1_048_576, marks=pytest.mark.thorough)],
+    [
+        ("bytes", 24_576),
+        ("bpe", 8192),
+        ("unigram", 16_384),
+        pytest.param("bpe", 1_048_576, marks=pytest.mark.thorough),
+    ],
 )
 @pytest.mark.parametrize("name", MADE)
-def test_an_oracle_scores_all_and_a_blind_model_nothing(name, kind, length, data_folder):
+def test_an_oracle_scores_all_and_a_blind_model_nothing(
+    name, kind, length, data_folder
+):
     backend = TOKENIZERS[kind]()
-    samples = made(name, data_folder, backend, length=length, samples=1 if length > 100_000 else 2)
+    samples = made(
+        name, data_folder, backend, length=length, samples=1 if length > 100_000 else 2
+    )
     assert len(samples) in (1, 2)
     for sample in samples:
         tokens = TextTokenizer(backend).count(sample.text) + sample.max_new_tokens
@@ -53,16 +85,27 @@ def test_an_oracle_scores_all_and_a_blind_model_nothing(name, kind, length, data
 
 
 @pytest.mark.parametrize("name", [*MADE])
-def test_the_same_request_gives_the_same_samples_and_another_seed_others(name, data_folder):
+def test_the_same_request_gives_the_same_samples_and_another_seed_others(
+    name, data_folder
+):
     tokenizer = TextTokenizer(word_tokenizer())
-    requests = [TaskRequest(4096, tokenizer, DataFiles(data_folder), 2, seed) for seed in (42, 42, 43)]
-    first, again, other = ([one.prompt for one in islice(TASKS[name].make(request), 2)] for request in requests)
+    requests = [
+        TaskRequest(4096, tokenizer, DataFiles(data_folder), 2, seed)
+        for seed in (42, 42, 43)
+    ]
+    first, again, other = (
+        [one.prompt for one in islice(TASKS[name].make(request), 2)]
+        for request in requests
+    )
     assert first == again != other
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_length_without_room_is_refused(name, data_folder):
-    with pytest.raises(EvaluateError, match=r"needs at least [\d,]+ tokens, not 128; leave the length or the task out"):
+    with pytest.raises(
+        EvaluateError,
+        match=r"needs at least [\d,]+ tokens, not 128; leave the length or the task out",
+    ):
         made(name, data_folder, word_tokenizer(), length=128)
 
 
@@ -72,12 +115,22 @@ def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
     samples = made(name, None, backend, length=3072, run=shared_run)
     assert samples
     for sample in samples:
-        assert 1500 < TextTokenizer(backend).count(sample.text) + sample.max_new_tokens <= 3072
+        assert (
+            1500
+            < TextTokenizer(backend).count(sample.text) + sample.max_new_tokens
+            <= 3072
+        )
         assert judged(name, sample, backend) == [1.0, 0.0]
         asked = [content for role, content in sample.turns[:-1] if role == "user"]
-        needles = [one for one in asked if one in sample.turns[-1][1].replace("passage", "Write a passage")]
+        needles = [
+            one
+            for one in asked
+            if one in sample.turns[-1][1].replace("passage", "Write a passage")
+        ]
         subject = sample.turns[-1][1].split("(1 indexed) ")[1].split(". Do not")[0]
-        assert len([one for one in asked if one == f"Write a {subject}."]) == int(name.rsplit("_", 1)[1]), needles
+        assert len([one for one in asked if one == f"Write a {subject}."]) == int(
+            name.rsplit("_", 1)[1]
+        ), needles
         assert len(sample.references[0]) >= 110
         assert not any(one.endswith((". .", "..")) for one in asked)
         passages = [content for role, content in sample.turns if role == "assistant"]
@@ -85,10 +138,19 @@ def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
 
 
 def test_a_run_without_so_many_meta_chunks_is_told(shared_run):
-    with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks of 100 characters"):
+    with pytest.raises(
+        EvaluateError,
+        match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks of 100 characters",
+    ):
         list(
             openai._mined_samples(
-                TaskRequest(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99
+                TaskRequest(
+                    4096,
+                    TextTokenizer(word_tokenizer()),
+                    DataFiles(None),
+                    run=shared_run,
+                ),
+                99,
             )
         )
 
@@ -102,10 +164,15 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
         ]
         turns += [
             ("assistant", "two"),
-            ("user", "Prepend aYooSG8CQg to the 2nd (1 indexed) poem about tapirs. Do not include it."),
+            (
+                "user",
+                "Prepend aYooSG8CQg to the 2nd (1 indexed) poem about tapirs. Do not include it.",
+            ),
         ]
         return {
-            "prompt": json.dumps([{"role": role, "content": content} for role, content in turns]),
+            "prompt": json.dumps(
+                [{"role": role, "content": content} for role, content in turns]
+            ),
             "answer": "aYooSG8CQgtwo",
             "random_string_to_prepend": "aYooSG8CQg",
         }
@@ -115,12 +182,20 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.Table.from_pylist([row(words), row(2 * words)]), file)
     (sample,) = made("mrcr_2", tmp_path, word_tokenizer(), length=512)
-    assert [role for role, _ in sample.turns] == ["user", "assistant", "user", "assistant", "user"]
+    assert [role for role, _ in sample.turns] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert sample.text.endswith("Do not include it.\n\nAssistant:")
     assert sample.text.count("one") == 300
     assert judged("mrcr_2", sample, word_tokenizer()) == [1.0, 0.0]
     (tmp_path / openai._MRCR[2][1]).write_bytes(b"no parquet")
-    with pytest.raises(EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"):
+    with pytest.raises(
+        EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"
+    ):
         made("mrcr_2", tmp_path, word_tokenizer(), length=512)
 
 
@@ -128,21 +203,34 @@ def test_openais_graphs_are_read_by_kind_and_length(tmp_path):
     edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(80))
     for file, kind in zip(openai._GRAPH_FILES, ("bfs", "parents"), strict=True):
         (tmp_path / file).parent.mkdir(exist_ok=True)
-        row = {"prompt": f"a list of directed edges{edges}", "answer_nodes": ["a1"], "problem_type": kind}
+        row = {
+            "prompt": f"a list of directed edges{edges}",
+            "answer_nodes": ["a1"],
+            "problem_type": kind,
+        }
         parquet.write_table(pa.Table.from_pylist([row]), tmp_path / file)
     for kind in ("bfs", "parents"):
-        (sample,) = made(f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=512)
+        (sample,) = made(
+            f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=512
+        )
         assert sample.references == ("a1",)
-        assert not made(f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=2048)
+        assert not made(
+            f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=2048
+        )
 
 
 def test_babilongs_scores_and_prompts_are_the_references():
     reference = recorded("babilong")
     for one in reference["scores"]:
         sample = Sample("", (one["target"],), 1, details={"question": one["question"]})
-        assert TASKS[f"babilong_{one['task']}"].score(one["answer"], sample)["accuracy"] == one["score"], one
+        assert (
+            TASKS[f"babilong_{one['task']}"].score(one["answer"], sample)["accuracy"]
+            == one["score"]
+        ), one
     for name, digest in reference["prompt_sha256"].items():
-        prompt = prompt_of(f"babilong_{name}").format(context=reference["context"], question=reference["question"])
+        prompt = prompt_of(f"babilong_{name}").format(
+            context=reference["context"], question=reference["question"]
+        )
         assert hashlib.sha256(prompt.encode()).hexdigest() == digest
 
 
@@ -150,13 +238,17 @@ def test_mrcrs_scores_are_the_references():
     reference = recorded("mrcr")
     sample = Sample("", (reference["right"],), 1, details={"mark": reference["mark"]})
     for one in reference["scores"]:
-        assert openai._mrcr_score(one["answer"], sample)["sequence_match"] == one["score"], one
+        assert (
+            openai._mrcr_score(one["answer"], sample)["sequence_match"] == one["score"]
+        ), one
 
 
 def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
     """As printed the card's grader keeps "Final Answer: [" in the first node, and gives 1 to an answer without any right node."""
     for one in recorded("graphwalks")["scores"]:
-        ours = openai._graph_score(one["answer"], Sample("", tuple(one["truth"]), 1))["f1"]
+        ours = openai._graph_score(one["answer"], Sample("", tuple(one["truth"]), 1))[
+            "f1"
+        ]
         if one["overlap"]:
             assert ours == pytest.approx(one["inside_brackets"]), one
         else:
@@ -170,15 +262,25 @@ def test_nolimas_needles_and_scores_are_the_references(tmp_path):
     (tmp_path / haystack._NEEDLES).write_text(json.dumps(reference["needle_set"]))
     needles = list(haystack._published_needles(DataFiles(tmp_path)))
     keys = ("needle", "question", "answers", "names")
-    found = [dict(zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)) for n in needles]
+    found = [
+        dict(
+            zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)
+        )
+        for n in needles
+    ]
     assert found == reference["tests"]
     for one in reference["scores"]:
         assert (
-            all_tasks()["nolima"].score(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"]
+            all_tasks()["nolima"].score(
+                one["answer"], Sample("", tuple(one["right"]), 1)
+            )["contains"]
+            == one["score"]
         ), one
     for book in haystack._BOOKS:
         (tmp_path / book).parent.mkdir(exist_ok=True)
-        (tmp_path / book).write_text("\n".join(f"Line {n} of {{a}} book." for n in range(400)))
+        (tmp_path / book).write_text(
+            "\n".join(f"Line {n} of {{a}} book." for n in range(400))
+        )
     for sample in made("nolima", tmp_path, word_tokenizer(), length=1024, samples=20):
         assert sample.text.count("\n") > 20
         assert "{CHAR}" not in sample.text
@@ -186,8 +288,12 @@ def test_nolimas_needles_and_scores_are_the_references(tmp_path):
 
 
 def test_a_needle_stands_at_its_depth_behind_a_line(data_folder):
-    for sample in made("nolima_own", data_folder, word_tokenizer(), length=4096, samples=20):
+    for sample in made(
+        "nolima_own", data_folder, word_tokenizer(), length=4096, samples=20
+    ):
         body = sample.prompt.split("\n\n", 1)[1].rsplit("\n\nAnswer the question", 1)[0]
         lines = body.splitlines()
-        (number,) = (number for number, line in enumerate(lines) if sample.references[0] in line)
+        (number,) = (
+            number for number, line in enumerate(lines) if sample.references[0] in line
+        )
         assert abs(number / len(lines) - sample.details["depth"] / 100) < 0.03

@@ -14,7 +14,10 @@ NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dol
 
 @pytest.fixture
 def data(tmp_path):
-    write(tmp_path / HAYSTACK, " ".join(f"Tide {number} came in." for number in range(300)))
+    write(
+        tmp_path / HAYSTACK,
+        " ".join(f"Tide {number} came in." for number in range(300)),
+    )
     return DataFiles(tmp_path)
 
 
@@ -36,30 +39,51 @@ def test_the_needle_goes_from_the_head_to_the_end_behind_whole_sentences(data):
 
 def test_thirty_five_depths_are_an_option(data):
     task = all_tasks()["needle_35"]
-    made = list(task.make(TaskRequest(512, TextTokenizer(word_tokenizer()), data, task.samples)))
-    assert (task.suite, len(made), len({sample.details["depth"] for sample in made})) == ("needle-35", 35, 35)
+    made = list(
+        task.make(TaskRequest(512, TextTokenizer(word_tokenizer()), data, task.samples))
+    )
+    assert (
+        task.suite,
+        len(made),
+        len({sample.details["depth"] for sample in made}),
+    ) == ("needle-35", 35, 35)
     assert (made[0].details["depth"], made[-1].details["depth"]) == (0.0, 100.0)
 
 
-@pytest.mark.parametrize(("count", "depths"), [(1, [50]), (2, [0, 100]), (3, [0, 50, 100]), (12, [0, 0])])
+@pytest.mark.parametrize(
+    ("count", "depths"), [(1, [50]), (2, [0, 100]), (3, [0, 50, 100]), (12, [0, 0])]
+)
 def test_fewer_samples_are_spread_and_more_read_on(data, count, depths):
-    made = list(samples(TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=count)))
+    made = list(
+        samples(TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=count))
+    )
     assert len(made) == count
-    assert [sample.details["depth"] for sample in islice(made, 0, None, 11 if count > 11 else 1)] == depths
+    assert [
+        sample.details["depth"]
+        for sample in islice(made, 0, None, 11 if count > 11 else 1)
+    ] == depths
     assert len({sample.prompt for sample in made}) == count
 
 
 @pytest.mark.parametrize(
-    ("answer", "found", "share"), [("Eat a SANDWICH in dolores park", 1, 1), ("Dolores Park", 0, 0.5), ("", 0, 0)]
+    ("answer", "found", "share"),
+    [("Eat a SANDWICH in dolores park", 1, 1), ("Dolores Park", 0, 0.5), ("", 0, 0)],
 )
 def test_both_facts_are_asked_for(data, answer, found, share):
-    (sample,) = samples(TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=1))
-    assert all_tasks()["needle"].score(answer, sample) == {"found": found, "found_share": share}
+    (sample,) = samples(
+        TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=1)
+    )
+    assert all_tasks()["needle"].score(answer, sample) == {
+        "found": found,
+        "found_share": share,
+    }
 
 
 def test_without_room_or_text_it_is_told(data, tmp_path):
     with pytest.raises(EvaluateError, match="needle needs at least"):
         next(samples(TaskRequest(40, TextTokenizer(word_tokenizer()), data)))
     write(tmp_path / HAYSTACK, "  \n")
-    with pytest.raises(EvaluateError, match=r"haystack\.txt is empty; write a long text to it"):
+    with pytest.raises(
+        EvaluateError, match=r"haystack\.txt is empty; write a long text to it"
+    ):
         _haystack_text(data)

@@ -13,11 +13,19 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks.helmet import longqa, recall
-from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, sampled_examples, sampled_questions, shuffled
+from nextlong.evaluate.tasks.helmet.published import (
+    QUESTIONS,
+    SHOTS,
+    sampled_examples,
+    sampled_questions,
+    shuffled,
+)
 
 
 def made(name, folder, *, length=8192, samples=6, backend=None):
-    request = TaskRequest(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
+    request = TaskRequest(
+        length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples
+    )
     return list(islice(all_tasks()[name].make(request), samples))
 
 
@@ -38,7 +46,10 @@ def write_kilt(folder, *, questions=130):
         for number in range(questions):
             text, question, answer = fact(draw, number)
             for depth in (0.0, 1.0):
-                passages = [{"title": f"T{n}", "text": fact(draw, 5000 + n)[0]} for n in range(3)]
+                passages = [
+                    {"title": f"T{n}", "text": fact(draw, 5000 + n)[0]}
+                    for n in range(3)
+                ]
                 passages[int(depth * 2)] = {"title": "gold", "text": text}
                 rows.append(
                     {
@@ -50,14 +61,21 @@ def write_kilt(folder, *, questions=130):
                         "s_pop": 10 ** (number % 5),
                     }
                 )
-        write(folder / f"helmet/kilt/{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        write(
+            folder / f"helmet/kilt/{name}.jsonl",
+            "".join(json.dumps(row) + "\n" for row in rows),
+        )
     return folder
 
 
 @pytest.mark.parametrize("name", ["nq", "popqa"])
-def test_rag_asks_a_hundred_questions_at_every_depth_behind_two_examples(name, tmp_path):
+def test_rag_asks_a_hundred_questions_at_every_depth_behind_two_examples(
+    name, tmp_path
+):
     samples = made(name, write_kilt(tmp_path), samples=1000)
-    popular = 3 / 5 if name == "popqa" else 1  # PopQA keeps the subjects below a thousand views
+    popular = (
+        3 / 5 if name == "popqa" else 1
+    )  # PopQA keeps the subjects below a thousand views
     assert len(samples) == 2 * min(100, int(130 * popular))
     oracle = Oracle(word_tokenizer())
     for sample in samples[:20]:
@@ -66,7 +84,9 @@ def test_rag_asks_a_hundred_questions_at_every_depth_behind_two_examples(name, t
         assert scored(name, sample, f" {oracle.read(sample.text)}") == 1.0
         asked = sample.prompt.rsplit("Question: ", 1)[1]
         assert sample.prompt.count(asked) == 1 or name == "nq"
-    assert [sample.text for sample in made(name, tmp_path, samples=5)] == [sample.text for sample in samples[:5]]
+    assert [sample.text for sample in made(name, tmp_path, samples=5)] == [
+        sample.text for sample in samples[:5]
+    ]
 
 
 def test_rerank_prompts_and_scores(tmp_path):
@@ -74,7 +94,10 @@ def test_rerank_prompts_and_scores(tmp_path):
     for passages in (50, 10):
         rows = []
         for number in range(30):
-            ctxs = [{"id": str(n), "text": fact(draw, n)[0], "label": n % 4} for n in draw.sample(range(100), 4)]
+            ctxs = [
+                {"id": str(n), "text": fact(draw, n)[0], "label": n % 4}
+                for n in draw.sample(range(100), 4)
+            ]
             rows.append({"qid": f"q{number}", "query": f"what {number}", "ctxs": ctxs})
         write(
             tmp_path / f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl",
@@ -90,18 +113,30 @@ def test_rerank_prompts_and_scores(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("length", "keys"), [(8192, 105), (16_384, 220), (32_768, 440), (65_536, 900), (131_072, 1800)]
+    ("length", "keys"),
+    [(8192, 105), (16_384, 220), (32_768, 440), (65_536, 900), (131_072, 1800)],
 )
 def test_json_kv_has_helmets_keys_and_two_shots(length, keys):
     samples = made("json_kv", None, length=length)
-    assert [sample.details["depth"] for sample in samples] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert [sample.details["depth"] for sample in samples] == [
+        0.0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1.0,
+    ]
     for sample in samples:
-        listed = json.loads(sample.prompt.split("JSON data:\n")[1].split("\n\nExtract")[0])
+        listed = json.loads(
+            sample.prompt.split("JSON data:\n")[1].split("\n\nExtract")[0]
+        )
         assert len(listed) == keys
         assert sample.prompt.count("Key: ") == 3
         assert sample.text.endswith(f"Key: {Oracle_key(sample)}\nCorresponding value:")
         assert listed[Oracle_key(sample)] == sample.references[0]
-        assert scored("json_kv", sample, f" {sample.references[0]}\n\nKey: another") == 1.0
+        assert (
+            scored("json_kv", sample, f" {sample.references[0]}\n\nKey: another") == 1.0
+        )
         assert scored("json_kv", sample, " 00000000-0000-4000-8000-000000000000") == 0.0
 
 
@@ -130,7 +165,11 @@ def test_helmets_own_json_kv_is_read_where_it_is(tmp_path):
 
 @pytest.mark.heavy
 def test_the_needles_have_helmets_budgets(data_folder):
-    for name, budget in (("ruler_mk_needle", 50), ("ruler_mk_uuid", 100), ("ruler_mv", 50)):
+    for name, budget in (
+        ("ruler_mk_needle", 50),
+        ("ruler_mk_uuid", 100),
+        ("ruler_mv", 50),
+    ):
         (sample,) = made(name, data_folder, samples=1)
         assert sample.max_new_tokens == budget
         assert scored(name, sample, " ".join(sample.references)) == 1.0
@@ -152,7 +191,12 @@ def test_icl_shuffles_the_labels_of_every_sample(name, data_folder):
         assert scored(name, sample, f" {sample.references[0]}\nmore") == 1.0
         assert scored(name, sample, f" {int(sample.references[0]) + 1}") == 0.0
         assert scored(name, sample, "") == 0.0
-    numbers = {tuple(demo.rsplit("label: ", 1)[1] for demo in sample.prompt.split("\n\n")[1:-1]) for sample in samples}
+    numbers = {
+        tuple(
+            demo.rsplit("label: ", 1)[1] for demo in sample.prompt.split("\n\n")[1:-1]
+        )
+        for sample in samples
+    }
     assert len(numbers) > 1
 
 
@@ -161,20 +205,31 @@ def test_icl_demos_hold_every_label_in_every_round():
     demos = recall._balanced(train, 40, seed=1)
     assert len(demos) == 40
     for first in range(0, 35, 7):
-        assert {demo.label for demo in demos[first : first + 7]} == {f"label {n}" for n in range(7)}
+        assert {demo.label for demo in demos[first : first + 7]} == {
+            f"label {n}" for n in range(7)
+        }
 
 
-@pytest.mark.parametrize("name", ["infbench_mc", *thorough("narrativeqa", "infbench_qa")])
-def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(name, data_folder):
+@pytest.mark.parametrize(
+    "name", ["infbench_mc", *thorough("narrativeqa", "infbench_qa")]
+)
+def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(
+    name, data_folder
+):
     for backend, length in ((bpe_tokenizer(), 2048), (byte_tokenizer(), 4096)):
         tokenizer = TextTokenizer(backend)
         samples = made(name, data_folder, length=length, backend=backend)
         assert len(samples) == 6
         for sample in samples:
-            story = sample.text[sample.details["chars_before"] : len(sample.text) - sample.details["chars_behind"]]
+            story = sample.text[
+                sample.details["chars_before"] : len(sample.text)
+                - sample.details["chars_behind"]
+            ]
             assert sample.details["context_cut"]
             assert "Question:" not in story
-            assert len(story.encode()) <= length - sample.max_new_tokens - 199  # Llama 2's are bytes here
+            assert (
+                len(story.encode()) <= length - sample.max_new_tokens - 199
+            )  # Llama 2's are bytes here
             assert tokenizer.count(sample.text) + sample.max_new_tokens <= length
             # Bytes are the model's tokens too, and the examples beside the story leave less room than HELMET keeps.
             is_omitted = story.endswith(" ... [the rest of the text is omitted]")
@@ -182,34 +237,54 @@ def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(name, dat
 
 
 def test_narrativeqa_asks_about_long_stories_only(data_folder, tmp_path):
-    for name in ("narrativeqa/train.jsonl", "narrativeqa/test.jsonl", "helmet/llama2/tokenizer.json"):
+    for name in (
+        "narrativeqa/train.jsonl",
+        "narrativeqa/test.jsonl",
+        "helmet/llama2/tokenizer.json",
+    ):
         write(tmp_path / name, (data_folder / name).read_text(encoding="utf-8"))
-    rows = (tmp_path / "narrativeqa/test.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = (
+        (tmp_path / "narrativeqa/test.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     short = [json.loads(row) for row in rows[:4]]
     for row in short:
         row["document"]["text"] = row["document"]["text"][:131_072]
         row["question"]["text"] = "Which short story?"
-    write(tmp_path / "narrativeqa/test.jsonl", "\n".join([*map(json.dumps, short), *rows[4:]]) + "\n")
+    write(
+        tmp_path / "narrativeqa/test.jsonl",
+        "\n".join([*map(json.dumps, short), *rows[4:]]) + "\n",
+    )
     samples = made("narrativeqa", tmp_path)
     assert len(samples) == len(rows) - 4
     assert not any("short story" in sample.prompt for sample in samples)
     write(tmp_path / "narrativeqa/test.jsonl", json.dumps(short[0]) + "\n")
-    with pytest.raises(EvaluateError, match="no story of .* has more than 131,072 tokens of Llama 2"):
+    with pytest.raises(
+        EvaluateError, match="no story of .* has more than 131,072 tokens of Llama 2"
+    ):
         made("narrativeqa", tmp_path)
     write(tmp_path / "helmet/llama2/tokenizer.json", "{}")
     longqa._llama2.cache_clear()
-    with pytest.raises(EvaluateError, match=r"llama2/tokenizer\.json is not a tokenizer\.json"):
+    with pytest.raises(
+        EvaluateError, match=r"llama2/tokenizer\.json is not a tokenizer\.json"
+    ):
         made("narrativeqa", tmp_path)
 
 
 def test_multiple_choice_by_letter_or_whole_option(data_folder):
     (sample,) = made("infbench_mc", data_folder, length=65_536, samples=1)
     letter, option = sample.references
-    for answer, score in ((f" {letter}\n", 1.0), (f" {option}", 1.0), (" none", 0.0), (f"Answer: {letter}", 1.0)):
+    for answer, score in (
+        (f" {letter}\n", 1.0),
+        (f" {option}", 1.0),
+        (" none", 0.0),
+        (f"Answer: {letter}", 1.0),
+    ):
         assert scored("infbench_mc", sample, answer) == score
 
 
-ROWS = [{"id": number // 3, "depth": number % 3, "of": number % 7} for number in range(450)]
+ROWS = [
+    {"id": number // 3, "depth": number % 3, "of": number % 7} for number in range(450)
+]
 
 
 @given(seed=st.integers(0, 2**32 - 1))

@@ -30,11 +30,24 @@ def test_ruler_looks_for_lower_case_substrings(answer, references, share, any_fo
 
 
 def test_helmet_normalises_case_punctuation_articles_and_spaces():
-    assert published.normalize_answer("  The U.S.  President, a\nman!") == "us president man"
+    assert (
+        published.normalize_answer("  The U.S.  President, a\nman!")
+        == "us president man"
+    )
     assert published.normalize_answer("theatre") == "theatre"
     assert published.exact_match("The Beatles.", ["beatles"]) == 1.0
-    assert published.substring_exact_match("It was, I think, the Eiffel-Tower!", ["Eiffel Tower"]) == 0.0
-    assert published.substring_exact_match("It was the Eiffel Tower, I think", ["An Eiffel Tower."]) == 1.0
+    assert (
+        published.substring_exact_match(
+            "It was, I think, the Eiffel-Tower!", ["Eiffel Tower"]
+        )
+        == 0.0
+    )
+    assert (
+        published.substring_exact_match(
+            "It was the Eiffel Tower, I think", ["An Eiffel Tower."]
+        )
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,16 +82,24 @@ def test_the_better_of_raw_and_parsed_counts():
     ],
 )
 def test_the_longest_chain_of_numbers_is_scored_by_ndcg(answer, score):
-    assert scored("msmarco", answer, judged={"3": "3", "1": "1", "2": "0"})["NDCG@10"] == pytest.approx(score)
+    assert scored("msmarco", answer, judged={"3": "3", "1": "1", "2": "0"})[
+        "NDCG@10"
+    ] == pytest.approx(score)
 
 
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(0, 3), min_size=2, max_size=30),
+    st.randoms(use_true_random=False),
+)
 def test_ndcg_is_best_in_order_of_relevance(labels, draw):
     relevance = {str(number): label for number, label in enumerate(labels)}
     ranking = list(relevance)
     draw.shuffle(ranking)
     best = sorted(ranking, key=relevance.__getitem__, reverse=True)
-    drawn, ideal = (scored("msmarco", " > ".join(one), judged=relevance)["NDCG@10"] for one in (ranking, best))
+    drawn, ideal = (
+        scored("msmarco", " > ".join(one), judged=relevance)["NDCG@10"]
+        for one in (ranking, best)
+    )
     assert 0.0 <= drawn <= ideal + 1e-12
     assert ideal == pytest.approx(1.0 if any(labels) else 0.0)
 
@@ -104,5 +125,9 @@ def test_longbench_reads_its_own_phrase_only(answer, letter):
 @pytest.mark.heavy
 def test_rouge_l_by_hand():
     # Longest common subsequence of 2 in 3 and 2 words: precision 2/3, recall 1.
-    assert scored("infbench_sum", "the cat sat", "cat sat")["rougeL_f1"] == pytest.approx(0.8)
-    assert scored("infbench_sum", "cats sitting", "dogs", "cat sit")["rougeL_f1"] == 1.0  # stems
+    assert scored("infbench_sum", "the cat sat", "cat sat")[
+        "rougeL_f1"
+    ] == pytest.approx(0.8)
+    assert (
+        scored("infbench_sum", "cats sitting", "dogs", "cat sit")["rougeL_f1"] == 1.0
+    )  # stems

@@ -23,7 +23,12 @@ class Harness:
         if self.error:
             raise self.error
         results = {
-            task: {"acc,none": place / 10, "acc_norm,none": place / 10 + 0.05, "acc_stderr,none": 9.0, "alias": task}
+            task: {
+                "acc,none": place / 10,
+                "acc_norm,none": place / 10 + 0.05,
+                "acc_stderr,none": 9.0,
+                "alias": task,
+            }
             for place, task in enumerate(asked["tasks"])
         }
         del results["lambada_openai"]["acc_norm,none"]  # which has no such metric
@@ -42,7 +47,10 @@ def harness(monkeypatch):
 
 
 def model(bos=0, eos=None):
-    return SimpleNamespace(model="weights", hub_tokenizer=SimpleNamespace(bos_token_id=bos, eos_token_id=eos))
+    return SimpleNamespace(
+        model="weights",
+        hub_tokenizer=SimpleNamespace(bos_token_id=bos, eos_token_id=eos),
+    )
 
 
 def request(samples):
@@ -55,14 +63,18 @@ def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(h
     assert values["scores"]["hellaswag acc_norm"] == pytest.approx(5.0)
     assert values["scores"]["piqa acc"] == pytest.approx(40.0)
     assert "lambada_openai acc_norm" not in values["scores"]
-    assert not [name for name in values["scores"] if "stderr" in name or "alias" in name]
+    assert not [
+        name for name in values["scores"] if "stderr" in name or "alias" in name
+    ]
     assert values["answers"]["piqa"] == "1111000000"
     low, high = results.Result(Path("any.json"), values).measured.interval
     assert values["n"] == 70
     assert low < values["scores"]["average"] < high
 
 
-@pytest.mark.parametrize(("samples", "limit"), [(None, None), (probes.ALL_SAMPLES, None), (20, 20)])
+@pytest.mark.parametrize(
+    ("samples", "limit"), [(None, None), (probes.ALL_SAMPLES, None), (20, 20)]
+)
 def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
     probes._measure_short(model(), request(samples))
     (asked,) = harness.asked
@@ -76,7 +88,10 @@ def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
             OSError("no route to host\nat line 7"),
             r"short: lm-eval could not load its data \(OSError: no route to host\); ",
         ),
-        (RuntimeError(), r"\(RuntimeError: RuntimeError\); .*copy its cache \(HF_HOME\)"),
+        (
+            RuntimeError(),
+            r"\(RuntimeError: RuntimeError\); .*copy its cache \(HF_HOME\)",
+        ),
     ],
 )
 def test_data_that_cannot_be_had_is_told_in_a_line(harness, error, told):
@@ -85,7 +100,10 @@ def test_data_that_cannot_be_had_is_told_in_a_line(harness, error, told):
         probes._measure_short(model(), request(None))
 
 
-@pytest.mark.parametrize(("bos", "eos", "is_refused"), [(None, None, True), (0, None, False), (None, 0, False)])
+@pytest.mark.parametrize(
+    ("bos", "eos", "is_refused"),
+    [(None, None, True), (0, None, False), (None, 0, False)],
+)
 def test_a_text_begins_with_one_of_the_two_ids(harness, bos, eos, is_refused):
     if is_refused:
         with pytest.raises(EvaluateError, match="the tokenizer names neither; set one"):

@@ -16,9 +16,17 @@ RECALL = [task.name for task in all_tasks().values() if task.category == "Recall
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize(
-    ("name", "length"), [*((name, 24_576) for name in RECALL), ("needle", 2048), ("needle", 8192), ("needle", 65_536)]
+    ("name", "length"),
+    [
+        *((name, 24_576) for name in RECALL),
+        ("needle", 2048),
+        ("needle", 8192),
+        ("needle", 65_536),
+    ],
 )
-def test_an_oracle_scores_all_and_a_blind_model_nothing(name, length, kind, data_folder):
+def test_an_oracle_scores_all_and_a_blind_model_nothing(
+    name, length, kind, data_folder
+):
     task, backend = all_tasks()[name], TOKENIZERS[kind]()
     oracle, blind = Oracle(backend), Blind(backend)
     request = TaskRequest(length, TextTokenizer(backend), DataFiles(data_folder), 3)

@@ -53,12 +53,26 @@ def block():
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
     texts = np.array(span_texts(block, files(texts_of)), object)
-    count = jsonl.FORMAT.write(tmp_path / "x", [replace(block, texts=texts)] * 2, options()).rows
+    count = jsonl.FORMAT.write(
+        tmp_path / "x", [replace(block, texts=texts)] * 2, options()
+    ).rows
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])
-    assert list(first) == ["sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans"]
-    assert (first["sequence_id"], first["method"], first["length"]) == ("nextlong-1", "nextlong", 6)
+    assert list(first) == [
+        "sequence_id",
+        "method",
+        "domain",
+        "length",
+        "seq_lengths",
+        "text",
+        "spans",
+    ]
+    assert (first["sequence_id"], first["method"], first["length"]) == (
+        "nextlong-1",
+        "nextlong",
+        6,
+    )
     assert (first["domain"], first["seq_lengths"]) == ("wiki", [6])
     assert first["text"] == "<s>meta\nné🎉\n"
     assert (second["length"], second["text"]) == (3, "third")
@@ -83,7 +97,13 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
 
     assert span_texts(block, files(text_of), slice(4, 5)) == ["third"]
     assert asked == [8]
-    assert span_texts(block, files(texts_of)) == ["<s>", "meta\n", "né🎉", "\n", "third"]
+    assert span_texts(block, files(texts_of)) == [
+        "<s>",
+        "meta\n",
+        "né🎉",
+        "\n",
+        "third",
+    ]
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):

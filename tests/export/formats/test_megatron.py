@@ -43,23 +43,38 @@ def block_of(*documents):
 
 
 def write(folder, blocks, name="part-00003", *, eod=None, **given):
-    return megatron.FORMAT.write(folder / name, blocks, options(megatron_eod=eod, **given))
+    return megatron.FORMAT.write(
+        folder / name, blocks, options(megatron_eod=eod, **given)
+    )
 
 
 def test_a_pair_byte_for_byte(tmp_path):
     counts = write(tmp_path, [block_of([7, 8, 128_255], [9])])
-    assert (tmp_path / "part-00003.bin").read_bytes() == struct.pack("<4i", 7, 8, 128_255, 9)
+    assert (tmp_path / "part-00003.bin").read_bytes() == struct.pack(
+        "<4i", 7, 8, 128_255, 9
+    )
     expected = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, 2, 3)
-    expected += struct.pack("<2i", 3, 1) + struct.pack("<2q", 0, 12) + struct.pack("<3q", 0, 1, 2)
+    expected += (
+        struct.pack("<2i", 3, 1)
+        + struct.pack("<2q", 0, 12)
+        + struct.pack("<3q", 0, 1, 2)
+    )
     assert (tmp_path / "part-00003.idx").read_bytes() == expected
     assert counts == megatron._MegatronShard(rows=1, tokens=4, prefix="part-00003")
 
 
-@pytest.mark.parametrize(("vocab_size", "code", "bytes_per_id"), [(65_499, 8, 2), (65_500, 4, 4)])
-def test_ids_are_uint16_where_megatron_has_them_so(tmp_path, vocab_size, code, bytes_per_id):
+@pytest.mark.parametrize(
+    ("vocab_size", "code", "bytes_per_id"), [(65_499, 8, 2), (65_500, 4, 4)]
+)
+def test_ids_are_uint16_where_megatron_has_them_so(
+    tmp_path, vocab_size, code, bytes_per_id
+):
     write(tmp_path, [block_of([1, 65_498], [2, 3])], vocab_size=vocab_size)
     index = (tmp_path / "part-00003.idx").read_bytes()
-    assert (index[17], struct.unpack_from("<2q", index, 42)) == (code, (0, 2 * bytes_per_id))
+    assert (index[17], struct.unpack_from("<2q", index, 42)) == (
+        code,
+        (0, 2 * bytes_per_id),
+    )
     assert (tmp_path / "part-00003.bin").stat().st_size == 4 * bytes_per_id
 
 
@@ -71,14 +86,25 @@ def test_an_eod_ends_every_document_once_and_counts(tmp_path):
     assert counts.tokens == 7
 
 
-@given(seed=st.integers(0, 2**32), per_row=st.sampled_from([1, 4]), vocabulary=st.sampled_from([300, 128_256]))
+@given(
+    seed=st.integers(0, 2**32),
+    per_row=st.sampled_from([1, 4]),
+    vocabulary=st.sampled_from([300, 128_256]),
+)
 @pytest.mark.parametrize("eod", [None, 299])
 def test_documents_come_back(tmp_path_factory, seed, per_row, vocabulary, eod):
     folder = tmp_path_factory.mktemp("megatron")
     blocks = random_blocks(seed, rows=12, per_row=per_row, vocabulary=vocabulary)
-    megatron.FORMAT.close(folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)])
-    expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
-    assert [row["input_ids"].tolist() for row in read_back(folder, "megatron")] == expected
+    megatron.FORMAT.close(
+        folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)]
+    )
+    expected = [
+        ids + [eod] * (eod is not None and ids[-1] != eod)
+        for ids in documents_of(blocks)
+    ]
+    assert [
+        row["input_ids"].tolist() for row in read_back(folder, "megatron")
+    ] == expected
 
 
 def test_no_rows_are_an_empty_pair(tmp_path):
@@ -89,6 +115,9 @@ def test_no_rows_are_an_empty_pair(tmp_path):
 
 
 def test_the_blend_lists_the_shards_by_their_tokens(tmp_path):
-    counts = [write(tmp_path, [block_of(ids)], name) for name, ids in (("part-00000", [1, 2, 3]), ("part-00001", [4]))]
+    counts = [
+        write(tmp_path, [block_of(ids)], name)
+        for name, ids in (("part-00000", [1, 2, 3]), ("part-00001", [4]))
+    ]
     megatron.FORMAT.close(tmp_path, counts)
     assert (tmp_path / "blend.txt").read_text() == "3 part-00000\n1 part-00001\n"

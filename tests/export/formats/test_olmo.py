@@ -18,26 +18,40 @@ def options_for(vocabulary):
 
 
 @pytest.mark.parametrize("per_row", [1, 4])
-@pytest.mark.parametrize(("vocabulary", "width"), [(300, 2), (65_536, 2), (65_537, 4), (128_256, 4)])
+@pytest.mark.parametrize(
+    ("vocabulary", "width"), [(300, 2), (65_536, 2), (65_537, 4), (128_256, 4)]
+)
 def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_needs(
     tmp_path, vocabulary, width, per_row
 ):
     blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     counts = olmo.FORMAT.write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
-    assert counts == ShardResult(rows=sum(map(len, blocks)), tokens=sum(map(len, expected)))
-    assert [row["input_ids"].tolist() for row in read_back(tmp_path, "olmo")] == expected
+    assert counts == ShardResult(
+        rows=sum(map(len, blocks)), tokens=sum(map(len, expected))
+    )
+    assert [
+        row["input_ids"].tolist() for row in read_back(tmp_path, "olmo")
+    ] == expected
     raw = (tmp_path / "part-00000.npy").read_bytes()
     assert len(raw) == width * counts.tokens
-    assert np.frombuffer(raw, f"<u{width}").tolist() == [token for ids in expected for token in ids]
+    assert np.frombuffer(raw, f"<u{width}").tolist() == [
+        token for ids in expected for token in ids
+    ]
 
 
 def test_offsets_stand_a_line_a_document(tmp_path):
     blocks = ended(random_blocks(5, rows=3), eos=EOS)
     olmo.FORMAT.write(tmp_path / "part-00000", blocks, options_for(128_256))
     ends = np.cumsum([len(ids) for ids in documents_of(blocks)]).tolist()
-    lines = gzip.decompress((tmp_path / "part-00000.csv.gz").read_bytes()).decode().splitlines()
-    assert lines == [f"{start},{end}" for start, end in zip([0, *ends], ends, strict=False)]
+    lines = (
+        gzip.decompress((tmp_path / "part-00000.csv.gz").read_bytes())
+        .decode()
+        .splitlines()
+    )
+    assert lines == [
+        f"{start},{end}" for start, end in zip([0, *ends], ends, strict=False)
+    ]
 
 
 def test_the_same_rows_are_the_same_bytes(tmp_path):
@@ -46,7 +60,10 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
         (tmp_path / name).mkdir()
         olmo.FORMAT.write(tmp_path / name / "part-00000", blocks, options_for(128_256))
     for suffix in (".npy", ".csv.gz"):
-        one, other = ((tmp_path / name / f"part-00000{suffix}").read_bytes() for name in ("a", "b"))
+        one, other = (
+            (tmp_path / name / f"part-00000{suffix}").read_bytes()
+            for name in ("a", "b")
+        )
         assert one == other
 
 
@@ -57,7 +74,9 @@ def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
-    with pytest.raises(ExportError, match="a document has no EOS token at its end, or one within"):
+    with pytest.raises(
+        ExportError, match="a document has no EOS token at its end, or one within"
+    ):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
 
 
@@ -72,6 +91,8 @@ def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
 )
 def test_offsets_that_do_not_tile_the_array_are_found(tmp_path, lines, told):
     (tmp_path / "part-00000.npy").write_bytes(np.arange(6, dtype="<u2").tobytes())
-    (tmp_path / "part-00000.csv.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    (tmp_path / "part-00000.csv.gz").write_bytes(
+        gzip.compress("".join(f"{line}\n" for line in lines).encode())
+    )
     with pytest.raises(ValueError, match=told):
         list(olmo.FORMAT.read(tmp_path, ["part-00000.npy"]))

@@ -59,13 +59,20 @@ def path(tmp_path):
 
 def write(path, blocks, row_group_bytes, *, columns=COLUMNS, compression="zstd"):
     """Write `path`, whose name ends in .parquet; return the number of rows."""
-    keys = {"row_group_mb": (row_group_bytes + 0.5) / 1_000_000, "compression": compression}
-    return parquet.FORMAT.write(path.with_suffix(""), blocks, options(**keys), columns=columns).rows
+    keys = {
+        "row_group_mb": (row_group_bytes + 0.5) / 1_000_000,
+        "compression": compression,
+    }
+    return parquet.FORMAT.write(
+        path.with_suffix(""), blocks, options(**keys), columns=columns
+    ).rows
 
 
 def groups_of(path):
     metadata = pq.read_metadata(path)
-    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    return [
+        metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
+    ]
 
 
 def test_the_schema_is_what_was_promised(path):
@@ -76,8 +83,16 @@ def test_the_schema_is_what_was_promised(path):
 def test_rows_come_back_as_they_were(path):
     assert write(path, [block_of(0, 2), block_of(2, 1)], 1000) == 3
     rows = pq.read_table(path).to_pylist()
-    assert [row["sequence_id"] for row in rows] == ["nextlong-0", "nextlong-1", "nextlong-2"]
-    assert [row["input_ids"] for row in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert [row["sequence_id"] for row in rows] == [
+        "nextlong-0",
+        "nextlong-1",
+        "nextlong-2",
+    ]
+    assert [row["input_ids"] for row in rows] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9, 10, 11],
+    ]
     assert [(row["length"], row["seq_lengths"]) for row in rows] == [(4, [4])] * 3
     assert rows[2]["spans"] == [
         {
@@ -101,19 +116,36 @@ def test_rows_come_back_as_they_were(path):
         (1000, [7]),
     ],
 )
-def test_row_groups_hold_as_many_rows_as_asked_whatever_the_blocks(path, row_group_bytes, expected):
+def test_row_groups_hold_as_many_rows_as_asked_whatever_the_blocks(
+    path, row_group_bytes, expected
+):
     write(path, [block_of(0, 3), block_of(3, 1), block_of(4, 3)], row_group_bytes)
     assert groups_of(path) == expected
-    assert [row["input_ids"][0] for row in pq.read_table(path).to_pylist()] == [0, 4, 8, 12, 16, 20, 24]
+    assert [row["input_ids"][0] for row in pq.read_table(path).to_pylist()] == [
+        0,
+        4,
+        8,
+        12,
+        16,
+        20,
+        24,
+    ]
 
 
 def columns_of(path):
     group = pq.read_metadata(path).row_group(0)
-    return {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+    return {
+        group.column(number).path_in_schema: group.column(number)
+        for number in range(group.num_columns)
+    }
 
 
-@pytest.mark.parametrize(("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")])
-def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, compression, encoding):
+@pytest.mark.parametrize(
+    ("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")]
+)
+def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(
+    path, compression, encoding
+):
     names = (*COLUMNS, "labels")
     write(path, [block_of(0, 3)], 1000, columns=names, compression=compression)
     columns = columns_of(path)
@@ -129,7 +161,8 @@ def test_columns_are_zstd_by_default(path):
 
 
 @pytest.mark.parametrize(
-    ("compression", "stored"), [("zstd", "ZSTD"), ("lz4", "LZ4"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")]
+    ("compression", "stored"),
+    [("zstd", "ZSTD"), ("lz4", "LZ4"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")],
 )
 def test_any_compression_gives_the_same_rows(path, tmp_path, compression, stored):
     write(tmp_path / "default.parquet", [block_of(0, 3)], 32)
@@ -141,7 +174,9 @@ def test_any_compression_gives_the_same_rows(path, tmp_path, compression, stored
 def test_the_same_blocks_give_the_same_bytes(path, tmp_path):
     for name in ("a.parquet", "b.parquet"):
         write(tmp_path / name, [block_of(0, 3), block_of(3, 2)], 32)
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    assert (tmp_path / "a.parquet").read_bytes() == (
+        tmp_path / "b.parquet"
+    ).read_bytes()
 
 
 def test_no_blocks_are_a_file_without_rows(path):
@@ -152,13 +187,17 @@ def test_no_blocks_are_a_file_without_rows(path):
 T = 2048
 
 
-def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(own_run, shared_ids):
+def test_axolotl_gets_masks_and_labels_that_pass_over_a_first_token(
+    own_run, shared_ids
+):
     done = exported([own_run], formats=["axolotl"])
     rows = parquet_rows(done["axolotl"].folder)
     assert [row["input_ids"] for row in rows] == list(shared_ids.values())
     assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
     assert all(row["attention_mask"] == [1] * T for row in rows)
-    with pytest.raises(NextlongError, match="axolotl takes a packed row for one document"):
+    with pytest.raises(
+        NextlongError, match="axolotl takes a packed row for one document"
+    ):
         exported([own_run], formats=["axolotl"], overrides=["export.pack=4096"])
 
 
@@ -167,28 +206,42 @@ T = 2048
 
 def test_torchtitan_gets_the_token_that_its_last_label_is(own_run, recipe_for):
     with pytest.raises(
-        NextlongError, match=r"needs sequences of compose.target_tokens \+ 1 = 2,049 tokens, but those of"
+        NextlongError,
+        match=r"needs sequences of compose.target_tokens \+ 1 = 2,049 tokens, but those of",
     ):
         exported([own_run], formats=["torchtitan"])
     embedded = {path.name for path in own_run.glob("*-embed-*")}
-    done = pipeline.run(recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3"))
+    done = pipeline.run(
+        recipe_for(own_run, "export.formats=[torchtitan]", "compose.sequences=3")
+    )
     rows = parquet_rows(done["torchtitan"].folder)
     assert [row["seq_lengths"] for row in rows] == [[T + 1]] * 3
     assert [len(row["input_ids"]) for row in rows] == [T + 1] * 3
     assert {path.name for path in own_run.glob("*-embed-*")} == embedded
-    assert [len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()] == [T + 1] * 3
+    assert [
+        len(sequence.input_ids) for sequence in nextlong.open(own_run).sequences()
+    ] == [T + 1] * 3
 
 
-def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(own_run, recipe_for, started, tmp_path):
+def test_a_mix_of_sequences_with_and_without_the_last_label_is_refused(
+    own_run, recipe_for, started, tmp_path
+):
     pipeline.run(
-        recipe_for(started(tmp_path / "titan"), "export.formats=[torchtitan]", "compose.sequences=2", "workers=1")
+        recipe_for(
+            started(tmp_path / "titan"),
+            "export.formats=[torchtitan]",
+            "compose.sequences=2",
+            "workers=1",
+        )
     )
     for formats in (["torchtitan"], ["parquet"]):
         with pytest.raises(
-            NextlongError, match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens"
+            NextlongError,
+            match=r"sequences of 2,048 tokens of .*run \(for parquet, jsonl\) and 2,049 tokens",
         ):
             exported([own_run, tmp_path / "titan"], formats=formats)
     with pytest.raises(
-        NextlongError, match=r"parquet needs sequences of compose.target_tokens = 2,048 tokens, but those of"
+        NextlongError,
+        match=r"parquet needs sequences of compose.target_tokens = 2,048 tokens, but those of",
     ):
         exported([tmp_path / "titan"], formats=["parquet"])

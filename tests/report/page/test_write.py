@@ -27,7 +27,14 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.open, self.texts, self.numbers, self.style, self.script = [], [], [], [], "", ""
+        self.tags, self.open, self.texts, self.numbers, self.style, self.script = (
+            [],
+            [],
+            [],
+            [],
+            "",
+            "",
+        )
         self.column = 0
         self.feed(text)
         self.close()
@@ -43,7 +50,13 @@ class Page(HTMLParser):
         if tag == "td":
             self.column += 1
         if tag == "data":
-            self.numbers.append((json.loads(attributes["data-path"]), self.column, json.loads(attributes["value"])))
+            self.numbers.append(
+                (
+                    json.loads(attributes["data-path"]),
+                    self.column,
+                    json.loads(attributes["value"]),
+                )
+            )
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -85,13 +98,25 @@ def test_every_number_is_that_of_the_statistics(shared_run, text):
     assert len(found) > 50
     assert found == [(path, value_at(plain, path)) for path, _ in found]
     paths = {tuple(path) for path, _ in found}
-    for name in ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram"):
+    for name in (
+        "similarity_histogram",
+        "distance_histogram",
+        "chunk_tokens_histogram",
+    ):
         assert {(name, place, "count") for place in range(len(plain[name]))} <= paths
-    assert {("similarity_by_rank", place, "mean") for place in range(len(plain["similarity_by_rank"]))} <= paths
     assert {
-        ("document_chars_histogram", place, "count") for place in range(len(plain["document_chars_histogram"]))
+        ("similarity_by_rank", place, "mean")
+        for place in range(len(plain["similarity_by_rank"]))
     } <= paths
-    assert {("steps", place, key) for place in range(len(plain["steps"])) for key in ("seconds", "bytes")} <= paths
+    assert {
+        ("document_chars_histogram", place, "count")
+        for place in range(len(plain["document_chars_histogram"]))
+    } <= paths
+    assert {
+        ("steps", place, key)
+        for place in range(len(plain["steps"]))
+        for key in ("seconds", "bytes")
+    } <= paths
     assert {("steps", 0, "peak_bytes"), ("distance_tokens", "p50")} <= paths
     assert {("tokens_by_source", name) for name in plain["tokens_by_source"]} <= paths
     assert {
@@ -106,30 +131,57 @@ def test_every_number_is_that_of_the_statistics(shared_run, text):
 def test_runs_stand_side_by_side(shared_run, other_run):
     runs = [shared_run, other_run]
     page = Page(write.page([nextlong.open(run) for run in runs]))
-    plain = [json.loads(json.dumps(stats.measure(nextlong.open(run)).as_json())) for run in runs]
-    shown = [one for one in page.numbers if one[0][:2] != ["reuse", "hubs"] and one[0][0] != "steps"]  # a table a run
+    plain = [
+        json.loads(json.dumps(stats.measure(nextlong.open(run)).as_json()))
+        for run in runs
+    ]
+    shown = [
+        one
+        for one in page.numbers
+        if one[0][:2] != ["reuse", "hubs"] and one[0][0] != "steps"
+    ]  # a table a run
     assert {column for _, column, _ in shown} == {0, 1}
-    assert [value for _, _, value in shown] == [value_at(plain[column], path) for path, column, _ in shown]
+    assert [value for _, _, value in shown] == [
+        value_at(plain[column], path) for path, column, _ in shown
+    ]
     assert all(any(str(run) in text for text in page.texts) for run in runs)
-    methods = {column: value for path, column, value in shown if path == ["method_name"]}
+    methods = {
+        column: value for path, column, value in shown if path == ["method_name"]
+    }
     assert methods == {0: "nextlong", 1: "knn"}
 
 
 def test_the_page_needs_nothing_but_itself(text):
     page = Page(text)
     assert len(text.encode()) < 5 * MIB
-    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & {
+        tag for tag, _ in page.tags
+    }
     for _, attributes in page.tags:
-        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset")]
+        assert not [
+            name
+            for name in attributes
+            if name.startswith("on") or name in ("src", "style", "srcset")
+        ]
         assert attributes.get("href", "#").startswith("#")
         assert all(
-            found.startswith("#") for value in attributes.values() for found in re.findall(r"url\((.*?)\)", value or "")
+            found.startswith("#")
+            for value in attributes.values()
+            for found in re.findall(r"url\((.*?)\)", value or "")
         )
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert {own.get("type", "script") for own in page.of("script")} == {"application/json", "script"}
-    (policy,) = [own["content"] for own in page.of("meta") if own.get("http-equiv") == "Content-Security-Policy"]
+    assert {own.get("type", "script") for own in page.of("script")} == {
+        "application/json",
+        "script",
+    }
+    (policy,) = [
+        own["content"]
+        for own in page.of("meta")
+        if own.get("http-equiv") == "Content-Security-Policy"
+    ]
     style, script = (
-        base64.b64encode(hashlib.sha256(own.encode()).digest()).decode() for own in (page.style, page.script)
+        base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        for own in (page.style, page.script)
     )
     assert policy.startswith(
         f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; base-uri 'none'"
@@ -163,7 +215,9 @@ def test_hostile_texts_stay_texts(small_corpus, recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}"))
     page = Page(write.page([nextlong.open(tmp_path / "run")]))
     assert "img" not in {tag for tag, _ in page.tags}
-    assert [own for own in page.of("script") if own != {"type": "application/json"}] == [{}]
+    assert [
+        own for own in page.of("script") if own != {"type": "application/json"}
+    ] == [{}]
     assert any("<script>alert(1)</script>" in own for own in page.texts)
     assert not any(mark in own for own in page.texts for mark in "\x1b\u202e")
 
@@ -176,19 +230,27 @@ def test_the_command_writes_the_page(shared_run, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_without_a_place_the_page_lies_where_the_run_left_its_own(shared_run, other_run, monkeypatch, tmp_path):
+def test_without_a_place_the_page_lies_where_the_run_left_its_own(
+    shared_run, other_run, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     one, other = nextlong.open(shared_run), nextlong.open(other_run)
     assert write.place_of([one]) == one.path / "report.html"
     name = one.variant.name
-    assert write.place_of([one, one]) == one.path / f"report-{name}@{name}.html"  # beside the page of a sweep
-    assert write.place_of([one] * 99).name.startswith("report-99@variants@")  # fit for a file system
+    assert (
+        write.place_of([one, one]) == one.path / f"report-{name}@{name}.html"
+    )  # beside the page of a sweep
+    assert write.place_of([one] * 99).name.startswith(
+        "report-99@variants@"
+    )  # fit for a file system
     assert write.place_of([one, other]) == type(tmp_path)("report.html")
     monkeypatch.setattr(write.record, "current", lambda _: "another variant")
     assert write.place_of([one]) == one.path / f"report-{one.variant.name}.html"
 
 
-def test_the_command_writes_into_the_run_directory(other_run, monkeypatch, tmp_path, capsys):
+def test_the_command_writes_into_the_run_directory(
+    other_run, monkeypatch, tmp_path, capsys
+):
     monkeypatch.chdir(tmp_path)
     (other_run / "report.html").unlink(missing_ok=True)
     assert cli_main.main(["report", str(other_run)]) == 0
@@ -209,14 +271,21 @@ def test_a_page_of_whole_documents_uses_no_term_of_another_method(other_run):
 
 
 def test_the_glossary_says_what_the_page_does(shared_run, other_run):
-    one, other = ([stats.measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run))
+    one, other = (
+        [stats.measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run)
+    )
     assert set(words.glossary(one)) == set(words._WORDS["glossary"])
     assert {"meta-document", "negative"}.isdisjoint(words.glossary(other))
     assert set(words.glossary([*one, *other])) == set(words._WORDS["glossary"])
 
 
 def test_a_folder_that_is_not_there_is_named(shared_run, tmp_path, capsys):
-    assert cli_main.main(["report", str(shared_run), "-o", str(tmp_path / "none" / "page.html")]) == 2
+    assert (
+        cli_main.main(
+            ["report", str(shared_run), "-o", str(tmp_path / "none" / "page.html")]
+        )
+        == 2
+    )
     assert f"{tmp_path / 'none'} is not a folder" in capsys.readouterr().err
 
 
@@ -226,7 +295,10 @@ def test_more_runs_than_colours_are_refused(shared_run):
 
 
 def runs(folder, *names):
-    return [SimpleNamespace(path=folder, variant=SimpleNamespace(name=name)) for name in names]
+    return [
+        SimpleNamespace(path=folder, variant=SimpleNamespace(name=name))
+        for name in names
+    ]
 
 
 @pytest.fixture
@@ -238,7 +310,9 @@ def written(monkeypatch):
         pages.append([run.variant.name for run in of])
         return f"<style></style>{write.identity(of)}"
 
-    monkeypatch.setattr(write, "identity", lambda of: "id:" + ",".join(run.variant.name for run in of))
+    monkeypatch.setattr(
+        write, "identity", lambda of: "id:" + ",".join(run.variant.name for run in of)
+    )
     monkeypatch.setattr(write, "page", page)
     monkeypatch.setattr(write.record, "current", lambda run_dir: "base")
     return pages

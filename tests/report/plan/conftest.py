@@ -9,5 +9,7 @@ from planned import TEXTS, recipe_in
 
 @pytest.fixture
 def recipe(tmp_path):
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
+    )
     return recipe_in(tmp_path)

@@ -30,15 +30,23 @@ def amounts(recipe_for, tmp_path):
 
 def test_a_corpus_so_many_times_as_large_has_vectors_of_as_many_dimensions():
     larger = CORPUS.times(10)
-    assert (larger.documents, larger.kept_chars, larger.meta_chunks) == (12_000, 1e7, 30_000)
+    assert (larger.documents, larger.kept_chars, larger.meta_chunks) == (
+        12_000,
+        1e7,
+        30_000,
+    )
     assert larger.dimensions == CORPUS.dimensions
 
 
-def test_chunks_are_searched_for_chunks_and_documents_for_documents(amounts, recipe_for, tmp_path):
+def test_chunks_are_searched_for_chunks_and_documents_for_documents(
+    amounts, recipe_for, tmp_path
+):
     nextlong, knn = amounts(), amounts("compose.method=knn")
     assert (nextlong.vectors, knn.vectors) == (4000, 1000)
     recipe = recipe_for(tmp_path / "run")
-    assert nextlong.neighbours == candidates_of(recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars)
+    assert nextlong.neighbours == candidates_of(
+        recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars
+    )
     assert nextlong.chunk_chars == 250
     # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be searched for.
     assert nextlong.queries == pytest.approx((12 * 1.25 + 8) * 6)
@@ -47,9 +55,13 @@ def test_chunks_are_searched_for_chunks_and_documents_for_documents(amounts, rec
 
 def test_no_more_sequences_come_out_than_the_corpus_can_give(amounts):
     assert amounts("compose.sequences=12").sequences == 12
-    assert amounts("compose.sequences=99999").sequences == CORPUS.eligible  # each extends a document
+    assert (
+        amounts("compose.sequences=99999").sequences == CORPUS.eligible
+    )  # each extends a document
     everything = amounts("compose.method=standard", "compose.sequences=all")
-    assert everything.sequences == pytest.approx(CORPUS.kept_chars / (2048 * 4.0))  # each text stands in one
+    assert everything.sequences == pytest.approx(
+        CORPUS.kept_chars / (2048 * 4.0)
+    )  # each text stands in one
     assert everything.tokens == pytest.approx(everything.sequences * 2048)
 
 

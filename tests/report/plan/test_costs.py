@@ -3,7 +3,15 @@
 import pytest
 
 from nextlong.engine.step import Amounts, Estimate, Step
-from nextlong.report.plan.costs import Cost, Machines, Rate, Trial, costs, schedule, total
+from nextlong.report.plan.costs import (
+    Cost,
+    Machines,
+    Rate,
+    Trial,
+    costs,
+    schedule,
+    total,
+)
 
 WHOLE = Amounts(chunks=10_000, shards=8)
 
@@ -15,12 +23,16 @@ def step(name, *inputs, **estimate):
         "disk": lambda amounts: amounts.chunks,
         "bytes": 5.0,
     }
-    return Step(name, 1, {}, inputs, lambda _: [], estimate=Estimate(**{**given, **estimate}))
+    return Step(
+        name, 1, {}, inputs, lambda _: [], estimate=Estimate(**{**given, **estimate})
+    )
 
 
 def told(one, seconds=None, size=0, rates=None, machines=Machines(2)):  # noqa: B008
     trial = Trial(
-        Amounts(chunks=400), {} if seconds is None else {"a": seconds}, {} if seconds is None else {"a": size}
+        Amounts(chunks=400),
+        {} if seconds is None else {"a": seconds},
+        {} if seconds is None else {"a": size},
     )
     return costs([one], WHOLE, trial, rates or {}, machines=machines)["a"]
 
@@ -33,13 +45,19 @@ def test_a_step_takes_as_much_a_unit_of_work_as_in_the_trial():
 
 def test_what_did_not_run_in_the_trial_is_taken_as_declared():
     cost = told(step("a"))
-    assert (cost.start_s, cost.seconds, cost.disk_bytes) == (0.0, pytest.approx(10.0), pytest.approx(50_000))
+    assert (cost.start_s, cost.seconds, cost.disk_bytes) == (
+        0.0,
+        pytest.approx(10.0),
+        pytest.approx(50_000),
+    )
 
 
 def test_a_step_too_short_to_tell_takes_what_is_declared_but_no_more_than_was_seen():
     assert told(step("a", seconds=1e-6), 0.02).seconds == pytest.approx(0.01)
     assert told(step("a", seconds=1.0), 0.02).seconds == pytest.approx(0.5)
-    assert told(step("a", seconds=0.0), 0.02).seconds == pytest.approx(0.5)  # declares nothing
+    assert told(step("a", seconds=0.0), 0.02).seconds == pytest.approx(
+        0.5
+    )  # declares nothing
 
 
 def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
@@ -56,7 +74,10 @@ def test_one_task_keeps_one_worker_busy_and_shards_share():
     def alone(cost, workers):
         return total([step("a")], {"a": cost}, Machines(workers, head_s=0.0)).seconds
 
-    assert [alone(one, 4) for one in (whole, shared)] == [pytest.approx(10.0), pytest.approx(2.5)]
+    assert [alone(one, 4) for one in (whole, shared)] == [
+        pytest.approx(10.0),
+        pytest.approx(2.5),
+    ]
     assert alone(shared, 64) == pytest.approx(10 / 8)
     odd = Cost(seconds=3.0, disk_bytes=0.0, start_s=1.0, tasks=3)  # two tasks, then one
     assert alone(odd, 2) == pytest.approx(1.0 + 2.0)
@@ -79,7 +100,9 @@ def test_totals_add_disk_and_what_runs_at_once():
     first = step("a", memory=lambda _: 1e9, tasks="shards")
     second = step("b", first, memory=lambda _: 3e9)
     machines = Machines(2, head_s=0.0, process_bytes=4e8)
-    both = costs([first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines)
+    both = costs(
+        [first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines
+    )
     whole = total([first, second], both, machines)
     assert whole.seconds == pytest.approx(5 + 10)
     assert whole.disk_bytes == pytest.approx(100_000)
@@ -109,7 +132,10 @@ def test_tasks_share_the_workers_and_steps_wait_for_those_they_need():
 
 
 def test_a_step_that_waits_for_nothing_runs_beside_others():
-    assert scheduled(("a", 1, 5.0), ("b", 3, 3.0), workers=2) == {"a": (0.0, 5.0), "b": (0.0, 3.0)}
+    assert scheduled(("a", 1, 5.0), ("b", 3, 3.0), workers=2) == {
+        "a": (0.0, 5.0),
+        "b": (0.0, 3.0),
+    }
 
 
 def test_gpus_are_no_workers():
@@ -131,4 +157,7 @@ def test_more_workers_than_the_head_can_serve_are_idle():
 
 
 def test_steps_without_work_end_at_once():
-    assert scheduled(("a", 1, 0.0), ("b", 1, 0.0, "a"), workers=1) == {"a": (0.0, 0.0), "b": (0.0, 0.0)}
+    assert scheduled(("a", 1, 0.0), ("b", 1, 0.0, "a"), workers=1) == {
+        "a": (0.0, 0.0),
+        "b": (0.0, 0.0),
+    }

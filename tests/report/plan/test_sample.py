@@ -38,8 +38,12 @@ def two_sources(tmp_path):
         ({"weight": 1.0, "max_documents": 10}, {"weight": 3.0}, 13, 4_000),
     ],
 )
-def test_caps_and_weights_are_applied_to_each_source(two_sources, small, large, documents, chars):
-    seen = sampled(sources_in(two_sources, ("small.jsonl", small), ("large.jsonl", large)))
+def test_caps_and_weights_are_applied_to_each_source(
+    two_sources, small, large, documents, chars
+):
+    seen = sampled(
+        sources_in(two_sources, ("small.jsonl", small), ("large.jsonl", large))
+    )
     corpus = seen.size
     assert seen.is_whole
     assert (corpus.documents, corpus.text_bytes) == (250, 200 * 195 + 50_000)
@@ -48,7 +52,9 @@ def test_caps_and_weights_are_applied_to_each_source(two_sources, small, large, 
 
 
 def excluding(recipe, folder, *entries):
-    (folder / "exclude.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (folder / "exclude.jsonl").write_text(
+        "".join(json.dumps(entry) + "\n" for entry in entries)
+    )
     plain = recipe.model_dump(mode="json")
     plain["ingest"]["exclude"] = str(folder / "exclude.jsonl")
     return Recipe.from_dict(plain)
@@ -56,26 +62,40 @@ def excluding(recipe, folder, *entries):
 
 @pytest.mark.parametrize("kind", ["whole", "sampled"])
 def test_excluded_documents_are_not_counted(two_sources, monkeypatch, kind):
-    rows = [json.dumps({"id": f"d{n}", "text": f"{n:05d}" + "é" * 95}) + "\n" for n in range(200)]
+    rows = [
+        json.dumps({"id": f"d{n}", "text": f"{n:05d}" + "é" * 95}) + "\n"
+        for n in range(200)
+    ]
     (two_sources / "small.jsonl").write_text("".join(rows))
     if kind == "sampled":
         monkeypatch.setattr(look, "_READ_BYTES", 10_000)
         monkeypatch.setattr(look, "_LEAST_READ_BYTES", 10_000)
-    recipe = sources_in(two_sources, ("small.jsonl", {"id": "id", "name": "small"}), ("large.jsonl", {"name": "large"}))
+    recipe = sources_in(
+        two_sources,
+        ("small.jsonl", {"id": "id", "name": "small"}),
+        ("large.jsonl", {"name": "large"}),
+    )
     every = sampled(recipe).size
     half = [{"source": "small", "id": f"d{n}"} for n in range(100)]
     some = sampled(excluding(recipe, two_sources, *half, {"source": "large"})).size
     assert every.documents == pytest.approx(250, rel=0 if kind == "whole" else 0.2)
     assert some.documents == pytest.approx(100, rel=0 if kind == "whole" else 0.3)
-    with pytest.raises(CorpusError, match=r"ingest\.exclude excludes all documents of a sample; delete lines of it"):
-        sampled(excluding(recipe, two_sources, {"source": "small"}, {"source": "large"}))
+    with pytest.raises(
+        CorpusError,
+        match=r"ingest\.exclude excludes all documents of a sample; delete lines of it",
+    ):
+        sampled(
+            excluding(recipe, two_sources, {"source": "small"}, {"source": "large"})
+        )
 
 
 def made(**rows):
     """Return a sample in which each row stands for ten documents."""
     chars, chunks = np.array(rows["chars"]), np.array(rows["chunks"])
     stands_for = np.full(len(chars), 10.0)
-    size = Amounts(chunks=float(stands_for @ chunks), kept_chars=float(stands_for @ chars))
+    size = Amounts(
+        chunks=float(stands_for @ chunks), kept_chars=float(stands_for @ chars)
+    )
     return CorpusSample(size, True, ["x"] * len(chars), stands_for, chars, chunks, {})
 
 
@@ -87,18 +107,27 @@ def test_documents_of_many_chunks_are_met_more_often():
 
 
 def test_documents_without_room_for_negatives_are_foreseen():
-    plain = {"run_dir": "r", "ingest": {"sources": [{"path": "p"}]}, "tokenizer": {"train": 300}}
+    plain = {
+        "run_dir": "r",
+        "ingest": {"sources": [{"path": "p"}]},
+        "tokenizer": {"train": 300},
+    }
     seen = made(
         chars=[400, 1900, 2000, 4000, 4000], chunks=[1, 5, 5, 5, 1]
     )  # of 5 chunks 4 whole ones between, and a half
 
     def dropped(**compose):
-        recipe = Recipe.from_dict({**plain, "compose": {"target_tokens": 1000, **compose}})
+        recipe = Recipe.from_dict(
+            {**plain, "compose": {"target_tokens": 1000, **compose}}
+        )
         return seen.dropped(recipe, chars_per_token=4.0)
 
     mean_chunk = 12_300 / 17
     assert 1900 + 4.5 * mean_chunk > 4000  # characters of a sequence
     assert dropped() == (10.0, 20.0)
     assert dropped(fit="paper") == (10.0, 0.0)
-    assert dropped(target_tokens=1300) == (0.0, 20.0)  # 5,200: the shorter two fit with 3,255 characters of negatives
+    assert dropped(target_tokens=1300) == (
+        0.0,
+        20.0,
+    )  # 5,200: the shorter two fit with 3,255 characters of negatives
     assert dropped(target_tokens=1300, min_gap_tokens=250) == (0.0, 30.0)

@@ -27,7 +27,9 @@ def test_texts_are_taken_from_everywhere_and_two_at_least():
 def tried(tmp_path):
     """A function of overrides that returns the recipe of a trial of 40,000 characters."""
     texts = ["a text about tides and gulls, " * 40] * 33 + ["x" * 400]
-    (tmp_path / "sample.jsonl").write_text('{"text": "a text about tides and gulls"}\n' * 50)
+    (tmp_path / "sample.jsonl").write_text(
+        '{"text": "a text about tides and gulls"}\n' * 50
+    )
 
     def changed(*overrides):
         recipe = recipe_in(tmp_path, *overrides)
@@ -38,12 +40,22 @@ def tried(tmp_path):
 
 def test_a_trial_runs_alone_on_its_own_files_and_sends_nothing(tried, tmp_path):
     recipe, asked = tried(
-        "workers=7", "executor=local", "decontaminate=[eval.txt]", "export.push=s3://b/x", "search.index=IVF4,Flat"
+        "workers=7",
+        "executor=local",
+        "decontaminate=[eval.txt]",
+        "export.push=s3://b/x",
+        "search.index=IVF4,Flat",
     )
     assert (recipe.executor, recipe.workers, recipe.export.push) == ("serial", 1, None)
     assert recipe.run_dir == str(tmp_path / "run")
-    assert [source.path for source in recipe.ingest.sources] == [str(tmp_path / "sample.jsonl")]
-    assert (recipe.decontaminate.files, recipe.search.index, recipe.search.device) == ((), "exact", "cpu")
+    assert [source.path for source in recipe.ingest.sources] == [
+        str(tmp_path / "sample.jsonl")
+    ]
+    assert (recipe.decontaminate.files, recipe.search.index, recipe.search.device) == (
+        (),
+        "exact",
+        "cpu",
+    )
     assert recipe.chunk == asked.chunk
     assert recipe.mine == asked.mine
 
@@ -54,13 +66,19 @@ def test_sequences_are_as_long_as_a_sample_has_room_for(tried):
     assert tried("compose.target_tokens=300")[0].compose.target_tokens == 300
     assert tried("compose.sequences=all")[0].compose.sequences == 2
     assert (
-        tried("compose.method=standard", "compose.sequences=1000", "compose.target_tokens=300")[0].compose.sequences
+        tried(
+            "compose.method=standard",
+            "compose.sequences=1000",
+            "compose.target_tokens=300",
+        )[0].compose.sequences
         == 16
     )
 
 
 def test_models_and_servers_give_way_to_what_needs_none(tried, tmp_path):
-    recipe, _ = tried("encoder.model='openai:m'", "compose.method=quest", "quest.queries=some/model")
+    recipe, _ = tried(
+        "encoder.model='openai:m'", "compose.method=quest", "quest.queries=some/model"
+    )
     assert recipe.encoder.model == "lsa"
     assert recipe.options.queries == "extractive"
     recipe, _ = tried("tokenizer={source: org/model, bos: '<s>', eos: '</s>'}")
@@ -81,8 +99,14 @@ def test_seconds_are_added_up_by_step():
 
 def test_a_trial_is_counted_as_the_corpus_is(tmp_path):
     recipe = recipe_in(tmp_path, "compose.method=standard")
-    less, more = (trial.try_route(recipe, TEXTS[:count], chars_per_token=3.0) for count in (20, 80))
-    assert (more.amounts.documents, more.amounts.text_bytes) == (80, sum(map(len, TEXTS)))
+    less, more = (
+        trial.try_route(recipe, TEXTS[:count], chars_per_token=3.0)
+        for count in (20, 80)
+    )
+    assert (more.amounts.documents, more.amounts.text_bytes) == (
+        80,
+        sum(map(len, TEXTS)),
+    )
     assert less.amounts.documents < more.amounts.documents
     assert less.amounts.chunks < more.amounts.chunks
     assert {"ingest", "chunk", "tokens", "compose", "parquet"} <= more.seconds.keys()
@@ -92,7 +116,9 @@ def test_a_trial_is_counted_as_the_corpus_is(tmp_path):
 
 
 def test_a_trial_that_ends_early_tells_of_the_steps_that_have_finished(tmp_path):
-    ended = trial.try_route(recipe_in(tmp_path, "compose.min_meta_chunks=50"), TEXTS, chars_per_token=3.0)
+    ended = trial.try_route(
+        recipe_in(tmp_path, "compose.min_meta_chunks=50"), TEXTS, chars_per_token=3.0
+    )
     assert {"ingest", "chunk", "meta_documents"} <= ended.seconds.keys()
     assert "compose" not in ended.seconds
     assert ended.amounts.documents == 80
@@ -101,8 +127,12 @@ def test_a_trial_that_ends_early_tells_of_the_steps_that_have_finished(tmp_path)
 def test_chunks_that_come_from_few_documents_lower_the_share(tmp_path):
     shares = []
     for method in ("standard", "nextlong"):
-        recipe = recipe_in(tmp_path, f"compose.method={method}", "mine.near_duplicates=null")
-        shares.append(trial.try_route(recipe, TEXTS, chars_per_token=3.0).documents_share)
+        recipe = recipe_in(
+            tmp_path, f"compose.method={method}", "mine.near_duplicates=null"
+        )
+        shares.append(
+            trial.try_route(recipe, TEXTS, chars_per_token=3.0).documents_share
+        )
     whole, mixed = shares  # standard puts all chunks of a document into one sequence
     assert 0 < whole < 0.8
     assert whole < mixed <= 1.1

@@ -16,28 +16,39 @@ from planned import recipe_in, written
 
 
 def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_warnings, "THRESHOLDS", replace(run_warnings.THRESHOLDS, stand_in_tokens=512))
+    monkeypatch.setattr(
+        run_warnings,
+        "THRESHOLDS",
+        replace(run_warnings.THRESHOLDS, stand_in_tokens=512),
+    )
     told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
     assert (
         "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), not compatible with any pretrained model"
         in told
     )
     assert "[stand-in-tokenizer]" in told
-    assert re.search(r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few", told)
+    assert re.search(
+        r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few",
+        told,
+    )
     assert (
         "text that is repeated this often is learned better than the rest, and later uses teach less; add documents, make"
         in told
     )
 
 
-def test_only_text_that_is_used_hundreds_of_times_is_said_to_be_memorized(recipe, tmp_path):
+def test_only_text_that_is_used_hundreds_of_times_is_said_to_be_memorized(
+    recipe, tmp_path
+):
     asked = recipe_in(tmp_path)
     told = [run_warnings.heavy_reuse("often", asked, most=most) for most in (199, 200)]
     assert ["is memorized" in one.message for one in told] == [False, True]
 
 
 def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
-    told = written(recipe_in(tmp_path, "compose.target_tokens=512"), Scenario(chunks=1e8))
+    told = written(
+        recipe_in(tmp_path, "compose.target_tokens=512"), Scenario(chunks=1e8)
+    )
     assert "[small-corpus]" not in told
     assert "[heavy-reuse]" not in told
     assert "[stand-in-tokenizer]" not in told
@@ -47,7 +58,12 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     """Of 80 texts 17 are longer than 256 characters, of those with at least four chunks all."""
     asked = recipe_in(tmp_path, "compose.target_tokens=64", "compose.min_meta_chunks=4")
     told = written(asked)
-    count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that can be extended \(", told).groups())
+    count, documents = map(
+        int,
+        re.search(
+            r"about (\d+) of the (\d+) documents that can be extended \(", told
+        ).groups(),
+    )
     assert documents / 2 < count <= documents < 80
     assert (
         "are too long for compose.target_tokens=64 with negatives between their chunks; they will be dropped, "
@@ -55,7 +71,9 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     )
     assert "[many-dropped]" in told
     assert "[many-dropped]" not in written(recipe)
-    assert "[many-dropped]" not in written(recipe_in(tmp_path, "compose.target_tokens=64", "compose.method=standard"))
+    assert "[many-dropped]" not in written(
+        recipe_in(tmp_path, "compose.target_tokens=64", "compose.method=standard")
+    )
 
 
 def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
@@ -70,19 +88,31 @@ def test_exact_search_of_very_many_is_warned_of(recipe, tmp_path):
     asked = recipe_in(tmp_path, "search.index=exact", "compose.sequences=all")
     for chunks, warned in ((1e3, False), (1e7, True)):
         told = written(asked, Scenario(workers=2, chunks=chunks))
-        assert ("an approximate index would be faster: search.index=exact takes about" in told) is warned
+        assert (
+            "an approximate index would be faster: search.index=exact takes about"
+            in told
+        ) is warned
 
 
-def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned_of(recipe, tmp_path, monkeypatch):
+def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned_of(
+    recipe, tmp_path, monkeypatch
+):
     asked = recipe_in(tmp_path, "compose.min_meta_chunks=4", "chunk.max_chars=100000")
     with pytest.raises(CorpusError) as of_the_run:
         pipeline.run(asked)
     with pytest.raises(CorpusError) as of_the_plan:
         written(asked)
     assert str(of_the_plan.value) in str(of_the_run.value)
-    assert str(of_the_plan.value).startswith("none of the 80 documents has compose.min_meta_chunks=4 chunks of at most")
+    assert str(of_the_plan.value).startswith(
+        "none of the 80 documents has compose.min_meta_chunks=4 chunks of at most"
+    )
     monkeypatch.setattr(look, "_LEAST_READ_BYTES", 4_000)
     monkeypatch.setattr(look, "_READ_BYTES", 4_000)
     told = written(asked)
-    assert re.search(r"the run is likely to stop: none of the \d+ documents of a sample has compose.min_meta_ch", told)
-    assert "likely to stop" not in written(recipe_in(tmp_path, "compose.method=standard", "chunk.max_chars=100000"))
+    assert re.search(
+        r"the run is likely to stop: none of the \d+ documents of a sample has compose.min_meta_ch",
+        told,
+    )
+    assert "likely to stop" not in written(
+        recipe_in(tmp_path, "compose.method=standard", "chunk.max_chars=100000")
+    )

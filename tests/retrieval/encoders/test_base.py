@@ -33,7 +33,11 @@ def test_each_section_of_the_recipe_has_an_encoder_that_keeps_the_contract(secti
     assert type(kind).__module__ == f"nextlong.retrieval.encoders.{section}"
     assert kind.cure
     assert kind.needs_fit <= bool(kind.prepare(config, CorpusFiles((), ()), seed=0))
-    assert kind.resources(config) in (Resources(), Resources(gpu="optional"), Resources(at_once=1))
+    assert kind.resources(config) in (
+        Resources(),
+        Resources(gpu="optional"),
+        Resources(at_once=1),
+    )
 
 
 def test_every_section_is_tested_here():
@@ -45,7 +49,11 @@ def _compared_words(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
             for side in (node.left, *node.comparators):
-                yield from (leaf.value for leaf in ast.walk(side) if isinstance(leaf, ast.Constant))
+                yield from (
+                    leaf.value
+                    for leaf in ast.walk(side)
+                    if isinstance(leaf, ast.Constant)
+                )
 
 
 def test_no_file_branches_on_an_encoders_name():
@@ -54,7 +62,9 @@ def test_no_file_branches_on_an_encoders_name():
         assert names.isdisjoint(_compared_words(path)), path
 
 
-@pytest.mark.parametrize("section", ["lsa", *thorough(*(name for name in MODELS if name != "lsa"))])
+@pytest.mark.parametrize(
+    "section", ["lsa", *thorough(*(name for name in MODELS if name != "lsa"))]
+)
 def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section):
     code = f"import nextlong.retrieval.encoders.{section}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -64,10 +74,14 @@ def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section
 def test_what_is_preloaded_can_be_imported(model):
     names = preloaded(Encoder(model=model))
     assert "nextlong.pipeline" in names
-    assert all(importlib.util.find_spec(name) for name in names if name.startswith("nextlong"))
+    assert all(
+        importlib.util.find_spec(name) for name in names if name.startswith("nextlong")
+    )
 
 
 def test_naming_what_workers_import_does_not_import_the_pipeline():
     code = "import sys, nextlong.retrieval.encoders.base; print('nextlong.pipeline' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"

@@ -36,15 +36,30 @@ def test_tfidf_equals_scikit_learn():
     # Here and below, because it takes longer to import than all these tests, and each test process imports each file.
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    theirs = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32).fit(texts)
-    ascii_only = ["", "nothing known here", "sail sail SAIL, a sail_mast of naive_1", "The\x00Mast\tv1"]
+    theirs = TfidfVectorizer(
+        vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32
+    ).fit(texts)
+    ascii_only = [
+        "",
+        "nothing known here",
+        "sail sail SAIL, a sail_mast of naive_1",
+        "The\x00Mast\tv1",
+    ]
     np.testing.assert_allclose(lsa.idf, theirs.idf_, rtol=1e-6)
     for fresh in ([*topic_texts(50)[::-1], *ascii_only], ascii_only):
-        np.testing.assert_allclose(lsa.tfidf(fresh).toarray(), theirs.transform(fresh).toarray(), atol=1e-6)
+        np.testing.assert_allclose(
+            lsa.tfidf(fresh).toarray(), theirs.transform(fresh).toarray(), atol=1e-6
+        )
 
 
 def test_terms_follow_the_document_frequency_rule_and_frequency():
-    texts = ["common rare1 twice twice twice", "common twice three", "common three", "common three", "common odd"]
+    texts = [
+        "common rare1 twice twice twice",
+        "common twice three",
+        "common three",
+        "common three",
+        "common odd",
+    ]
     texts += ["common five five"] * 2 + ["common"] * 3
     lsa = _fit_lsa(texts, dimensions=2, max_terms=2, seed=0)
     # common is in all texts, rare1 and odd in one; twice and five occur 4 times, three 3 times.
@@ -147,7 +162,10 @@ def words_of(text: str) -> list[str]:
         ("Python3入門書 and 東x京都", ["python3", "入門", "門書", "and", "京都"]),
         ("한국어", ["한국", "국어"]),
         ("ไทย", ["ไท", "ทย"]),
-        ("\U00020000\U00020001\U00020002", ["\U00020000\U00020001", "\U00020001\U00020002"]),
+        (
+            "\U00020000\U00020001\U00020002",
+            ["\U00020000\U00020001", "\U00020001\U00020002"],
+        ),
         ("a b — \n\x00 😀", []),
         ("", []),
     ],
@@ -157,7 +175,11 @@ def test_words_are_cut_as_written_by_hand(text, words):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(st.sampled_from("ab 日本。é\n_x"), max_size=12), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.text(st.sampled_from("ab 日本。é\n_x"), max_size=12), min_size=1, max_size=6
+    )
+)
 def test_words_of_a_batch_are_the_words_of_its_texts(texts):
     words, bounds = _cut_words(texts)
     flat = [word.decode("utf-32-le") for word in words.to_pylist()]
@@ -165,7 +187,11 @@ def test_words_of_a_batch_are_the_words_of_its_texts(texts):
     assert parts == [words_of(text) for text in texts]
 
 
-@given(st.lists(st.text(st.characters(max_codepoint=127), max_size=12), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.text(st.characters(max_codepoint=127), max_size=12), min_size=1, max_size=6
+    )
+)
 def test_ascii_words_are_the_same_but_for_single_characters(texts):
     words, bounds = _cut_ascii_words(texts)
     flat = [word.decode("ascii") for word in words.to_pylist()]

@@ -24,12 +24,21 @@ def vector_of(text: str) -> list[float]:
 
 
 def embed(body: dict[str, Any]) -> Answer:
-    items = [{"index": index, "embedding": vector_of(text)} for index, text in enumerate(body["input"])]
+    items = [
+        {"index": index, "embedding": vector_of(text)}
+        for index, text in enumerate(body["input"])
+    ]
     return 200, {}, json.dumps({"data": items}).encode()
 
 
-def refusal(status: int, message: str, *, code: str | None = None, **headers: str) -> Answer:
-    return status, headers, json.dumps({"error": {"message": message, "code": code}}).encode()
+def refusal(
+    status: int, message: str, *, code: str | None = None, **headers: str
+) -> Answer:
+    return (
+        status,
+        headers,
+        json.dumps({"error": {"message": message, "code": code}}).encode(),
+    )
 
 
 @dataclass
@@ -69,7 +78,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 return
             status, headers, content = answer
             self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            for name, value in (
+                headers | {"Content-Length": str(len(content))}
+            ).items():
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
             self.wfile.write(content)
@@ -79,7 +90,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     http_server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{http_server.server_address[1]}/v1"
-    thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(
+        target=http_server.serve_forever, kwargs={"poll_interval": 0.01}
+    )
     thread.start()
     monkeypatch.setattr("nextlong.client._FIRST_WAIT_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -90,7 +103,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def encoder(server: Server, **options: Any) -> OpenAIEncoder:
-    return OpenAIEncoder("m", OpenAIOptions(**{"base_url": server.url, "timeout_s": 5.0, "max_attempts": 3} | options))
+    return OpenAIEncoder(
+        "m",
+        OpenAIOptions(
+            **{"base_url": server.url, "timeout_s": 5.0, "max_attempts": 3} | options
+        ),
+    )
 
 
 def expected(texts: list[str]) -> np.ndarray:
@@ -111,10 +129,16 @@ def test_batches_come_back_in_order_and_unit_length(server, monkeypatch):
         ):  # the first batch, and the last, which four threads come to at last
             others_are_asked.wait()
         status, headers, content = embed(body) or (0, {}, b"")
-        return status, headers, json.dumps({"data": json.loads(content)["data"][::-1]}).encode()
+        return (
+            status,
+            headers,
+            json.dumps({"data": json.loads(content)["data"][::-1]}).encode(),
+        )
 
     server.answer = first_last
-    vectors = encoder(server, batch_size=5, concurrency=4, timeout_s=60, api_key_env="MY_KEY").encode(texts)
+    vectors = encoder(
+        server, batch_size=5, concurrency=4, timeout_s=60, api_key_env="MY_KEY"
+    ).encode(texts)
     np.testing.assert_allclose(vectors, expected(texts), rtol=1e-6)
     assert vectors.dtype == np.float32
     assert sorted(len(body["input"]) for body in server.asked) == [3, 5, 5, 5, 5]
@@ -150,11 +174,15 @@ def test_requests_run_at_the_same_time_up_to_concurrency(server):
 def test_passing_trouble_is_tried_again(server, trouble):
     server.script = [trouble, trouble]
     texts = ["one", "two"]
-    np.testing.assert_allclose(encoder(server).encode(texts), expected(texts), rtol=1e-6)
+    np.testing.assert_allclose(
+        encoder(server).encode(texts), expected(texts), rtol=1e-6
+    )
     assert len(server.asked) == 3
 
 
-def test_the_first_failed_try_is_told_once_and_again_after_a_while(server, caplog, monkeypatch):
+def test_the_first_failed_try_is_told_once_and_again_after_a_while(
+    server, caplog, monkeypatch
+):
     server.script = [refusal(500, "oops")] * 4
     encoder(server, batch_size=1, max_attempts=5).encode(["a", "b", "c", "d"])
     (told,) = caplog.messages
@@ -177,7 +205,9 @@ def test_the_proxy_of_the_environment_is_used(server, monkeypatch):
     texts = ["one", "two"]
     vectors = encoder(server, base_url="http://embeddings.invalid/v1").encode(texts)
     np.testing.assert_allclose(vectors, expected(texts), rtol=1e-6)
-    assert [body["path"] for body in server.asked] == ["http://embeddings.invalid/v1/embeddings"]
+    assert [body["path"] for body in server.asked] == [
+        "http://embeddings.invalid/v1/embeddings"
+    ]
     assert server.headers[0]["Proxy-Authorization"] == "Basic bWU6cEBzcw=="
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     encoder(server).encode(texts)
@@ -206,14 +236,19 @@ def test_timeouts_are_tried_again(server):
         return embed(body)
 
     server.answer = never_the_first
-    asking = encoder(server, timeout_s=0.5, max_attempts=100)  # as many as a slow machine needs
+    asking = encoder(
+        server, timeout_s=0.5, max_attempts=100
+    )  # as many as a slow machine needs
     np.testing.assert_allclose(asking.encode(["one"]), expected(["one"]), rtol=1e-6)
     answered.set()
 
 
 def test_gives_up_after_max_attempts_with_the_last_trouble(server):
     server.script = [refusal(500, "the disk is full")] * 3
-    with pytest.raises(EncoderError, match=r"3 attempts, the last with HTTP 500: the disk is full; .*concurrency"):
+    with pytest.raises(
+        EncoderError,
+        match=r"3 attempts, the last with HTTP 500: the disk is full; .*concurrency",
+    ):
         encoder(server).encode(["one"])
     assert len(server.asked) == 3
 
@@ -221,22 +256,49 @@ def test_gives_up_after_max_attempts_with_the_last_trouble(server):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (refusal(401, "no key given"), r"HTTP 401: no key given; set the environment variable OPENAI_API_KEY"),
-        (refusal(404, "no such model"), r"HTTP 404: no such model; check encoder.openai.base_url"),
-        (refusal(400, "input is too long"), r"HTTP 400: input is too long; .*chunk.max_chars"),
-        (refusal(429, "no money", code="insufficient_quota"), r"HTTP 429: no money; the quota is exhausted"),
+        (
+            refusal(401, "no key given"),
+            r"HTTP 401: no key given; set the environment variable OPENAI_API_KEY",
+        ),
+        (
+            refusal(404, "no such model"),
+            r"HTTP 404: no such model; check encoder.openai.base_url",
+        ),
+        (
+            refusal(400, "input is too long"),
+            r"HTTP 400: input is too long; .*chunk.max_chars",
+        ),
+        (
+            refusal(429, "no money", code="insufficient_quota"),
+            r"HTTP 429: no money; the quota is exhausted",
+        ),
         ((403, {}, b"go away"), r"HTTP 403: go away; the key in OPENAI_API_KEY"),
         ((200, {}, b"<html>hello</html>"), r"no list of embeddings .*<html>hello"),
         ((200, {}, b'{"data": []}'), r"was sent 2 texts and returned 0 vectors"),
         (
-            (200, {}, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 0, "embedding": [1, 2]}]}'),
+            (
+                200,
+                {},
+                b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 0, "embedding": [1, 2]}]}',
+            ),
             r"indices \[0, 0\]",
         ),
         (
-            (200, {}, b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1]}]}'),
+            (
+                200,
+                {},
+                b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1]}]}',
+            ),
             r"no list of embeddings",
         ),
-        ((200, {}, b'{"data": [{"index": 0, "embedding": "AAAA"}, {"index": 1, "embedding": "AAAA"}]}'), r"embeddings"),
+        (
+            (
+                200,
+                {},
+                b'{"data": [{"index": 0, "embedding": "AAAA"}, {"index": 1, "embedding": "AAAA"}]}',
+            ),
+            r"embeddings",
+        ),
     ],
 )
 def test_refusals_and_wrong_answers_are_not_tried_again(server, answer, message):
@@ -252,7 +314,10 @@ def test_dimensions_are_asked_for_and_checked(server):
     assert not server.asked
     asking.encode(["one"])
     assert server.asked[0]["dimensions"] == 3
-    with pytest.raises(EncoderError, match=r"shape \(3,\), not encoder.openai.dimensions=2; leave it out"):
+    with pytest.raises(
+        EncoderError,
+        match=r"shape \(3,\), not encoder.openai.dimensions=2; leave it out",
+    ):
         encoder(server, dimensions=2).encode(["one"])
 
 
@@ -274,15 +339,24 @@ def test_requests_per_minute_spaces_the_requests(server, monkeypatch):
     waits_s = []
     clock = SimpleNamespace(monotonic=lambda: 1000.0, sleep=waits_s.append)
     monkeypatch.setattr("nextlong.client.time", clock)
-    encoder(server, batch_size=1, concurrency=4, requests_per_minute=1200).encode(["a", "b", "c", "d", "e"])
+    encoder(server, batch_size=1, concurrency=4, requests_per_minute=1200).encode(
+        ["a", "b", "c", "d", "e"]
+    )
     assert sorted(waits_s) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
 def test_nobody_listening_is_an_encoder_error(server):
-    with pytest.raises(EncoderError, match=r"2 attempts, the last with ConnectionRefusedError: .*refused"):
-        encoder(server, base_url="http://127.0.0.1:9/v1", max_attempts=2).encode(["one"])
+    with pytest.raises(
+        EncoderError,
+        match=r"2 attempts, the last with ConnectionRefusedError: .*refused",
+    ):
+        encoder(server, base_url="http://127.0.0.1:9/v1", max_attempts=2).encode(
+            ["one"]
+        )
 
 
 def test_a_url_without_scheme_is_refused_at_once(server):
-    with pytest.raises(EncoderError, match=r"base_url='localhost:8000'; it must start with http"):
+    with pytest.raises(
+        EncoderError, match=r"base_url='localhost:8000'; it must start with http"
+    ):
         encoder(server, base_url="localhost:8000")

@@ -43,12 +43,16 @@ def model_path() -> str:
 
 def config(model: str, **options: Any) -> recipe.Encoder:
     plain = {"dtype": "float32", "device": "cpu"} | options
-    return recipe.Encoder.from_dict({"model": f"sentence-transformers:{model}", "sentence_transformers": plain})
+    return recipe.Encoder.from_dict(
+        {"model": f"sentence-transformers:{model}", "sentence_transformers": plain}
+    )
 
 
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"):
+    with pytest.raises(
+        EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"
+    ):
         loaded(config("some/model"))
 
 
@@ -79,7 +83,9 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
     encoder = loaded(config(model_path, batch_size=2))
     vectors = encoder.encode(TEXTS)
     own = SentenceTransformer(model_path, device="cpu")
-    one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
+    one_by_one = np.stack(
+        [own.encode(text, normalize_embeddings=True) for text in TEXTS]
+    )
     assert encoder.dimensions == 384
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)
@@ -91,7 +97,10 @@ def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
 def test_similar_texts_are_nearer_than_unrelated_ones(model_path):
     vectors = loaded(config(model_path)).encode(TEXTS[:4])
     cosines = vectors @ vectors.T
-    assert min(cosines[0, 1], cosines[2, 3]) > max(cosines[0, 2], cosines[0, 3], cosines[1, 2], cosines[1, 3]) + 0.2
+    assert (
+        min(cosines[0, 1], cosines[2, 3])
+        > max(cosines[0, 2], cosines[0, 3], cosines[1, 2], cosines[1, 3]) + 0.2
+    )
 
 
 @pytest.mark.heavy
@@ -105,23 +114,31 @@ def test_half_precision_stays_close(model_path, dtype):
 
 @pytest.mark.heavy
 def test_max_tokens_cuts_the_texts(model_path):
-    cut = loaded(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
+    cut = loaded(config(model_path, max_tokens=8)).encode(
+        [TEXTS[0], "The cat sleeps on the sofa. And more."]
+    )
     # [CLS], six words, [SEP]: both texts begin with the same six.
     np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
-    with pytest.raises(EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"):
+    with pytest.raises(
+        EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"
+    ):
         loaded(config(model_path, max_tokens=9999))
 
 
 @pytest.mark.heavy
 def test_prompt_stands_before_every_text(model_path):
-    prompted = loaded(config(model_path, prompt="clustering: ")).encode(["cats", "banks"])
+    prompted = loaded(config(model_path, prompt="clustering: ")).encode(
+        ["cats", "banks"]
+    )
     plain = loaded(config(model_path)).encode(["clustering: cats", "clustering: banks"])
     np.testing.assert_allclose(prompted, plain, atol=1e-5)
 
 
 @pytest.mark.heavy
 def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
-    with pytest.raises(EncoderError, match=r"task='text-matching', but .* accepts no task; remove it"):
+    with pytest.raises(
+        EncoderError, match=r"task='text-matching', but .* accepts no task; remove it"
+    ):
         loaded(config(model_path, task="text-matching"))
 
 
@@ -129,14 +146,20 @@ def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
 @pytest.mark.parametrize("name", ["missing/folder", "./no-such-folder"])
 def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(EncoderError, match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder"):
+    with pytest.raises(
+        EncoderError,
+        match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder",
+    ):
         loaded(config(name))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
-    with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
+    with pytest.raises(
+        EncoderError,
+        match=r"does not run on device='cuda:99' .*sentence_transformers.device",
+    ):
         loaded(config(model_path, device="cuda:99", dtype=dtype))
 
 
@@ -146,7 +169,11 @@ def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
         (47.2, 128, (128, 1408)),  # half a minute, in whole calls
         (1000.0, 128, (128, 29_952)),
         (4.3, 128, (128, 128)),
-        (4.2, 128, (64, 64)),  # a slow model: smaller calls, as one must not take a minute
+        (
+            4.2,
+            128,
+            (64, 64),
+        ),  # a slow model: smaller calls, as one must not take a minute
         (0.1, 128, (2, 2)),
         (0.001, 128, (1, 1)),
         (3000.0, 4096, (4096, 65_536)),
@@ -161,9 +188,14 @@ def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
     shard = write_shard(tmp_path, "a", texts_of(25))
     options = {"device": "cpu", "dtype": "float32"}
     encoder = recipe.Encoder.from_dict(
-        {"model": f"sentence-transformers:{model_path}", "sentence_transformers": options}
+        {
+            "model": f"sentence-transformers:{model_path}",
+            "sentence_transformers": options,
+        }
     )
-    found = try_model(tmp_path / "out", corpus=CorpusFiles((shard[0],), (shard[1],)), encoder=encoder)
+    found = try_model(
+        tmp_path / "out", corpus=CorpusFiles((shard[0],), (shard[1],)), encoder=encoder
+    )
     assert (found.dimensions, found.device, found.dtype) == (384, "cpu", "float32")
     assert found.chunks_per_second > 0
     assert list(tmp_path.glob("out*")) == []

@@ -24,13 +24,21 @@ def model(tmp_path_factory):
     """The folder of a model of eight words."""
     model2vec = pytest.importorskip("model2vec")
     tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.models.WordLevel({word: n for n, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]")
+    words = tokenizers.models.WordLevel(
+        {word: n for n, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]"
+    )
     tokenizer = tokenizers.Tokenizer(words)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    vectors = np.random.default_rng(0).standard_normal((1 + len(WORDS), 12)).astype(np.float32)
+    vectors = (
+        np.random.default_rng(0)
+        .standard_normal((1 + len(WORDS), 12))
+        .astype(np.float32)
+    )
     vectors[0] = 0
     folder = tmp_path_factory.mktemp("static") / "model"
-    model2vec.StaticModel(vectors, tokenizer, config={}, normalize=True).save_pretrained(folder)
+    model2vec.StaticModel(
+        vectors, tokenizer, config={}, normalize=True
+    ).save_pretrained(folder)
     return folder, vectors
 
 
@@ -57,7 +65,11 @@ def test_a_text_of_unknown_words_has_a_direction_of_its_own(model):
 @pytest.mark.heavy
 def test_a_run_embeds_with_it_and_knows_a_changed_model(model, recipe_for, tmp_path):
     folder, _ = model
-    recipe = recipe_for(tmp_path / "run", f"encoder.model=static:{folder}", "encoder.static.dimensions=8")
+    recipe = recipe_for(
+        tmp_path / "run",
+        f"encoder.model=static:{folder}",
+        "encoder.static.dimensions=8",
+    )
     done = pipeline.run(recipe)
     assert {counts["dimensions"] for counts in counts_of(done["embed"])} == {8}
     kind = kind_of(recipe.encoder)
@@ -70,7 +82,10 @@ def test_a_run_embeds_with_it_and_knows_a_changed_model(model, recipe_for, tmp_p
 @pytest.mark.heavy
 def test_a_model_that_cannot_be_loaded_is_a_users_error(tmp_path):
     (tmp_path / "model.safetensors").write_text("no model")
-    with pytest.raises(EncoderError, match=r"encoder\.model=static:.* cannot be loaded: .*give the folder"):
+    with pytest.raises(
+        EncoderError,
+        match=r"encoder\.model=static:.* cannot be loaded: .*give the folder",
+    ):
         loaded(Encoder(model=f"static:{tmp_path}"))
 
 

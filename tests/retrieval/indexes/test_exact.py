@@ -13,7 +13,11 @@ from stored_vectors import brute_force, clustered_rows, packed, save_shards, uni
 def found_by(paths, queries, *, k, exclude):
     index = exact.open_exact(IndexFiles("exact", tuple(paths)))
     assert index.recall == 1.0
-    return index.search(queries.astype(np.float32), k, exclude=np.asarray(exclude, np.int64).reshape(-1, 2))
+    return index.search(
+        queries.astype(np.float32),
+        k,
+        exclude=np.asarray(exclude, np.int64).reshape(-1, 2),
+    )
 
 
 def assert_same(found, expected):
@@ -32,7 +36,9 @@ def test_exact_is_brute_force(tmp_path, monkeypatch, block_rows, k):
     sizes = (20, 0, 33, 5)
     shards = [unit_rows(size, seed=size) for size in sizes]
     ids, vectors = packed(sizes), np.concatenate(shards)
-    exclude = np.repeat([[ids[0], ids[10]], [ids[25], ids[29]]], [10, 4], axis=0)  # documents of 10 chunks and of 4
+    exclude = np.repeat(
+        [[ids[0], ids[10]], [ids[25], ids[29]]], [10, 4], axis=0
+    )  # documents of 10 chunks and of 4
     queries = np.concatenate([vectors[:10], vectors[25:29]])
     found = found_by(save_shards(tmp_path, *shards), queries, k=k, exclude=exclude)
     assert_same(found, brute_force(queries, vectors, ids, k=k, exclude=exclude))
@@ -40,7 +46,10 @@ def test_exact_is_brute_force(tmp_path, monkeypatch, block_rows, k):
 
 def test_a_document_that_is_its_own_nearest_still_gets_all_it_asked_for(tmp_path):
     # 40 chunks of one document, all alike, before 6 others further away.
-    same, others = np.tile([1.0, 0.0], (40, 1)), np.array([[np.cos(a), np.sin(a)] for a in np.arange(1, 7) / 7])
+    same, others = (
+        np.tile([1.0, 0.0], (40, 1)),
+        np.array([[np.cos(a), np.sin(a)] for a in np.arange(1, 7) / 7]),
+    )
     paths = save_shards(tmp_path, np.concatenate([same, others]).astype(np.float16))
     found, _ = found_by(paths, same, k=2, exclude=np.tile([0, 40], (40, 1)))
     assert [ids.tolist() for ids in found] == [[40, 41]] * 40
@@ -49,7 +58,9 @@ def test_a_document_that_is_its_own_nearest_still_gets_all_it_asked_for(tmp_path
 def test_a_corpus_of_one_document_has_no_candidates(tmp_path):
     paths = save_shards(tmp_path, unit_rows(3))
     found, scores = found_by(paths, unit_rows(3), k=4, exclude=np.tile([0, 3], (3, 1)))
-    assert [len(ids) for ids in found] == [len(values) for values in scores] == [0, 0, 0]
+    assert (
+        [len(ids) for ids in found] == [len(values) for values in scores] == [0, 0, 0]
+    )
 
 
 def test_opposite_vectors_are_candidates_too(tmp_path):
@@ -62,7 +73,9 @@ def test_a_tie_in_truth_is_none_that_rounding_decides(tmp_path):
     # The same 512 numbers in 200 orders have the same sum; added up in float32 they differ in their last bits.
     draw = np.random.default_rng(1)
     row = draw.standard_normal(512)
-    rows = np.array([draw.permutation(row / np.linalg.norm(row)) for _ in range(200)]).astype(np.float16)
+    rows = np.array(
+        [draw.permutation(row / np.linalg.norm(row)) for _ in range(200)]
+    ).astype(np.float16)
     query = np.full((1, 512), 512**-0.5, np.float32)
     assert len(np.unique(query @ rows.astype(np.float32).T)) > 5
     found, _ = found_by(save_shards(tmp_path, rows), query, k=5, exclude=[[0, 0]])
@@ -107,24 +120,38 @@ def test_scores_do_not_depend_on_who_else_asks(tmp_path):
 
 
 def test_equal_cosines_stand_in_the_order_of_their_ids(tmp_path):
-    paths = save_shards(tmp_path, np.ones((3, 1), np.float16), np.ones((2, 1), np.float16))
+    paths = save_shards(
+        tmp_path, np.ones((3, 1), np.float16), np.ones((2, 1), np.float16)
+    )
     found, _ = found_by(paths, np.ones((1, 1)), k=9, exclude=[[1, 2]])
     assert found[0].tolist() == [0, 2, 1 << 32, (1 << 32) + 1]
 
 
 @pytest.mark.parametrize("period", [None, 16, 40])
 @pytest.mark.parametrize("k", [1, 20, 90])
-def test_a_guess_of_the_kth_best_changes_nothing_right_or_wrong(tmp_path, monkeypatch, period, k):
+def test_a_guess_of_the_kth_best_changes_nothing_right_or_wrong(
+    tmp_path, monkeypatch, period, k
+):
     monkeypatch.setattr(exact, "_LEAST_SAMPLE", 64)
-    monkeypatch.setattr(exact, "_SCORES", 320)  # five queries, and 16 columns, at a time
+    monkeypatch.setattr(
+        exact, "_SCORES", 320
+    )  # five queries, and 16 columns, at a time
     passes = []
     walk = VectorShards.blocks
-    monkeypatch.setattr(VectorShards, "blocks", lambda shards, rows: passes.append(1) or walk(shards, rows))
+    monkeypatch.setattr(
+        VectorShards,
+        "blocks",
+        lambda shards, rows: passes.append(1) or walk(shards, rows),
+    )
     shards = [unit_rows(size, seed=size) for size in (500, 3, 521)]
-    if period is not None:  # what lies near the queries is what is sampled: there seems to be more of it than there is
+    if (
+        period is not None
+    ):  # what lies near the queries is what is sampled: there seems to be more of it than there is
         near = np.concatenate([np.arange(0, 1024, period), np.arange(20)])
         vectors = np.concatenate(shards)
-        vectors[near] = clustered_rows(len(near), centres=1, dimensions=8, spread=0.05, seed=1)
+        vectors[near] = clustered_rows(
+            len(near), centres=1, dimensions=8, spread=0.05, seed=1
+        )
         shards = np.split(vectors, [500, 503])
     ids, vectors = packed(map(len, shards)), np.concatenate(shards)
     exclude = np.stack([ids[:20], ids[:20] + 7], axis=1)
@@ -141,7 +168,12 @@ def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, co
     monkeypatch.setattr(exact, "_DEVICE_ROWS", rows)
     monkeypatch.setattr(exact, "_DEVICE_QUERIES", 7)
     sizes = (400 + copies, 0, 330)
-    first = np.concatenate([clustered_rows(400, seed=1), np.tile(clustered_rows(400, seed=1)[5], (copies, 1))])
+    first = np.concatenate(
+        [
+            clustered_rows(400, seed=1),
+            np.tile(clustered_rows(400, seed=1)[5], (copies, 1)),
+        ]
+    )
     shards = [first, clustered_rows(0, seed=2), clustered_rows(330, seed=3)]
     paths, ids = tuple(save_shards(tmp_path, *shards)), packed(sizes)
     exclude = np.stack([ids[:20], ids[:20] + 3], axis=1)
@@ -155,5 +187,8 @@ def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, co
 def test_a_task_with_a_gpu_searches_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(exact, "granted_gpus", lambda: (0,))
     assert isinstance(
-        exact.open_exact(IndexFiles("exact", tuple(save_shards(tmp_path, clustered_rows(10))))), exact.ExactTorch
+        exact.open_exact(
+            IndexFiles("exact", tuple(save_shards(tmp_path, clustered_rows(10))))
+        ),
+        exact.ExactTorch,
     )

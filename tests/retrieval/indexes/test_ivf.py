@@ -32,11 +32,16 @@ def test_looking_into_all_clusters_is_brute_force(tmp_path, factory, parts):
 
 
 @given(
-    count=st.integers(1, 90), dimensions=st.integers(2, 9), k=st.integers(1, 50), codes=st.sampled_from(["Flat", "SQ8"])
+    count=st.integers(1, 90),
+    dimensions=st.integers(2, 9),
+    k=st.integers(1, 50),
+    codes=st.sampled_from(["Flat", "SQ8"]),
 )
 def test_small_corpora_never_fail(tmp_path_factory, count, dimensions, k, codes):
     rows = clustered_rows(count, dimensions=dimensions, seed=count)
-    index = built(tmp_path_factory.mktemp("small"), [rows], f"IVF4096,{codes}", probes=1)
+    index = built(
+        tmp_path_factory.mktemp("small"), [rows], f"IVF4096,{codes}", probes=1
+    )
     exclude = np.stack([np.arange(count), np.arange(count) + 1], axis=1)
     found, scores = index.search(rows.astype(np.float32), k, exclude=exclude)
     for own, (ids, cosines) in enumerate(zip(found, scores, strict=True)):
@@ -56,7 +61,12 @@ def test_more_probes_find_more(tmp_path):
         folder.mkdir()
         index = built(folder, [rows], "IVF,Flat", probes=probes)
         recalls.append(
-            float(recalls_of(index.search(rows[:200].astype(np.float32), 40, exclude=exclude), truth).mean())
+            float(
+                recalls_of(
+                    index.search(rows[:200].astype(np.float32), 40, exclude=exclude),
+                    truth,
+                ).mean()
+            )
         )
     assert recalls == sorted(recalls)
     assert recalls[0] < 0.9
@@ -91,7 +101,12 @@ def test_clusters_fit_the_corpus(factory, vectors, expected):
     [
         ("IVF64,SQ4", 0.9),
         ("IVF64,Flat", 0.99),
-        *thorough(("IVF64,Flat", 0.5), ("IVF64,SQ4", 0.5), ("IVF64,Flat", 0.9), ("IVF64,SQ4", 0.99)),
+        *thorough(
+            ("IVF64,Flat", 0.5),
+            ("IVF64,SQ4", 0.5),
+            ("IVF64,Flat", 0.9),
+            ("IVF64,SQ4", 0.99),
+        ),
     ],
 )
 def test_other_queries_find_what_was_promised(tmp_path, factory, target):
@@ -101,7 +116,9 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     exclude = np.stack([ids, ids + 1], axis=1)
     np.save(queries := tmp_path / "queries.npy", ids)
     counts = tuned(tmp_path, files, queries, k=30, target=target, seed=1)
-    assert counts == tuned(tmp_path, files, queries, k=30, target=target, seed=1, blocks=2)
+    assert counts == tuned(
+        tmp_path, files, queries, k=30, target=target, seed=1, blocks=2
+    )
     assert counts.recall == target
     assert counts.recall_measured >= target
     assert counts.probes < 64 or target == 0.99
@@ -116,28 +133,41 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     queries = rows[others].astype(np.float32)
     index = ivf.Ivf(replace(files, probes=counts.probes, spare=counts.spare))
     found = index.search(queries, 30, exclude=exclude[others])
-    truth = Exact(VectorShards(files.vectors)).search(queries, 30, exclude=exclude[others])
+    truth = Exact(VectorShards(files.vectors)).search(
+        queries, 30, exclude=exclude[others]
+    )
     recalls = recalls_of(found, truth)
     assert recalls.mean() + 3 * recalls.std() / len(recalls) ** 0.5 >= target
 
 
-@pytest.mark.parametrize("factory", ["IVF32,PQ6", *thorough("IVF32,Flat", "OPQ6,IVF32,PQ6")])
+@pytest.mark.parametrize(
+    "factory", ["IVF32,PQ6", *thorough("IVF32,Flat", "OPQ6,IVF32,PQ6")]
+)
 def test_what_is_measured_by_blocks_is_what_a_search_finds(tmp_path, factory):
     rows = clustered_rows(12_000, centres=300, dimensions=24, spread=0.8)
     files = built(tmp_path, [rows[:3000], rows[3000:]], factory, parts=2)._files
-    ids = np.concatenate([np.arange(3000), (1 << 32) + np.arange(9000)])[::60]  # fewer than are drawn: all are
+    ids = np.concatenate([np.arange(3000), (1 << 32) + np.arange(9000)])[
+        ::60
+    ]  # fewer than are drawn: all are
     np.save(queries := tmp_path / "queries.npy", ids)
     counts = tuned(tmp_path, files, queries, k=20, target=0.8, seed=1, blocks=2)
-    vectors_QD, exclude = VectorShards(files.vectors).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
+    vectors_QD, exclude = (
+        VectorShards(files.vectors).take(ids).astype(np.float32),
+        np.stack([ids, ids + 1], axis=1),
+    )
     truth = Exact(VectorShards(files.vectors)).search(vectors_QD, 20, exclude=exclude)
     index = ivf.Ivf(replace(files, probes=counts.probes, spare=counts.spare))
     recalls = recalls_of(index.search(vectors_QD, 20, exclude=exclude), truth)
     assert recalls.mean() == pytest.approx(counts.recall_measured, abs=1e-3)
-    assert recalls.min() == pytest.approx(counts.recall_worst, abs=0.051)  # one neighbour
+    assert recalls.min() == pytest.approx(
+        counts.recall_worst, abs=0.051
+    )  # one neighbour
 
 
 def test_ties_and_queries_without_neighbours_are_found(tmp_path):
-    rows = np.repeat(clustered_rows(150, dimensions=8), 8, axis=0)  # each vector eight times
+    rows = np.repeat(
+        clustered_rows(150, dimensions=8), 8, axis=0
+    )  # each vector eight times
     files = built(tmp_path, [rows], "IVF8,Flat")._files
     np.save(queries := tmp_path / "queries.npy", np.arange(0, len(rows), 12))
     counts = tuned(tmp_path, files, queries, k=5, target=0.9, seed=1)
@@ -145,4 +175,7 @@ def test_ties_and_queries_without_neighbours_are_found(tmp_path):
     (tmp_path / "one").mkdir()
     alone = built(tmp_path / "one", [rows[:1]], "IVF8,Flat")._files
     np.save(queries, np.arange(1))
-    assert tuned(tmp_path / "one", alone, queries, k=5, target=0.9, seed=1).recall_measured == 1.0
+    assert (
+        tuned(tmp_path / "one", alone, queries, k=5, target=0.9, seed=1).recall_measured
+        == 1.0
+    )

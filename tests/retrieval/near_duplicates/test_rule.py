@@ -11,7 +11,12 @@ import plain_rule
 from invented import Corpus
 from nextlong.retrieval.near_duplicates import rule as shares
 from nextlong.retrieval.near_duplicates.rule import Texts, find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import add_counts, documents_of, shingles, weights_from
+from nextlong.retrieval.near_duplicates.shingles import (
+    add_counts,
+    documents_of,
+    shingles,
+    weights_from,
+)
 
 ALIKE = np.full(1, 1024, np.uint16)  # no shingle is common
 
@@ -25,13 +30,21 @@ def similarities(candidates, *, document, weights):
     texts = Texts.of(candidates, weights, 1.0)
     shares_of = shares._covered_by(document, texts).astype(np.float64)
     np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
-    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    short = (
+        candidates.is_short
+    )  # of fewer than ten words: the document has the same or not
     shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
     return shares_of
 
 
 def similarity(candidate, document, weights=ALIKE):
-    return float(similarities(shingles([candidate]), document=documents_of([[document]])[0], weights=weights)[0])
+    return float(
+        similarities(
+            shingles([candidate]),
+            document=documents_of([[document]])[0],
+            weights=weights,
+        )[0]
+    )
 
 
 def text_of(words):
@@ -39,24 +52,41 @@ def text_of(words):
 
 
 def changed(words, places, draw):
-    return [f"new{draw.randrange(10**9)}" if place in places else word for place, word in enumerate(words)]
+    return [
+        f"new{draw.randrange(10**9)}" if place in places else word
+        for place, word in enumerate(words)
+    ]
 
 
 def found(texts, *, document="", weights=ALIKE, threshold=0.8):
     """Return which texts are copies of the document, and the pairs of the others."""
     copies = find_near_duplicates(
-        shingles(texts), document=documents_of([[document]])[0], weights=weights, threshold=threshold
+        shingles(texts),
+        document=documents_of([[document]])[0],
+        weights=weights,
+        threshold=threshold,
     )
     return copies.of_document.tolist(), copies.pairs.tolist()
 
 
 @pytest.mark.parametrize(
-    "document", ["Chapter one", "one chapter", "a chapter one of five words", "chapter one chapter one"]
+    "document",
+    [
+        "Chapter one",
+        "one chapter",
+        "a chapter one of five words",
+        "chapter one chapter one",
+    ],
 )
 def test_a_text_of_few_words_is_a_copy_of_the_same_words_only(document):
     assert similarity("chapter one", document) == (document == "Chapter one")
-    assert found(["chapter one"], document=document) == ([document == "Chapter one"], [])
-    assert found(["chapter one", document])[1] == ([[0, 1]] if document == "Chapter one" else [])
+    assert found(["chapter one"], document=document) == (
+        [document == "Chapter one"],
+        [],
+    )
+    assert found(["chapter one", document])[1] == (
+        [[0, 1]] if document == "Chapter one" else []
+    )
 
 
 def test_nothing_is_a_copy_of_nothing():
@@ -72,12 +102,17 @@ def test_nothing_is_a_copy_of_nothing():
 def test_a_changed_word_counts_once():
     words = distinct_words(12)
     copy = [*words[:5], "other", *words[6:]]
-    assert similarity(text_of(copy), text_of(words)) == 7 / 8  # of the eight words that are not at an edge
+    assert (
+        similarity(text_of(copy), text_of(words)) == 7 / 8
+    )  # of the eight words that are not at an edge
 
 
 def test_a_changed_passage_counts_whole():
     words = distinct_words(20)
-    assert similarity(text_of(words[:10] + distinct_words(10, "x")), text_of(words)) == 8 / 16
+    assert (
+        similarity(text_of(words[:10] + distinct_words(10, "x")), text_of(words))
+        == 8 / 16
+    )
 
 
 def test_a_chunk_is_a_copy_of_the_document_that_holds_it_and_not_the_other_way_round():
@@ -89,19 +124,30 @@ def test_a_chunk_is_a_copy_of_the_document_that_holds_it_and_not_the_other_way_r
 def test_a_run_across_the_border_of_two_chunks_of_the_document_counts():
     words = distinct_words(40)
     document = documents_of([[text_of(words[:20]) + " ", text_of(words[20:])]])[0]
-    candidates = shingles([text_of(words[12:28]), "none of it is in there, not at all, not a word"])
+    candidates = shingles(
+        [text_of(words[12:28]), "none of it is in there, not at all, not a word"]
+    )
     assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 0]
 
 
 def test_a_short_chunk_of_the_document_is_a_text_of_its_own():
-    document = documents_of([["Chapter one\n", text_of(distinct_words(20)) + "\n", "The end"]])[0]
+    document = documents_of(
+        [["Chapter one\n", text_of(distinct_words(20)) + "\n", "The end"]]
+    )[0]
     candidates = shingles(["the end", "chapter one", "w3 w4 w5", "chapter one the end"])
-    assert similarities(candidates, document=document, weights=ALIKE).tolist() == [1, 1, 0, 0]
+    assert similarities(candidates, document=document, weights=ALIKE).tolist() == [
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_a_document_of_few_words_is_one_too():
     candidates = shingles(["the end", "of", "of the end"])
-    assert similarities(candidates, document=documents_of([["of ", "the end"]])[0], weights=ALIKE).tolist() == [1, 1, 1]
+    assert similarities(
+        candidates, document=documents_of([["of ", "the end"]])[0], weights=ALIKE
+    ).tolist() == [1, 1, 1]
 
 
 @settings(deadline=None)
@@ -129,7 +175,10 @@ def test_no_text_of_which_a_third_is_new_passes_for_a_copy(words, seed):
 def corpus_with_a_licence(documents=200):
     draw = random.Random(1)
     licence = distinct_words(90, "licence")
-    return [text_of([f"own{draw.randrange(10**9)}" for _ in range(20)] + licence) for _ in range(documents)]
+    return [
+        text_of([f"own{draw.randrange(10**9)}" for _ in range(20)] + licence)
+        for _ in range(documents)
+    ]
 
 
 def weights_of(texts):
@@ -151,14 +200,20 @@ def test_a_copy_of_a_document_with_a_licence_is_still_found():
     draw = random.Random(2)
     weights = weights_of(texts)
     for text in texts[:50]:
-        places = {draw.randrange(20), *draw.sample(range(20, 110), 4)}  # of its own words, and of the licence
+        places = {
+            draw.randrange(20),
+            *draw.sample(range(20, 110), 4),
+        }  # of its own words, and of the licence
         copy = text_of(changed(text.split(), places, draw))
         assert similarity(copy, text, weights) >= 0.8
 
 
 def test_a_chunk_of_nothing_but_stock_is_a_copy_of_the_same_stock():
     texts = corpus_with_a_licence()
-    assert similarity(text_of(distinct_words(90, "licence")), texts[0], weights_of(texts)) == 1
+    assert (
+        similarity(text_of(distinct_words(90, "licence")), texts[0], weights_of(texts))
+        == 1
+    )
 
 
 # Among candidates
@@ -166,9 +221,23 @@ def test_a_chunk_of_nothing_but_stock_is_a_copy_of_the_same_stock():
 
 def test_copies_are_paired_and_those_of_the_document_stand_apart():
     draw = random.Random(0)
-    first, second, third = distinct_words(60), distinct_words(60, "x"), distinct_words(60, "y")
-    texts = [first, third, changed(first, {3, 20, 40}, draw), second, changed(first, {5, 50}, draw), second]
-    copies, pairs = found([text_of(words) for words in texts], document=text_of(changed(third, {30}, draw)))
+    first, second, third = (
+        distinct_words(60),
+        distinct_words(60, "x"),
+        distinct_words(60, "y"),
+    )
+    texts = [
+        first,
+        third,
+        changed(first, {3, 20, 40}, draw),
+        second,
+        changed(first, {5, 50}, draw),
+        second,
+    ]
+    copies, pairs = found(
+        [text_of(words) for words in texts],
+        document=text_of(changed(third, {30}, draw)),
+    )
     assert copies == [False, True, False, False, False, False]
     assert pairs == [[0, 2], [0, 4], [2, 4], [3, 5]]
 
@@ -184,7 +253,10 @@ def test_a_copy_of_a_copy_need_not_be_one_of_the_original():
     first = distinct_words(60)
     second = changed(first, set(range(5, 14)), draw)
     third = changed(second, set(range(40, 49)), draw)
-    assert found([text_of(words) for words in (first, second, third)])[1] == [[0, 1], [1, 2]]
+    assert found([text_of(words) for words in (first, second, third)])[1] == [
+        [0, 1],
+        [1, 2],
+    ]
 
 
 def test_a_mosaic_of_several_is_a_copy_of_none():
@@ -201,8 +273,13 @@ def test_many_copies_of_few_texts_are_all_paired():
 def test_a_family_of_texts_that_share_most_of_their_words_is_judged_by_the_rule():
     draw = random.Random(3)
     stock = distinct_words(60, "stock")
-    texts = [text_of(changed(stock, set(draw.sample(range(60), draw.randrange(12))), draw)) for _ in range(45)]
-    against_the_rule(texts, [text_of(stock[:30])], np.array([1024, 30, 200, 5], np.uint16), 0.8)
+    texts = [
+        text_of(changed(stock, set(draw.sample(range(60), draw.randrange(12))), draw))
+        for _ in range(45)
+    ]
+    against_the_rule(
+        texts, [text_of(stock[:30])], np.array([1024, 30, 200, 5], np.uint16), 0.8
+    )
 
 
 def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 << 21):
@@ -210,10 +287,17 @@ def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 <
         patch.setattr(shares, "_RARE_SHARE", rare)
         patch.setattr(shares, "_AT_ONCE", at_once)
         copies = find_near_duplicates(
-            shingles(texts), document=documents_of([chunks])[0], weights=weights, threshold=threshold
+            shingles(texts),
+            document=documents_of([chunks])[0],
+            weights=weights,
+            threshold=threshold,
         )
     expected = plain_rule.found(texts, chunks, weights.tolist(), threshold)
-    assert (copies.of_document.tolist(), copies.pairs.tolist(), copies.by_passage.tolist()) == expected
+    assert (
+        copies.of_document.tolist(),
+        copies.pairs.tolist(),
+        copies.by_passage.tolist(),
+    ) == expected
 
 
 @settings(deadline=None)
@@ -225,7 +309,9 @@ def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 <
     st.sampled_from([0, 0.1, 1]),
     st.sampled_from([1, 20, 1 << 21]),
 )
-def test_small_texts_are_judged_by_the_rule(texts, chunks, threshold, common, rare, at_once):
+def test_small_texts_are_judged_by_the_rule(
+    texts, chunks, threshold, common, rare, at_once
+):
     weights = np.full(1 << 4, 1024, np.uint16)
     weights[:common] = 256
     against_the_rule(
@@ -244,7 +330,11 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     draw = random.Random(seed)
     texts = Corpus(seed).documents
     size = draw.choice([40, 200, 1000])
-    pieces = [text[first : first + size] for text in texts for first in range(0, len(text), size)]
+    pieces = [
+        text[first : first + size]
+        for text in texts
+        for first in range(0, len(text), size)
+    ]
     weights = np.full(1 << 6, 1024, np.uint16)
     weights[: draw.choice([0, 30])] = 37
     text = draw.choice(texts)
@@ -256,10 +346,17 @@ def test_invented_texts_are_judged_by_the_rule(seed):
 
 
 @pytest.mark.parametrize(("length", "is_copy"), [(99, False), (100, True), (101, True)])
-def test_a_hundred_words_in_a_row_are_a_copy_however_common_and_however_little_of_the_text(length, is_copy):
+def test_a_hundred_words_in_a_row_are_a_copy_however_common_and_however_little_of_the_text(
+    length, is_copy
+):
     passage = distinct_words(length, "stock")
     weights = np.ones(1, np.uint16)
-    texts = [text_of([*distinct_words(150, prefix), *passage, *distinct_words(150, prefix + "z")]) for prefix in "ab"]
+    texts = [
+        text_of(
+            [*distinct_words(150, prefix), *passage, *distinct_words(150, prefix + "z")]
+        )
+        for prefix in "ab"
+    ]
     against_the_rule(texts, [text_of(distinct_words(30))], weights, 0.8)
     assert found(texts, weights=weights)[1] == ([[0, 1]] if is_copy else [])
     assert found(texts[:1], document=texts[1], weights=weights)[0] == [is_copy]
@@ -269,14 +366,24 @@ def test_the_same_runs_in_another_order_are_no_passage():
     words = distinct_words(160)
     parts = [words[:40], words[40:80], words[80:120], words[120:]]
     other = [word for part in reversed(parts) for word in [*part, "x"]]
-    texts = [text_of([*words, *distinct_words(400, prefix="a")]), text_of([*other, *distinct_words(400, prefix="b")])]
+    texts = [
+        text_of([*words, *distinct_words(400, prefix="a")]),
+        text_of([*other, *distinct_words(400, prefix="b")]),
+    ]
     assert found(texts)[1] == []
 
 
 def test_shares_do_not_depend_on_the_texts_beside_them():
     draw = random.Random(5)
     words = distinct_words(300)
-    texts = [text_of(changed(words, set(draw.sample(range(300), 40)), draw)) for _ in range(20)]
+    texts = [
+        text_of(changed(words, set(draw.sample(range(300), 40)), draw))
+        for _ in range(20)
+    ]
     weights = np.array([1024, 300, 70, 900], np.uint16)
-    together = similarities(shingles(texts), document=documents_of([[text_of(words)]])[0], weights=weights)
-    assert together.tolist() == [similarity(text, text_of(words), weights) for text in texts]
+    together = similarities(
+        shingles(texts), document=documents_of([[text_of(words)]])[0], weights=weights
+    )
+    assert together.tolist() == [
+        similarity(text, text_of(words), weights) for text in texts
+    ]

@@ -7,7 +7,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates.rule import _PASSAGE_WORDS, Texts, repeated_passages
+from nextlong.retrieval.near_duplicates.rule import (
+    _PASSAGE_WORDS,
+    Texts,
+    repeated_passages,
+)
 from nextlong.retrieval.near_duplicates.shingles import shingles
 
 STOCK = [f"stock{number}" for number in range(160)]
@@ -15,7 +19,9 @@ STOCK = [f"stock{number}" for number in range(160)]
 
 def pairs(texts):
     """Return the pairs of texts that share a passage, with every run that stands in two of them told as shared."""
-    held = Texts.of(shingles([" ".join(words) for words in texts]), np.full(1, 1024, np.uint16), 0.8)
+    held = Texts.of(
+        shingles([" ".join(words) for words in texts]), np.full(1, 1024, np.uint16), 0.8
+    )
     _, which = np.unique(held.hashes, return_inverse=True)
     holders = np.zeros((which.max(initial=-1) + 1, len(texts)), bool)
     holders[which, held.owners] = True
@@ -27,18 +33,29 @@ def pairs(texts):
 def with_own_words(words, name, draw):
     """Return words between some that no other text has."""
     own = iter(f"{name}{number}" for number in range(60))
-    return [next(own) for _ in range(draw.randrange(30))] + words + [next(own) for _ in range(draw.randrange(30))]
+    return (
+        [next(own) for _ in range(draw.randrange(30))]
+        + words
+        + [next(own) for _ in range(draw.randrange(30))]
+    )
 
 
 @given(st.integers(0, 10**9))
 def test_texts_share_a_passage_where_a_hundred_words_of_their_slices_are_the_same(seed):
     draw = random.Random(seed)
-    slices = [(first := draw.randrange(60), first + draw.randint(90, 110)) for _ in range(draw.randrange(2, 6))]
-    texts = [with_own_words(STOCK[first:last], f"own{n}x", draw) for n, (first, last) in enumerate(slices)]
+    slices = [
+        (first := draw.randrange(60), first + draw.randint(90, 110))
+        for _ in range(draw.randrange(2, 6))
+    ]
+    texts = [
+        with_own_words(STOCK[first:last], f"own{n}x", draw)
+        for n, (first, last) in enumerate(slices)
+    ]
     expected = [
         (one, other)
         for one, other in combinations(range(len(texts)), 2)
-        if min(min(slices[one][1], slices[other][1]), len(STOCK)) - max(slices[one][0], slices[other][0])
+        if min(min(slices[one][1], slices[other][1]), len(STOCK))
+        - max(slices[one][0], slices[other][0])
         >= _PASSAGE_WORDS
     ]
     assert pairs(texts) == expected

@@ -10,7 +10,11 @@ from nextlong.retrieval.near_duplicates.rule import Texts, shared_runs
 from nextlong.retrieval.near_duplicates.shingles import shingles
 
 ALIKE = np.full(1, 1024, np.uint16)  # every word weighs the same
-TEXTS = st.lists(st.lists(st.sampled_from("abcdefg"), min_size=10, max_size=24), min_size=1, max_size=7)
+TEXTS = st.lists(
+    st.lists(st.sampled_from("abcdefg"), min_size=10, max_size=24),
+    min_size=1,
+    max_size=7,
+)
 
 
 def repeating(texts, threshold, *, suspects=None):
@@ -24,11 +28,18 @@ def share(words, other):
     """Of the words that stand in three runs, those that stand in one which the other has, too."""
     runs = {tuple(other[place : place + 3]) for place in range(len(other) - 2)}
     inner = range(2, len(words) - 2)
-    covered = [any(tuple(words[first : first + 3]) in runs for first in (at - 2, at - 1, at)) for at in inner]
+    covered = [
+        any(tuple(words[first : first + 3]) in runs for first in (at - 2, at - 1, at))
+        for at in inner
+    ]
     return sum(covered) / len(covered)
 
 
-@given(texts=TEXTS, threshold=st.sampled_from([0.25, 0.5, 0.8, 1.0]), at_once=st.sampled_from([1, 5, 1 << 21]))
+@given(
+    texts=TEXTS,
+    threshold=st.sampled_from([0.25, 0.5, 0.8, 1.0]),
+    at_once=st.sampled_from([1, 5, 1 << 21]),
+)
 def test_pairs_are_those_that_a_look_at_every_pair_finds(texts, threshold, at_once):
     expected = [
         (one, other)

@@ -33,20 +33,35 @@ LICENCE = [f"licence{number}" for number in range(90)]
 
 def corpus_with_a_licence(documents):
     draw = random.Random(1)
-    return [" ".join([f"own{draw.randrange(10**9)}" for _ in range(20)] + LICENCE) for _ in range(documents)]
+    return [
+        " ".join([f"own{draw.randrange(10**9)}" for _ in range(20)] + LICENCE)
+        for _ in range(documents)
+    ]
 
 
 def test_shingles_do_not_reach_into_the_next_text():
-    ten, eleven = "a b c d e f g h i j", "one two three four five six seven eight nine ten eleven"
+    ten, eleven = (
+        "a b c d e f g h i j",
+        "one two three four five six seven eight nine ten eleven",
+    )
     both = shingles([eleven, "", ten])
     assert both.offsets.tolist() == [0, 9, 9, 17]
     assert both.hashes[:9].tolist() == shingles([eleven]).hashes.tolist()
-    assert both.hashes[9:].tolist() == shingles(["A. B! C? D, E f (g) h: i-j"]).hashes.tolist()
+    assert (
+        both.hashes[9:].tolist()
+        == shingles(["A. B! C? D, E f (g) h: i-j"]).hashes.tolist()
+    )
 
 
 @pytest.mark.parametrize(
     "other",
-    ["Chapter one", "one chapter", "a chapter one", "chapter one chapter one", "chapter one and its eight more words"],
+    [
+        "Chapter one",
+        "one chapter",
+        "a chapter one",
+        "chapter one chapter one",
+        "chapter one and its eight more words",
+    ],
 )
 def test_a_text_of_few_words_is_one_shingle_that_only_the_same_words_have(other):
     found = shingles(["chapter one", other])
@@ -60,13 +75,23 @@ def test_a_document_is_compared_as_a_whole_and_by_its_short_chunks():
     document = documents_of([chunks])[0]
     assert document.runs.tolist() == shingles(["".join(chunks)]).hashes.tolist()
     assert document.wholes.tolist() == shingles([chunks[0], chunks[2]]).hashes.tolist()
-    assert documents_of([["a ", "b"]])[0].wholes.tolist() == shingles(["a", "b", "a b"]).hashes.tolist()
+    assert (
+        documents_of([["a ", "b"]])[0].wholes.tolist()
+        == shingles(["a", "b", "a b"]).hashes.tolist()
+    )
     assert not len(documents_of([["a ", "b"]])[0].runs)
     assert not len(documents_of([["?!"]])[0].wholes)
 
 
 def test_weights_fall_with_the_number_of_documents():
-    assert weights_from(np.array([0, 1, 16, 17, 32, 10**6]), 1_000).tolist() == [1024, 1024, 1024, 963, 512, 1]
+    assert weights_from(np.array([0, 1, 16, 17, 32, 10**6]), 1_000).tolist() == [
+        1024,
+        1024,
+        1024,
+        963,
+        512,
+        1,
+    ]
     assert weights_from(np.array([50, 100, 200]), 100_000).tolist() == [1024, 1024, 512]
 
 
@@ -80,15 +105,23 @@ def test_a_shingle_counts_once_a_text():
 def shard(stem, texts, *, cut=0):
     """Write and shingle documents; those not empty are chunks, those of the first `cut` rows two."""
     hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts]
-    write_arrow(f"{stem}.documents.arrow", DOCUMENTS, [texts, hashes, ["s"] * len(texts), ["i"] * len(texts)])
+    write_arrow(
+        f"{stem}.documents.arrow",
+        DOCUMENTS,
+        [texts, hashes, ["s"] * len(texts), ["i"] * len(texts)],
+    )
     np.save(f"{stem}.hashes.npy", np.array(hashes, np.uint64))
     rows = []
     for row, text in enumerate(texts):
         middle = [text.index(" ", len(text) // 2)] if text and row < cut else []
         ends = [*middle, len(text)] if text else []
         rows += [(row, start, end, True) for start, end in pairwise([0, *ends])]
-    write_arrow(f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4)
-    return shingle_shard(stem, documents=f"{stem}.documents.arrow", chunks=f"{stem}.chunks.arrow")
+    write_arrow(
+        f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4
+    )
+    return shingle_shard(
+        stem, documents=f"{stem}.documents.arrow", chunks=f"{stem}.chunks.arrow"
+    )
 
 
 def store_of(folder, *, count):
@@ -104,7 +137,9 @@ def test_stored_shingles_are_those_of_the_chunks_in_any_order(tmp_path):
     shard(tmp_path / "0", ["", *texts], cut=2)
     shard(tmp_path / "1", ["chapter one"])
     found = store_of(tmp_path, count=2).of(np.array([1 << 32, 2, 0, 1, 2]))
-    expected = shingles(["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]])
+    expected = shingles(
+        ["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]]
+    )
     assert found.hashes.tolist() == expected.hashes.tolist()
     assert found.offsets.tolist() == expected.offsets.tolist()
 
@@ -128,7 +163,12 @@ def test_sharding_does_not_change_the_weights(tmp_path):
     texts = corpus_with_a_licence(60)
     sampled, whole = weights_of_shards(tmp_path / "one", [texts])
     assert sampled == 60
-    assert np.array_equal(whole, weights_of_shards(tmp_path / "four", [texts[40:], [""], texts[:7], texts[7:40]])[1])
+    assert np.array_equal(
+        whole,
+        weights_of_shards(
+            tmp_path / "four", [texts[40:], [""], texts[:7], texts[7:40]]
+        )[1],
+    )
     licence = shingles([" ".join(LICENCE)]).hashes & np.uint64(len(whole) - 1)
     assert whole[licence].max() == 1024 * 16 // 60
 
@@ -136,22 +176,35 @@ def test_sharding_does_not_change_the_weights(tmp_path):
 def test_a_document_of_several_chunks_counts_once(tmp_path):
     texts = [" ".join([*LICENCE, *LICENCE])] * 20
     _, weights = weights_of_shards(tmp_path / "cut", [texts], cut=20)
-    assert weights[shingles([" ".join(LICENCE)]).hashes & np.uint64(len(weights) - 1)].max() == 1024 * 16 // 20
+    assert (
+        weights[
+            shingles([" ".join(LICENCE)]).hashes & np.uint64(len(weights) - 1)
+        ].max()
+        == 1024 * 16 // 20
+    )
 
 
 def test_weights_are_those_of_the_rule(tmp_path):
     texts = Corpus(5).documents
     halves = [[text[: len(text) // 2], text[len(text) // 2 :]] for text in texts]
-    numbered = [[own for own in (text.strip(),) if own] for pair in halves for text in pair]
-    _, weights = weights_of_shards(tmp_path / "one", [[own[0] for own in numbered if own]])
-    assert weights.tolist() == plain_rule.weights_of([own for own in numbered if own], slots=len(weights))
+    numbered = [
+        [own for own in (text.strip(),) if own] for pair in halves for text in pair
+    ]
+    _, weights = weights_of_shards(
+        tmp_path / "one", [[own[0] for own in numbered if own]]
+    )
+    assert weights.tolist() == plain_rule.weights_of(
+        [own for own in numbered if own], slots=len(weights)
+    )
 
 
 def test_a_sample_is_the_same_however_sharded(tmp_path):
     texts = corpus_with_a_licence(60)
     sampled, whole = weights_of_shards(tmp_path / "one", [texts], share=0.5)
     assert 15 < sampled < 45
-    again, parts = weights_of_shards(tmp_path / "two", [texts[30:], texts[:30]], share=0.5)
+    again, parts = weights_of_shards(
+        tmp_path / "two", [texts[30:], texts[:30]], share=0.5
+    )
     assert again == sampled
     assert np.array_equal(whole, parts)
 
@@ -167,7 +220,12 @@ def test_words_are_lower_cased_runs_of_letters_and_digits_with_their_places():
 
 def test_each_letter_of_a_script_without_blanks_is_a_word():
     words = hash_words("ab東京xy")
-    assert list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == [
+        (0, 2),
+        (2, 3),
+        (3, 4),
+        (4, 6),
+    ]
 
 
 @pytest.mark.parametrize("text", ["", " ", "?!", "\n\n"])
@@ -194,7 +252,9 @@ def test_words_match_a_plain_loop(text):
             expected.append((start, place))
             start = None
     words = hash_words(text)
-    assert list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == expected
+    assert (
+        list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == expected
+    )
     same = {text[a:b].lower() for a, b in expected}
     assert len(set(words.hashes.tolist())) == len(same)
 
@@ -203,7 +263,10 @@ def test_words_match_a_plain_loop(text):
 @given(st.text(max_size=40))
 def test_any_text_can_be_hashed(text):
     words = hash_words(text)
-    inside = "".join(text[a:b] for a, b in zip(words.starts.tolist(), words.ends.tolist(), strict=True))
+    inside = "".join(
+        text[a:b]
+        for a, b in zip(words.starts.tolist(), words.ends.tolist(), strict=True)
+    )
     assert inside == "".join(char for char in text if char.isalnum())
     assert not any(category(char).startswith("Z") for char in inside)
 

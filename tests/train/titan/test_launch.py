@@ -12,8 +12,16 @@ pytestmark = pytest.mark.heavy
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("model.lora_rank", 4, r"--engine torchtitan does not support .*model\.lora_rank=4 \(only null\)"),
-        ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
+        (
+            "model.lora_rank",
+            4,
+            r"--engine torchtitan does not support .*model\.lora_rank=4 \(only null\)",
+        ),
+        (
+            "memory.checkpointing",
+            "offload",
+            r"memory\.checkpointing=offload \(only layers or none\)",
+        ),
         ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
     ],
 )
@@ -29,7 +37,9 @@ def test_a_missing_torchtitan(train_recipe, quiet, monkeypatch, llama):
 
     monkeypatch.setitem(sys.modules, "torchtitan", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RecipeError, match=r"needs torchtitan; pip install torchtitan==0\.3\.0"):
+    with pytest.raises(
+        RecipeError, match=r"needs torchtitan; pip install torchtitan==0\.3\.0"
+    ):
         train(train_recipe({"model.scratch": None, "model.path": llama}), quiet)
 
 
@@ -43,7 +53,9 @@ def test_a_missing_torchtitan(train_recipe, quiet, monkeypatch, llama):
         ("torchtitan", 1, {}, "torchtitan"),
     ],
 )
-def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, environment, engine):
+def test_the_engine_of_several_devices(
+    train_recipe, monkeypatch, asked, count, environment, engine
+):
     from nextlong.cli import main
     from nextlong.train import loop
     from nextlong.train.recipe import TrainRecipe
@@ -52,12 +64,18 @@ def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, 
     recipe = train_recipe({"hardware.count": count})
     monkeypatch.setattr(TrainRecipe, "load", lambda path, overrides: recipe)
     started = []
-    monkeypatch.setattr(loop, "train", lambda recipe, console: started.append("nextlong"))
-    monkeypatch.setattr(launch, "train", lambda recipe, console: started.append("torchtitan"))
+    monkeypatch.setattr(
+        loop, "train", lambda recipe, console: started.append("nextlong")
+    )
+    monkeypatch.setattr(
+        launch, "train", lambda recipe, console: started.append("torchtitan")
+    )
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert main.main(["train", "train.yaml", *(["--engine", asked] if asked else [])]) == 0
+    assert (
+        main.main(["train", "train.yaml", *(["--engine", asked] if asked else [])]) == 0
+    )
     assert started == [engine]
 
 
@@ -71,4 +89,7 @@ def test_presets_can_be_trained(name):
     check_supported(recipe, launch._KEYS, trainer="torchtitan", advice="")
     groups, rest = divmod(recipe.hardware.count, recipe.hardware.ranks_per_row)
     rows = recipe.training.tokens_per_step // (recipe.data.pack or 131_072)
-    assert (rest, rows % groups) == (0, 0)  # the groups of devices that share a row read equally many
+    assert (rest, rows % groups) == (
+        0,
+        0,
+    )  # the groups of devices that share a row read equally many

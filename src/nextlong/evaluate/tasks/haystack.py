@@ -27,24 +27,35 @@ from nextlong.evaluate.data import HAYSTACK, TEXT, DataFiles, record
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.ruler import essay_words
 
-_MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
+_MOST_CHARS_PER_TOKEN: Final = (
+    8  # of prose; with more of them the text is only repeated sooner
+)
 
 
 def _haystack_text(data: DataFiles) -> str:
     # The essays of RULER stand in for a missing haystack.
-    text = data.text(HAYSTACK) if data.source(HAYSTACK) == HAYSTACK else " ".join(essay_words(data))
+    text = (
+        data.text(HAYSTACK)
+        if data.source(HAYSTACK) == HAYSTACK
+        else " ".join(essay_words(data))
+    )
     if not text.strip():
         raise EvaluateError(f"{HAYSTACK} is empty; write a long text to it")
     return text
 
 
-def _haystacks(request: TaskRequest, text: str, room: int, *, rounds: int = 1) -> list[str]:
+def _haystacks(
+    request: TaskRequest, text: str, room: int, *, rounds: int = 1
+) -> list[str]:
     """Return consecutive texts of `room` tokens each; the source text is repeated as needed and tokenized once."""
     # Cut to about what the rounds take, so that a library of books is not tokenized for one prompt.
     part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
     whole = " ".join([part] * -(-room * rounds // request.tokenizer.count(part)))
     bounds = request.tokenizer.boundaries(whole)
-    return [whole[bounds[first][0] : bounds[first + room - 1][1]] for first in range(0, room * rounds, room)]
+    return [
+        whole[bounds[first][0] : bounds[first + room - 1][1]]
+        for first in range(0, room * rounds, room)
+    ]
 
 
 _NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
@@ -58,20 +69,41 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     Further rounds use the text that follows.
     """
     before, after = prompt_of("needle").split("{context}")
-    room = request.room - _BUDGET - request.tokenizer.count(before + _NEEDLE + after + _PREFIX) - 2
+    room = (
+        request.room
+        - _BUDGET
+        - request.tokenizer.count(before + _NEEDLE + after + _PREFIX)
+        - 2
+    )
     request.require("needle", tokens=room, least=1)
     count = request.samples or depths
     # Depths in percent; a single sample has its needle in the middle.
     places = np.linspace(0, 100, min(count, depths)).tolist() if count != 1 else [50.0]
-    haystacks = _haystacks(request, _haystack_text(request.data), room, rounds=-(-count // depths))
+    haystacks = _haystacks(
+        request, _haystack_text(request.data), room, rounds=-(-count // depths)
+    )
     for number in range(count):
         depth, haystack = places[number % depths], haystacks[number // depths]
         # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
-        ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack)), len(haystack)]
+        ends = [
+            0,
+            *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack)),
+            len(haystack),
+        ]
         place = ends[bisect_right(ends, int(len(haystack) * depth / 100)) - 1]
         prompt = before + haystack[:place] + _NEEDLE + haystack[place:] + after
-        details = {"depth": depth, "chars_before": len(before), "chars_behind": len(after + _PREFIX)}
-        yield Sample(prompt, ("eat a sandwich", "Dolores Park"), _BUDGET, _PREFIX, details=details)
+        details = {
+            "depth": depth,
+            "chars_before": len(before),
+            "chars_behind": len(after + _PREFIX),
+        }
+        yield Sample(
+            prompt,
+            ("eat a sandwich", "Dolores Park"),
+            _BUDGET,
+            _PREFIX,
+            details=details,
+        )
 
 
 def _found(answer: str, sample: Sample) -> dict[str, float]:
@@ -80,12 +112,22 @@ def _found(answer: str, sample: Sample) -> dict[str, float]:
 
 
 _NEEDLES: Final = "nolima/needle_set.json"
-_BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
+_BOOKS: Final = tuple(
+    f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6)
+)
 _DEPTHS: Final = 26
 _LATENT_BUDGET: Final = 192
-_QUESTIONS, _TESTS = Annotated[dict[str, str], Len(1)], Annotated[dict[str, dict[str, Any]], Len(1)]
-_NEED_NOT: Final = {"character_set": NotRequired[list[str]], "task_template": NotRequired[str]}
-_SHAPE: Final = record(id=TEXT, needle=TEXT, questions=_QUESTIONS, tests=_TESTS, **_NEED_NOT)
+_QUESTIONS, _TESTS = (
+    Annotated[dict[str, str], Len(1)],
+    Annotated[dict[str, dict[str, Any]], Len(1)],
+)
+_NEED_NOT: Final = {
+    "character_set": NotRequired[list[str]],
+    "task_template": NotRequired[str],
+}
+_SHAPE: Final = record(
+    id=TEXT, needle=TEXT, questions=_QUESTIONS, tests=_TESTS, **_NEED_NOT
+)
 
 
 class _LatentNeedle(NamedTuple):
@@ -103,12 +145,25 @@ def _published_needles(data: DataFiles) -> Iterator[_LatentNeedle]:
         for question, test in product(row["questions"].values(), row["tests"].values()):
             text = row["needle"]
             for number, argument in enumerate(test.get("input_args", ()), start=1):
-                text, question = (one.replace(f"{{{number}}}", argument) for one in (text, question))
-            names, answers = tuple(row.get("character_set", ())), tuple(test.get("gold_answers") or ())
-            yield _LatentNeedle(text, question, row.get("task_template", prompt_of("nolima_own")), names, answers)
+                text, question = (
+                    one.replace(f"{{{number}}}", argument) for one in (text, question)
+                )
+            names, answers = (
+                tuple(row.get("character_set", ())),
+                tuple(test.get("gold_answers") or ()),
+            )
+            yield _LatentNeedle(
+                text,
+                question,
+                row.get("task_template", prompt_of("nolima_own")),
+                names,
+                answers,
+            )
 
 
-def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sample | None]:
+def _latent_samples(
+    request: TaskRequest, books: tuple[str, ...]
+) -> Iterator[Sample | None]:
     """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them.
 
     The published needles in the published books, or, without books, ours in the haystack.
@@ -118,41 +173,67 @@ def _latent_samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sa
         for text, question in _WORDS["needles"]
     ]
     needles = list(_published_needles(request.data)) if books else needles
-    texts = [request.data.text(book) for book in books] or [_haystack_text(request.data)]
-    around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
+    texts = [request.data.text(book) for book in books] or [
+        _haystack_text(request.data)
+    ]
+    around = max(
+        request.tokenizer.count(one.template + one.question + one.text)
+        for one in needles
+    )
     # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
     request.require("nolima", tokens=room, least=64)
     draw = random.Random(request.seed)
     haystacks = [_haystacks(request, text, room)[0] for text in texts]
-    placements = list(product(haystacks, needles, np.linspace(0, 100, _DEPTHS).tolist()))
+    placements = list(
+        product(haystacks, needles, np.linspace(0, 100, _DEPTHS).tolist())
+    )
     draw.shuffle(placements)
     for haystack, needle, depth in placements:
         name = draw.choice(needle.names) if needle.names else ""
         sentence = needle.text.replace("{CHAR}", name)
         # After the line end nearest to the depth, or the end of a sentence if there are no lines.
-        ends = [match.end() for match in re.finditer(r"\n" if "\n" in haystack else r"[.!?]\s", haystack)]
+        ends = [
+            match.end()
+            for match in re.finditer(
+                r"\n" if "\n" in haystack else r"[.!?]\s", haystack
+            )
+        ]
         near = int(len(haystack) * (depth / 100))
         _, place = min((abs(end - near), end) for end in (0, *ends, len(haystack)))
         text = f"{haystack[:place].rstrip()} {sentence}\n{haystack[place:]}".lstrip()
         # The text last, and not by `format`: it may hold braces.
         question = needle.question.replace("{CHAR}", name)
-        prompt = needle.template.replace("{question}", question).replace("{haystack}", text)
+        prompt = needle.template.replace("{question}", question).replace(
+            "{haystack}", text
+        )
         details = {"depth": round(depth, 1), "question": needle.question}
-        yield Sample(prompt, (name,) if name else needle.answers, _LATENT_BUDGET, details=details)
+        yield Sample(
+            prompt, (name,) if name else needle.answers, _LATENT_BUDGET, details=details
+        )
 
 
 def _contains(answer: str, sample: Sample) -> dict[str, float]:
-    return {"contains": float(any(reference in answer for reference in sample.references))}
+    return {
+        "contains": float(any(reference in answer for reference in sample.references))
+    }
 
 
 # BABILong's worlds.
 
 _WORLD_BUDGET: Final = 20
-_LEAST_TOKENS: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
-_WORDS: Final = yaml.safe_load((files("nextlong.evaluate.tasks") / "haystack.yaml").read_text(encoding="utf-8"))
-_PEOPLE, _GIVERS, _PLACES, _ITEMS = (_WORDS[name] for name in ("people", "givers", "places", "items"))
-_MOVES, _TAKES, _DROPS, _GIVES = (_WORDS[name] for name in ("moves", "takes", "drops", "gives"))
+_LEAST_TOKENS: Final = (
+    256  # tokens of haystack, so that the facts of a world are hidden in something
+)
+_WORDS: Final = yaml.safe_load(
+    (files("nextlong.evaluate.tasks") / "haystack.yaml").read_text(encoding="utf-8")
+)
+_PEOPLE, _GIVERS, _PLACES, _ITEMS = (
+    _WORDS[name] for name in ("people", "givers", "places", "items")
+)
+_MOVES, _TAKES, _DROPS, _GIVES = (
+    _WORDS[name] for name in ("moves", "takes", "drops", "gives")
+)
 _STEPS: Final = {"qa1": (2, 10), "qa2": (6, 20), "qa3": (10, 40)}  # fewest and most
 _Story = tuple[list[str], str, str]  # facts in their order, question, answer
 
@@ -163,12 +244,19 @@ def _walked(draw: random.Random, name: str) -> _Story:
     qa1: where a person is. qa2: where a thing is that somebody carried. qa3: where a thing was before it was somewhere.
     """
     facts, at, held = list[str](), dict[str, str](), dict[str, str]()
-    been: dict[str, list[str]] = {}  # by thing, the places where it was carried, in their order
+    been: dict[
+        str, list[str]
+    ] = {}  # by thing, the places where it was carried, in their order
     for _ in range(draw.randint(*_STEPS[name])):
         who = draw.choice(_PEOPLE)
         # The things that this person carries, and the things at this person's place that nobody carries.
-        mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
-        here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
+        mine, free = (
+            [one for one in held if held[one] == who],
+            [one for one in _ITEMS if one not in held],
+        )
+        here = [
+            one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]
+        ]
         act = 1.0 if name == "qa1" else draw.random()
         if here and act < 0.3:
             held[thing := draw.choice(here)] = who
@@ -200,8 +288,13 @@ def _walked(draw: random.Random, name: str) -> _Story:
 def _beside(draw: random.Random, _: str) -> _Story:
     """qa4: what lies on which side of a place."""
     first, middle, last = draw.sample(_PLACES, 3)
-    side, other = draw.choice([("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")])
-    facts = [f"The {first} is {side} of the {middle}.", f"The {last} is {other} of the {middle}."]
+    side, other = draw.choice(
+        [("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")]
+    )
+    facts = [
+        f"The {first} is {side} of the {middle}.",
+        f"The {last} is {other} of the {middle}.",
+    ]
     draw.shuffle(facts)
     if draw.random() < 0.5:
         return facts, f"What is {side} of the {middle}?", first
@@ -215,20 +308,34 @@ def _given(draw: random.Random, name: str) -> _Story:
         who = draw.choice(_GIVERS)
         facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(_PLACES)}.")
         if draw.random() < 0.5:
-            thing, to = draw.choice(_ITEMS), draw.choice([name for name in _GIVERS if name != who])
+            thing, to = (
+                draw.choice(_ITEMS),
+                draw.choice([name for name in _GIVERS if name != who]),
+            )
             gifts.append((who, thing, to))
-            facts += [f"{who} {draw.choice(_TAKES).format(thing)}.", f"{who} {draw.choice(_GIVES).format(thing)} {to}."]
+            facts += [
+                f"{who} {draw.choice(_TAKES).format(thing)}.",
+                f"{who} {draw.choice(_GIVES).format(thing)} {to}.",
+            ]
     if not gifts:
         return _given(draw, name)
     # The last gift of its thing, and between its two people: the question then has one answer.
     who, thing, to = gifts[-1]
-    questions = [f"Who gave the {thing} to {to}?", f"Who did {who} give the {thing} to?", f"Who gave the {thing}?"]
+    questions = [
+        f"Who gave the {thing} to {to}?",
+        f"Who did {who} give the {thing} to?",
+        f"Who gave the {thing}?",
+    ]
     questions += [f"What did {who} give to {to}?", f"Who received the {thing}?"]
-    return facts, *draw.choice(list(zip(questions, (who, to, who, thing, to), strict=True)))
+    return facts, *draw.choice(
+        list(zip(questions, (who, to, who, thing, to), strict=True))
+    )
 
 
 # Each task's world, with the labels of its answers.
-_WORLDS: Final[dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]] = {
+_WORLDS: Final[
+    dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]
+] = {
     **dict.fromkeys(_STEPS, (_walked, tuple(_PLACES))),
     "qa4": (_beside, tuple(_PLACES)),
     "qa5": (_given, tuple(one.lower() for one in (*_GIVERS, *_ITEMS))),
@@ -241,7 +348,9 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
     draw = random.Random(f"{request.seed} {name}")
     room = request.room - _WORLD_BUDGET - request.tokenizer.count(template)
     request.require(f"babilong_{name}", tokens=room, least=_LEAST_TOKENS)
-    sentences = re.split(r"(?<=[.!?])\s+", _haystacks(request, _haystack_text(request.data), room)[0])
+    sentences = re.split(
+        r"(?<=[.!?])\s+", _haystacks(request, _haystack_text(request.data), room)[0]
+    )
     while True:
         facts, question, answer = make(draw, name)
         first = draw.randrange(len(sentences))
@@ -249,18 +358,37 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
         sample = None
         while around and (sample is None or not request.fits(sample)):
             # Remove as many sentences as the facts need, then a few more if that was not enough.
-            del around[len(around) - max(1, 2 * len(facts) if sample is None else len(around) // 50) :]
+            del around[
+                len(around)
+                - max(1, 2 * len(facts) if sample is None else len(around) // 50) :
+            ]
             places = sorted(draw.randrange(len(around) + 1) for _ in facts)
-            parts = [around[start:end] for start, end in pairwise([0, *places, len(around)])]
-            lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
+            parts = [
+                around[start:end] for start, end in pairwise([0, *places, len(around)])
+            ]
+            lines = [
+                line
+                for part, fact in zip_longest(parts, facts)
+                for line in (*part, *([fact] if fact else []))
+            ]
             prompt = template.format(context=" ".join(lines).strip(), question=question)
-            sample = Sample(prompt, (answer,), _WORLD_BUDGET, details={"question": question, "facts": len(facts)})
+            sample = Sample(
+                prompt,
+                (answer,),
+                _WORLD_BUDGET,
+                details={"question": question, "facts": len(facts)},
+            )
         yield sample
 
 
-def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
+def _name_label(
+    answer: str, sample: Sample, labels: tuple[str, ...]
+) -> dict[str, float]:
     """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
-    question, first = str(sample.details["question"]).lower(), re.split(r"\.|<context>|<example>", answer.lower())[0]
+    question, first = (
+        str(sample.details["question"]).lower(),
+        re.split(r"\.|<context>|<example>", answer.lower())[0],
+    )
     # A label that the question itself names cannot show that the model knows the answer.
     named = {label for label in labels if label in first and label not in question}
     return {"accuracy": float(named == {sample.references[0].lower()})}
@@ -269,15 +397,44 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
 _in_haystack = partial(Task, files=(HAYSTACK,))
 _needle = partial(_in_haystack, metric="found", score=_found)
 _latent = partial(_in_haystack, metric="contains", score=_contains)
-_world = partial(_in_haystack, suite="babilong", category="BABILong", metric="accuracy", samples=100, version=2)
-_books, _own = partial(_latent_samples, books=_BOOKS), partial(_latent_samples, books=())
+_world = partial(
+    _in_haystack,
+    suite="babilong",
+    category="BABILong",
+    metric="accuracy",
+    samples=100,
+    version=2,
+)
+_books, _own = (
+    partial(_latent_samples, books=_BOOKS),
+    partial(_latent_samples, books=()),
+)
 TASKS: Final = (
     _needle("needle", "needle", "Needle", samples=11, make=samples),
-    _needle("needle_35", "needle-35", "Needle, 35 depths", samples=35, make=partial(samples, depths=35)),
-    _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_books, files=(_NEEDLES, *_BOOKS)),
-    _latent("nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own),
+    _needle(
+        "needle_35",
+        "needle-35",
+        "Needle, 35 depths",
+        samples=35,
+        make=partial(samples, depths=35),
+    ),
+    _latent(
+        "nolima",
+        "nolima",
+        "NoLiMa",
+        samples=7540,
+        make=_books,
+        files=(_NEEDLES, *_BOOKS),
+    ),
+    _latent(
+        "nolima_own", "nolima-own", "NoLiMa's form, own needles", samples=260, make=_own
+    ),
     *(
-        _world(f"babilong_{name}", make=partial(_world_samples, name=name), score=partial(_name_label, labels=labels))
+        _world(
+            f"babilong_{name}",
+            make=partial(_world_samples, name=name),
+            score=partial(_name_label, labels=labels),
+        )
         for name, (_, labels) in _WORLDS.items()
     ),
 )

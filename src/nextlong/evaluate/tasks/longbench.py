@@ -18,8 +18,16 @@ from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 _DATA: Final = "longbench-v2/data.json"
 _BUDGET: Final = 128
 _MOST_TOKENS: Final = 120_000  # config/model2maxlen.json
-_FIELDS: Final = ("context", "question", "difficulty", "length", *(f"choice_{letter}" for letter in "ABCD"))
-_SHAPE: Final = record(**dict.fromkeys(_FIELDS, str), answer=Literal["A", "B", "C", "D"])
+_FIELDS: Final = (
+    "context",
+    "question",
+    "difficulty",
+    "length",
+    *(f"choice_{letter}" for letter in "ABCD"),
+)
+_SHAPE: Final = record(
+    **dict.fromkeys(_FIELDS, str), answer=Literal["A", "B", "C", "D"]
+)
 _PARTS: Final = {"difficulty": ("easy", "hard"), "length": ("short", "medium", "long")}
 
 
@@ -27,50 +35,89 @@ def _samples(request: TaskRequest, variant: str) -> Iterator[Sample]:
     """Yield the questions in the order of the file."""
     budget = 1024 if variant == "_cot" else _BUDGET
     for row in request.data.json_lines(_DATA, _SHAPE):
-        fields = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
+        fields = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {
+            "question": row["question"].strip()
+        }
         # One pass over the template, so that braces in a document stay as they are.
-        text = prompt_of(f"longbench_0shot{variant}").format(context=row["context"].strip(), **fields)
+        text = prompt_of(f"longbench_0shot{variant}").format(
+            context=row["context"].strip(), **fields
+        )
         prompt, ids = _truncate_middle(request, text, budget)
-        details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
+        details = {
+            "difficulty": row["difficulty"],
+            "length": row["length"],
+            "middle_cut": ids is not None,
+        }
         if variant == "_cot":
             details["asked"] = fields
         yield Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
 
 
-def _truncate_middle(request: TaskRequest, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
+def _truncate_middle(
+    request: TaskRequest, text: str, budget: int
+) -> tuple[str, tuple[int, ...] | None]:
     """Return the text, or its first and last tokens in equal parts (a BOS counts in the first): in characters, and as ids."""
     # `bounds` holds the characters [start, end) of each token, so text and ids are cut at the same places.
     bounds, prefix = request.tokenizer.boundaries(text), len(request.tokenizer.prefix)
     most = min(request.room - budget, _MOST_TOKENS)
     if len(bounds) + prefix <= most:
         return text, None
-    ids, first, last = request.tokenizer.encode(text), most // 2 - prefix, most - most // 2
-    return text[: bounds[first - 1][1]] + text[bounds[-last][0] :], (*ids[:first], *ids[-last:])
+    ids, first, last = (
+        request.tokenizer.encode(text),
+        most // 2 - prefix,
+        most - most // 2,
+    )
+    return text[: bounds[first - 1][1]] + text[bounds[-last][0] :], (
+        *ids[:first],
+        *ids[-last:],
+    )
 
 
 def _conclusion(answer: str, sample: Sample) -> Sample:
     """Return the question for the letter, which follows the model's own reasoning, without the document."""
-    prompt = prompt_of("longbench_0shot_cot_ans").format(reasoning=answer.strip(), **sample.details["asked"])
+    prompt = prompt_of("longbench_0shot_cot_ans").format(
+        reasoning=answer.strip(), **sample.details["asked"]
+    )
     return Sample(prompt, sample.references, _BUDGET)
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
     # As the published `extract_answer`: the stars of bold text are removed, and a letter in brackets comes first.
     cleaned, opening = answer.replace("*", ""), "The correct answer is "
-    match = re.search(rf"{opening}\(([A-D])\)", cleaned) or re.search(rf"{opening}([A-D])", cleaned)
+    match = re.search(rf"{opening}\(([A-D])\)", cleaned) or re.search(
+        rf"{opening}([A-D])", cleaned
+    )
     is_right = match is not None and match[1] == sample.references[0]
     return {"accuracy": float(is_right), "parsed": float(match is not None)}
 
 
-_SPLITS: Final = tuple((value.capitalize(), name, value) for name, values in _PARTS.items() for value in values)
-_ABOUT: Final = (
-    "Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong."
+_SPLITS: Final = tuple(
+    (value.capitalize(), name, value)
+    for name, values in _PARTS.items()
+    for value in values
 )
-_any = partial(Task, suite="longbench-v2", metric="accuracy", samples=503, score=_score, files=(_DATA,))
+_ABOUT: Final = "Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong."
+_any = partial(
+    Task,
+    suite="longbench-v2",
+    metric="accuracy",
+    samples=503,
+    score=_score,
+    files=(_DATA,),
+)
 _task = partial(_any, usual_length=131_072, splits=_SPLITS, about=_ABOUT)
-_plain, _reasoned, _recalled = (partial(_samples, variant=variant) for variant in ("", "_cot", "_no_context"))
+_plain, _reasoned, _recalled = (
+    partial(_samples, variant=variant) for variant in ("", "_cot", "_no_context")
+)
 TASKS: Final = (
     _task("longbench_v2", category="LongBench v2", make=_plain),
-    _task("longbench_v2_cot", category="LongBench v2, cot", make=_reasoned, follow_up=_conclusion),
-    _task("longbench_v2_no_context", category="LongBench v2, no context", make=_recalled),
+    _task(
+        "longbench_v2_cot",
+        category="LongBench v2, cot",
+        make=_reasoned,
+        follow_up=_conclusion,
+    ),
+    _task(
+        "longbench_v2_no_context", category="LongBench v2, no context", make=_recalled
+    ),
 )

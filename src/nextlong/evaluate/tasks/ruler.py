@@ -36,7 +36,11 @@ _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 def essay_words(data: DataFiles) -> list[str]:
     """Return the words of the essays, in order."""
     source = data.source(ESSAYS)
-    text = data.json(ESSAYS, record(text=str))["text"] if source == ESSAYS else data.text(source)
+    text = (
+        data.json(ESSAYS, record(text=str))["text"]
+        if source == ESSAYS
+        else data.text(source)
+    )
     if not text.strip():
         raise data.error(ESSAYS, " holds no words")
     return re.sub(r"\s+", " ", text).split(" ")
@@ -73,7 +77,9 @@ class _Hyphenated:
                 self._groups[-1] = (first, sorted({*self._groups[-1][1], *more}))
             else:
                 self._groups.append((stem, shared))
-        self._ends = list(accumulate(len(ends) for _, ends in self._groups))  # the index after each group's last word
+        self._ends = list(
+            accumulate(len(ends) for _, ends in self._groups)
+        )  # the index after each group's last word
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -85,7 +91,12 @@ class _Hyphenated:
 
 
 def _largest(
-    request: TaskRequest, build: Callable[[int], Sample], *, step: int, upper: int = 0, room: int | None = None
+    request: TaskRequest,
+    build: Callable[[int], Sample],
+    *,
+    step: int,
+    upper: int = 0,
+    room: int | None = None,
 ) -> int:
     """Return the largest context in [step, upper] that fits, else `step`, as NVIDIA's scripts do.
 
@@ -93,7 +104,10 @@ def _largest(
     """
     if not upper:
         tokens_per_unit = request.tokenizer.count(build(step).text) / step
-        upper = max(int(((request.room if room is None else room) / tokens_per_unit) * 3), step * 2)
+        upper = max(
+            int(((request.room if room is None else room) / tokens_per_unit) * 3),
+            step * 2,
+        )
     best = lower = step
     while lower <= upper:
         middle = (lower + upper) // 2
@@ -105,7 +119,11 @@ def _largest(
 
 
 def _fitting(
-    request: TaskRequest, builds: Iterable[Callable[[int], Sample]], *, size: int, step: int
+    request: TaskRequest,
+    builds: Iterable[Callable[[int], Sample]],
+    *,
+    size: int,
+    step: int,
 ) -> Iterator[Sample | None]:
     """Yield each sample with `size` units of context or, where that is too long, `step` less at a time; else None."""
     for build in builds:
@@ -121,12 +139,19 @@ def _fitting(
 # Needles: the score is the share of values that are found.
 
 _NOISE: Final = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-_DEPTHS: Final = [int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))]
+_DEPTHS: Final = [
+    int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))
+]
 _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
 # The prompt and the beginning of the answer, for several values and for one.
 _ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
-_MANY, _ONE = (prompt_of("ruler_niah_many"), _ASKED + "are"), (prompt_of("ruler_niah_one"), _ASKED + "is")
-_hyphenated = cache(lambda: _Hyphenated(_wonderwords("adjective"), _wonderwords("noun")))  # RULER's keys
+_MANY, _ONE = (
+    (prompt_of("ruler_niah_many"), _ASKED + "are"),
+    (prompt_of("ruler_niah_one"), _ASKED + "is"),
+)
+_hyphenated = cache(
+    lambda: _Hyphenated(_wonderwords("adjective"), _wonderwords("noun"))
+)  # RULER's keys
 _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
     "words": lambda draw: draw.choice(_hyphenated()),
     "numbers": lambda draw: str(draw.randint(10**6, 10**7 - 1)),
@@ -160,21 +185,39 @@ def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None
     draw, is_short = random.Random(request.seed), request.length < 4096
     step, essay = 5 if is_short else 25, list[str]()
     if form.haystack == "essay":
-        step, essay = 50 if is_short else 500, essay_words(request.data)  # NVIDIA's 500 words leave no room below
-    build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
-    return _fitting(request, repeat(build), size=_largest(request, build, step=step), step=step)
+        step, essay = (
+            50 if is_short else 500,
+            essay_words(request.data),
+        )  # NVIDIA's 500 words leave no room below
+    build = partial(
+        _needle_question, form=form, draw=draw, seed=request.seed, essay=essay
+    )
+    return _fitting(
+        request, repeat(build), size=_largest(request, build, step=step), step=step
+    )
 
 
-def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
+def _needle_question(
+    size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]
+) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
     key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
-    stated = [(key(draw), [value(draw) for _ in range(form.values)]) for _ in range(form.keys)]
-    needles = [_NEEDLE.format(kind=form.value_kind, key=name, value=one) for name, values in stated for one in values]
+    stated = [
+        (key(draw), [value(draw) for _ in range(form.values)]) for _ in range(form.keys)
+    ]
+    needles = [
+        _NEEDLE.format(kind=form.value_kind, key=name, value=one)
+        for name, values in stated
+        for one in values
+    ]
     random.Random(seed).shuffle(needles)
     if form.haystack == "essay":
         # The essay in sentences, cut at the depths that are drawn, a needle at each cut.
         lines = sentences(" ".join((essay * -(-size // len(essay)))[:size]).strip())
-        places = sorted(int(len(lines) * (depth / 100)) for depth in draw.sample(_DEPTHS, len(needles)))
+        places = sorted(
+            int(len(lines) * (depth / 100))
+            for depth in draw.sample(_DEPTHS, len(needles))
+        )
         parts: list[str] = []
         for number, (first, last) in enumerate(pairwise([0, *places, len(lines)])):
             parts += [" ".join(lines[first:last]), *needles[number : number + 1]]
@@ -183,15 +226,26 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
         # Lines of noise, or needles with keys and values that nobody asks for.
         hay = [_NOISE] * size
         if form.haystack == "needle":
-            hay = [_NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw)) for _ in range(size)]
-        for place, needle in zip(sorted(draw.sample(range(size), len(needles)), reverse=True), needles, strict=True):
+            hay = [
+                _NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw))
+                for _ in range(size)
+            ]
+        for place, needle in zip(
+            sorted(draw.sample(range(size), len(needles)), reverse=True),
+            needles,
+            strict=True,
+        ):
             hay.insert(place, needle)
         context = "\n".join(hay)
     queried = [stated[number] for number in draw.sample(range(form.keys), form.queries)]
     *others, last_query = [name for name, _ in queried]
     query = ", ".join(others) + ", and " + last_query if others else last_query
     is_one = form.queries * form.values == 1
-    prompt, prefix, kind = (*_ONE, form.value_kind.removesuffix("s")) if is_one else (*_MANY, form.value_kind)
+    prompt, prefix, kind = (
+        (*_ONE, form.value_kind.removesuffix("s"))
+        if is_one
+        else (*_MANY, form.value_kind)
+    )
     answers = tuple(one for _, values in queried for one in values)
     text = prompt.format(kind=kind, context=context, query=query)
     return Sample(text, answers, 128, prefix.format(kind=kind, query=query))
@@ -222,16 +276,31 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
             names.append(name(letters))
         names = list(dict.fromkeys(names))
         value = _EXAMPLE_VALUE if is_example else str(numbers.randint(10000, 99999))
-        chain = [f"VAR {names[0]} = {value}", *(f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names))]
-        lines = [_NOISE] * max(size, len(chain))  # each assignment needs a place of its own
+        chain = [
+            f"VAR {names[0]} = {value}",
+            *(f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names)),
+        ]
+        lines = [_NOISE] * max(
+            size, len(chain)
+        )  # each assignment needs a place of its own
         places = sorted(draw.sample(range(len(lines)), len(chain)))
         for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
             lines.insert(place + number, assignment)
-        prompt = prompt_of("ruler_vt").format(context="\n".join(lines).replace(". \n", ".\n"), value=value)
-        return Sample(prompt, tuple(names), 0 if is_example else 30, _TRACKED.format(count=_HOPS + 1, value=value))
+        prompt = prompt_of("ruler_vt").format(
+            context="\n".join(lines).replace(". \n", ".\n"), value=value
+        )
+        return Sample(
+            prompt,
+            tuple(names),
+            0 if is_example else 30,
+            _TRACKED.format(count=_HOPS + 1, value=value),
+        )
 
     # The worked example: a short question of the same form followed by its answer, made once for all samples.
-    short, worked = replace(request, length=_EXAMPLE_TOKENS), partial(build, is_example=True)
+    short, worked = (
+        replace(request, length=_EXAMPLE_TOKENS),
+        partial(build, is_example=True),
+    )
     size = _largest(short, worked, step=5)
     shown = next(_fitting(short, [worked], size=size, step=5)) or worked(5)
     example = f"{shown.text} {' '.join(shown.references)}\n"
@@ -242,7 +311,9 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
 
     def with_example(used: int) -> Sample:
         sample, shown = build(used), example
-        for old in example.split()[-_HOPS - 1 :]:  # the same example, with other names and another value
+        for old in example.split()[
+            -_HOPS - 1 :
+        ]:  # the same example, with other names and another value
             shown = shown.replace(old, name(len(old)))
         shown = shown.replace(_EXAMPLE_VALUE, str(numbers.randint(10000, 99999)))
         return replace(sample, prompt=f"{shown}\n{sample.prompt}")
@@ -260,16 +331,26 @@ _LISTED: Final = " Answer: The top 10 words that appear most often in the list a
 
 def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     request.require("cwe", tokens=request.length, least=_LEAST_TOKENS)
-    few = sorted({one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)})
+    few = sorted(
+        {one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)}
+    )
     random.Random(request.seed).shuffle(few)
     shape = Annotated[dict[str, str], Len(1)]
-    many = list(request.data.json(_ENGLISH_WORDS, shape).values()) if request.data.has(_ENGLISH_WORDS) else []
+    many = (
+        list(request.data.json(_ENGLISH_WORDS, shape).values())
+        if request.data.has(_ENGLISH_WORDS)
+        else []
+    )
     draw, is_short = random.Random(request.seed), request.length < 4096
 
     def numbered(words: list[str]) -> str:
-        return " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))
+        return " ".join(
+            f"{number}. {word}" for number, word in enumerate(words, start=1)
+        )
 
-    def listed(size: int, common_repeats: int, other_repeats: int) -> tuple[str, list[str]]:
+    def listed(
+        size: int, common_repeats: int, other_repeats: int
+    ) -> tuple[str, list[str]]:
         sampled = draw.sample(few if size <= len(few) else many, size)
         common = sampled[:_COMMON]
         shuffled = common * common_repeats + sampled[_COMMON:] * other_repeats
@@ -280,7 +361,9 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
         example, answers = listed(*((20, 3, 1) if is_short else (40, 10, 3)))
         context, common = listed(size, *((6, 1) if is_short else (30, 3)))
         shown = f"{_LIST.format(context=example)}{_LISTED} {numbered(answers)}"
-        return Sample(f"{shown}\n{_LIST.format(context=context)}", tuple(common), 120, _LISTED)
+        return Sample(
+            f"{shown}\n{_LIST.format(context=context)}", tuple(common), 120, _LISTED
+        )
 
     most = max(len(few), len(many))
     tokens_per_word = request.tokenizer.count(build(4096).text) / 4096
@@ -317,8 +400,14 @@ def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
 
     def build(vocabulary: list[str], words: int) -> Sample:
         # How often each word of the vocabulary occurs, shape (words,), most frequent first.
-        counts = (words * (np.arange(1, len(vocabulary) + 1) ** -_ALPHA) / zeta(_ALPHA)).astype(int)
-        coded = [word for word, repeats in zip(vocabulary, counts.tolist(), strict=True) for _ in range(repeats)]
+        counts = (
+            words * (np.arange(1, len(vocabulary) + 1) ** -_ALPHA) / zeta(_ALPHA)
+        ).astype(int)
+        coded = [
+            word
+            for word, repeats in zip(vocabulary, counts.tolist(), strict=True)
+            for _ in range(repeats)
+        ]
         random.Random(request.seed).shuffle(coded)
         prompt = prompt_of("ruler_fwe").format(context=" ".join(coded))
         return Sample(prompt, tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED)
@@ -356,24 +445,35 @@ def _answerable(question: Json) -> Json:
 
 
 _QUESTION: Final = record(
-    _answerable, question=TEXT, answers=several(record(text=str), least=0), is_impossible=NotRequired[bool]
+    _answerable,
+    question=TEXT,
+    answers=several(record(text=str), least=0),
+    is_impossible=NotRequired[bool],
 )
 _PARAGRAPH: Final = record(context=TEXT, qas=several(_QUESTION, least=0))
 _SQUAD_SHAPE: Final = record(data=several(record(paragraphs=several(_PARAGRAPH))))
-_HOTPOTQA_SHAPE: Final = several(record(question=TEXT, answer=TEXT, context=several(tuple[str, list[str]])))
+_HOTPOTQA_SHAPE: Final = several(
+    record(question=TEXT, answer=TEXT, context=several(tuple[str, list[str]]))
+)
 
 
 def _read_squad(data: DataFiles) -> _Questions:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
-    articles = [article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]]
-    documents = sorted({paragraph["context"] for article in articles for paragraph in article})
+    articles = [
+        article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]
+    ]
+    documents = sorted(
+        {paragraph["context"] for article in articles for paragraph in article}
+    )
     numbers = {text: number for number, text in enumerate(documents)}
     questions = []
     for article in articles:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
-            for one in (one for one in paragraph["qas"] if not one.get("is_impossible")):
+            for one in (
+                one for one in paragraph["qas"] if not one.get("is_impossible")
+            ):
                 answers = tuple(answer["text"] for answer in one["answers"])
                 questions.append(_Question(one["question"], answers, [gold], related))
     return questions, documents
@@ -382,20 +482,29 @@ def _read_squad(data: DataFiles) -> _Questions:
 def _read_hotpotqa(data: DataFiles) -> _Questions:
     """Read HotpotQA's distractor setting: ten documents per question, title and text."""
     items = data.json(_HOTPOTQA, _HOTPOTQA_SHAPE)
-    contexts = [[f"{title}\n{''.join(lines)}" for title, lines in item["context"]] for item in items]
+    contexts = [
+        [f"{title}\n{''.join(lines)}" for title, lines in item["context"]]
+        for item in items
+    ]
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     return [
-        _Question(item["question"], (item["answer"],), [numbers[text] for text in context])
+        _Question(
+            item["question"], (item["answer"],), [numbers[text] for text in context]
+        )
         for item, context in zip(items, contexts, strict=True)
     ], documents
 
 
-def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -> Iterator[Sample | None]:
+def _qa_samples(
+    request: TaskRequest, read: Callable[[DataFiles], _Questions]
+) -> Iterator[Sample | None]:
     request.require("qa", tokens=request.length, least=_LEAST_TOKENS)
     questions, documents = read(request.data)
     if not questions:
-        raise EvaluateError(f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}")
+        raise EvaluateError(
+            f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}"
+        )
     draw = random.Random(request.seed)
 
     def build(question: _Question, size: int) -> Sample:
@@ -405,21 +514,34 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
         if size >= len(documents):
             numbers = [number % len(documents) for number in range(size)]
         elif missing > len(related):
-            numbers = known + draw.sample(sorted({*range(len(documents))} - {*known}), missing - len(related))
+            numbers = known + draw.sample(
+                sorted({*range(len(documents))} - {*known}), missing - len(related)
+            )
         else:
             numbers = gold + draw.sample(related, missing)
         chosen = [documents[number] for number in numbers]
         random.Random(request.seed).shuffle(chosen)
-        context = "\n\n".join(f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1))
-        return Sample(prompt_of("ruler_qa").format(context=context, query=text), answers, 32, " Answer:")
+        context = "\n\n".join(
+            f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1)
+        )
+        return Sample(
+            prompt_of("ruler_qa").format(context=context, query=text),
+            answers,
+            32,
+            " Answer:",
+        )
 
     builds = [partial(build, question) for question in questions]
-    return _fitting(request, builds, size=_largest(request, builds[0], step=_QA_STEP), step=_QA_STEP)
+    return _fitting(
+        request, builds, size=_largest(request, builds[0], step=_QA_STEP), step=_QA_STEP
+    )
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:
     """Return the share of references that the answer contains, lower-cased (scripts/eval/synthetic/constants.py)."""
-    return sum(reference.lower() in answer.lower() for reference in references) / len(references)
+    return sum(reference.lower() in answer.lower() for reference in references) / len(
+        references
+    )
 
 
 def _score_all(answer: str, sample: Sample) -> dict[str, float]:
@@ -430,11 +552,23 @@ def _score_part(answer: str, sample: Sample) -> dict[str, float]:
     return {"string_match_part": float(string_match_all(answer, sample.references) > 0)}
 
 
-_all = partial(Task, suite="ruler", category="RULER", metric="string_match_all", samples=500, score=_score_all)
+_all = partial(
+    Task,
+    suite="ruler",
+    category="RULER",
+    metric="string_match_all",
+    samples=500,
+    score=_score_all,
+)
 _part = partial(_all, metric="string_match_part", score=_score_part)
-_essays = {name: (ESSAYS,) if form.haystack == "essay" else () for name, form in _FORMS.items()}
+_essays = {
+    name: (ESSAYS,) if form.haystack == "essay" else () for name, form in _FORMS.items()
+}
 TASKS: Final = (
-    *(_all(name, make=partial(_needle_samples, form=_FORMS[name]), files=files) for name, files in _essays.items()),
+    *(
+        _all(name, make=partial(_needle_samples, form=_FORMS[name]), files=files)
+        for name, files in _essays.items()
+    ),
     _all("vt", make=_variable_samples, version=2),
     _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
     _all("fwe", make=_frequent_words_samples, version=2),

@@ -18,7 +18,15 @@ import xxhash
 from nextlong.artifacts.finished import ShardResult
 from nextlong.artifacts.resolve import Resolved
 from nextlong.export.formats import base
-from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
+from nextlong.export.formats.base import (
+    COLUMNS,
+    Format,
+    LoadingCode,
+    Options,
+    rows_of,
+    schema_of,
+    to_table,
+)
 from nextlong.text import Json
 
 
@@ -35,7 +43,9 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
     path = out.with_name(f"data-{options.shard:05}-of-{options.shards:05}.arrow")
     content, count = xxhash.xxh3_64(), 0
     columns = schema_of(COLUMNS, options.keys)
-    schema = columns.with_metadata({"huggingface": json.dumps({"info": {"features": _features(columns)}})})
+    schema = columns.with_metadata(
+        {"huggingface": json.dumps({"info": {"features": _features(columns)}})}
+    )
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for block in rows:
             table = to_table(block, columns.names, options)
@@ -45,15 +55,28 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
                 for buffer in filter(None, chunk.buffers()):
                     content.update(buffer)
     added = tuple(columns.names[len(COLUMNS) :])
-    return _ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added)
+    return _ArrowShard(
+        rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added
+    )
 
 
 def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
     """Write `dataset_info.json` (columns) and `state.json` (files, and the hash by which `datasets` keys its caches)."""
     features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
-    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
-    fingerprint = xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode())
-    state: Json = {"_data_files": [{"filename": shard.file} for shard in shards], "_fingerprint": fingerprint}
+    info = {
+        "citation": "",
+        "description": "",
+        "features": features,
+        "homepage": "",
+        "license": "",
+    }
+    fingerprint = xxhash.xxh3_64_hexdigest(
+        "".join(shard.xxh3 for shard in shards).encode()
+    )
+    state: Json = {
+        "_data_files": [{"filename": shard.file} for shard in shards],
+        "_fingerprint": fingerprint,
+    }
     state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None}
     state |= {"_output_all_columns": False, "_split": None}
     for name, content in (("dataset_info.json", info), ("state.json", state)):
@@ -62,12 +85,22 @@ def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
-    state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
-    base.check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
+    state, info = (
+        json.loads((folder / name).read_bytes())
+        for name in ("state.json", "dataset_info.json")
+    )
+    base.check_index(
+        "state.json", [file["filename"] for file in state["_data_files"]], files
+    )
     for name in files:
-        with pa.memory_map(str(folder / name)) as mapped, pa.ipc.open_stream(mapped) as reader:
+        with (
+            pa.memory_map(str(folder / name)) as mapped,
+            pa.ipc.open_stream(mapped) as reader,
+        ):
             if _features(reader.schema) != info["features"]:
-                raise ValueError(f"{name} has other columns than dataset_info.json says: {reader.schema.names}")
+                raise ValueError(
+                    f"{name} has other columns than dataset_info.json says: {reader.schema.names}"
+                )
             for batch in reader:
                 yield from rows_of(batch)
 
@@ -82,7 +115,10 @@ def _feature(kind: pa.DataType) -> Json:
         return {"feature": _feature(kind.value_type), "_type": "List"}
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind.fields}
-    return {"dtype": "float32" if kind == pa.float32() else str(kind), "_type": "Value"}  # Arrow's name is "float"
+    return {
+        "dtype": "float32" if kind == pa.float32() else str(kind),
+        "_type": "Value",
+    }  # Arrow's name is "float"
 
 
 FORMAT = Format(
@@ -96,5 +132,9 @@ FORMAT = Format(
     wanted="spans",
     keys=frozenset({"boundaries", "pad_documents_to"}),
     columns=COLUMNS,
-    snippet=LoadingCode("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
+    snippet=LoadingCode(
+        "from datasets import load_from_disk",
+        "load_from_disk({place})",
+        'rows[0]["length"]',
+    ),
 )

@@ -33,7 +33,10 @@ from nextlong.artifacts.finished import ShardResult
 from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.plugins import FORMATS
 
-_PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # added by `export.pad_documents_to`
+_PADDED_COLUMNS: Final = (
+    "seq_lengths_padded",
+    "labels",
+)  # added by `export.pad_documents_to`
 
 # The exceptions of readers for a missing, truncated or invalid file; the message names the file.
 UNREADABLE: Final = (
@@ -123,7 +126,9 @@ class Format:
     reader_takes: str = ""
     hub: Literal["loads", "cannot"] = "cannot"
     snippet: LoadingCode
-    bytes_per_token: Callable[[str, float], float] = lambda _compression, _chars_per_token: 4.0
+    bytes_per_token: Callable[[str, float], float] = (
+        lambda _compression, _chars_per_token: 4.0
+    )
 
 
 def format_of(name: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Format:
@@ -133,14 +138,23 @@ def format_of(name: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Form
     """
     made = FORMATS.load(name, Format)
     is_padded = keys.get("pad_documents_to") and "pad_documents_to" in made.keys
-    return replace(made, columns=(*made.columns, *_PADDED_COLUMNS)) if is_padded else made
+    return (
+        replace(made, columns=(*made.columns, *_PADDED_COLUMNS)) if is_padded else made
+    )
 
 
 def check_index(index: str, listed: Sequence[str], files: Sequence[str]) -> None:
     """Raise ValueError unless the index file lists exactly `files`, in their order."""
     if list(listed) != list(files):
-        wrong = next((pair for pair in zip(listed, files, strict=False) if pair[0] != pair[1]), None)
-        what = f"{wrong[0]} in place of {wrong[1]}" if wrong else f"{len(listed)} files, but there are {len(files)}"
+        wrong = next(
+            (pair for pair in zip(listed, files, strict=False) if pair[0] != pair[1]),
+            None,
+        )
+        what = (
+            f"{wrong[0]} in place of {wrong[1]}"
+            if wrong
+            else f"{len(listed)} files, but there are {len(files)}"
+        )
         raise ValueError(f"{index} names {what}")
 
 
@@ -173,9 +187,17 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
         places = block.token_offsets[row_of_span] + block.token_starts
         document = np.searchsorted(starts, places, side="right") - 1
-        firsts = (places + (new_starts - starts)[document] - token_offsets[row_of_span]).astype(np.int32)
+        firsts = (
+            places + (new_starts - starts)[document] - token_offsets[row_of_span]
+        ).astype(np.int32)
         ends = firsts + (block.token_ends - block.token_starts)
-        block = replace(block, input_ids=ids, token_offsets=token_offsets, token_starts=firsts, token_ends=ends)
+        block = replace(
+            block,
+            input_ids=ids,
+            token_offsets=token_offsets,
+            token_starts=firsts,
+            token_ends=ends,
+        )
         room = padded.astype(np.int32)
     return pa.table({name: _column(name, block, room) for name in columns})
 
@@ -187,18 +209,29 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         if name in _ARRAYS:
             return value.values.to_numpy()
         if name == "spans":
-            return {field.name: value.values.field(field.name).to_pylist() for field in SPAN}
+            return {
+                field.name: value.values.field(field.name).to_pylist() for field in SPAN
+            }
         return value.as_py()
 
     for row in range(batch.num_rows):
-        yield {name: plain(name, batch.column(name)[row]) for name in batch.schema.names}
+        yield {
+            name: plain(name, batch.column(name)[row]) for name in batch.schema.names
+        }
 
 
 def span_columns(block: Resolved) -> list[pa.Array]:
     """Return the fields of SPAN for every span of a block, shape (P,) each."""
-    roles = pa.DictionaryArray.from_arrays(pa.array(block.roles), pa.array(schemas.ROLES)).cast(pa.string())
+    roles = pa.DictionaryArray.from_arrays(
+        pa.array(block.roles), pa.array(schemas.ROLES)
+    ).cast(pa.string())
     columns = {"role": roles, "metadata": block.metadata}
-    return [pa.array(columns.get(field.name, getattr(block, f"{field.name}s", None)), field.type) for field in SPAN]
+    return [
+        pa.array(
+            columns.get(field.name, getattr(block, f"{field.name}s", None)), field.type
+        )
+        for field in SPAN
+    ]
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -206,7 +239,9 @@ def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
     labels = block.input_ids.copy()
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED
-    labels[lookup.ranges(starts + block.document_lengths, room - block.document_lengths)] = _IGNORED
+    labels[
+        lookup.ranges(starts + block.document_lengths, room - block.document_lengths)
+    ] = _IGNORED
     return labels
 
 
@@ -234,9 +269,15 @@ def _column(name: str, block: Resolved, room: NDArray[np.int32]) -> pa.Array:
         case "seq_lengths_padded":
             offsets, values = block.document_offsets, room
         case "spans":
-            offsets, values = block.span_offsets, pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN))
+            offsets, values = (
+                block.span_offsets,
+                pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN)),
+            )
         case "attention_mask":
-            offsets, values = block.token_offsets, np.ones(len(block.input_ids), np.int8)
+            offsets, values = (
+                block.token_offsets,
+                np.ones(len(block.input_ids), np.int8),
+            )
         case "labels":
             offsets, values = block.token_offsets, _labels(block, room)
         case _:
@@ -244,7 +285,9 @@ def _column(name: str, block: Resolved, room: NDArray[np.int32]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets.astype("int32")), pa.array(values))
 
 
-def schema_of(columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})) -> pa.Schema:
+def schema_of(
+    columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})
+) -> pa.Schema:
     """Return the schema of the columns, and of those that `export.pad_documents_to` adds if `keys` contain it."""
     added = _PADDED_COLUMNS if keys.get("pad_documents_to") else ()
     return pa.schema([(name, _TYPES[name]) for name in (*columns, *added)])

@@ -11,9 +11,23 @@ import orjson
 
 from nextlong.artifacts.finished import ShardResult
 from nextlong.artifacts.resolve import Resolved
-from nextlong.export.formats.base import SPAN, Format, LoadingCode, Options, span_columns
+from nextlong.export.formats.base import (
+    SPAN,
+    Format,
+    LoadingCode,
+    Options,
+    span_columns,
+)
 
-_KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
+_KEYS: Final = (
+    "sequence_id",
+    "method",
+    "domain",
+    "length",
+    "seq_lengths",
+    "text",
+    "spans",
+)
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 
 
@@ -32,12 +46,23 @@ def _write(out: Path, blocks: Iterable[Resolved], _options: Options) -> ShardRes
                     "sequence_id": block.sequence_ids[row],
                     "method": block.methods[row],
                     "domain": block.domains[row],
-                    "length": int(block.token_offsets[row + 1] - block.token_offsets[row]),
-                    "seq_lengths": block.document_lengths[slice(*block.document_offsets[row : row + 2])],
+                    "length": int(
+                        block.token_offsets[row + 1] - block.token_offsets[row]
+                    ),
+                    "seq_lengths": block.document_lengths[
+                        slice(*block.document_offsets[row : row + 2])
+                    ],
                     "text": "".join(block.texts[first:last]),
-                    "spans": [dict(zip(_SPAN_KEYS, values, strict=True)) for values in fields],
+                    "spans": [
+                        dict(zip(_SPAN_KEYS, values, strict=True)) for values in fields
+                    ],
                 }
-                file.write(orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+                file.write(
+                    orjson.dumps(
+                        plain,
+                        option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY,
+                    )
+                )
     return ShardResult(rows=count)
 
 
@@ -46,7 +71,11 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     for name in files:
         with (folder / name).open(encoding="utf-8") as lines:
             for row in map(json.loads, lines):
-                yield row | {"spans": {key: [span[key] for span in row["spans"]] for key in _SPAN_KEYS}}
+                yield row | {
+                    "spans": {
+                        key: [span[key] for span in row["spans"]] for key in _SPAN_KEYS
+                    }
+                }
 
 
 FORMAT = Format(
@@ -65,5 +94,7 @@ FORMAT = Format(
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['text'])",
     ),
-    bytes_per_token=lambda _compression, chars_per_token: chars_per_token * 1.2,  # JSON escapes and spans included
+    bytes_per_token=lambda _compression, chars_per_token: (
+        chars_per_token * 1.2
+    ),  # JSON escapes and spans included
 )

@@ -27,7 +27,9 @@ from nextlong.export.formats.base import Format, LoadingCode, Options, check_ind
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
 _DTYPE_CODES: Final = {"int32": 4, "uint16": 8}
-_UINT16_VOCABULARY: Final = 65_500  # Megatron's own limit, which leaves room for ids that pad the vocabulary
+_UINT16_VOCABULARY: Final = (
+    65_500  # Megatron's own limit, which leaves room for ids that pad the vocabulary
+)
 
 
 class _MegatronShard(ShardResult):
@@ -42,7 +44,11 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
     The token `export.megatron_eod` is appended to each document that does not end in it, and counts in the document's length:
     T tokens become T + 1.
     """
-    eod = None if options.keys["megatron_eod"] is None else options.token_id(options.keys["megatron_eod"])
+    eod = (
+        None
+        if options.keys["megatron_eod"] is None
+        else options.token_id(options.keys["megatron_eod"])
+    )
     dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
 
     def write_block(block: Resolved) -> NDArray[np.int32]:
@@ -51,7 +57,9 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
         ends = np.cumsum(block.document_lengths, dtype=np.int64)
         is_open = np.zeros(len(ends), np.bool_) if eod is None else ids[ends - 1] != eod
         start = 0
-        for stop in ends[is_open].tolist():  # write everything between two documents that need the token at once
+        for stop in (
+            ends[is_open].tolist()
+        ):  # write everything between two documents that need the token at once
             file.write(ids[start:stop].data)
             file.write(np.array([eod], dtype).tobytes())
             start = stop
@@ -67,14 +75,27 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
             count += len(block)
             wait(written)
             written.append(disk.submit(write_block, block))
-    lengths = np.concatenate([np.empty(0, np.int32), *(each.result() for each in written)])
+    lengths = np.concatenate(
+        [np.empty(0, np.int32), *(each.result() for each in written)]
+    )
     ends = np.cumsum(lengths, dtype=np.int64)
     with Path(f"{out}.idx").open("wb") as file:
-        file.write(_MAGIC + struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[dtype.name], len(lengths), len(lengths) + 1))
+        file.write(
+            _MAGIC
+            + struct.pack(
+                "<QBQQ",
+                _VERSION,
+                _DTYPE_CODES[dtype.name],
+                len(lengths),
+                len(lengths) + 1,
+            )
+        )
         file.write(lengths.astype("<i4").tobytes())
         file.write(((ends - lengths) * dtype.itemsize).astype("<i8").tobytes())
         file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-    return _MegatronShard(rows=count, tokens=int(lengths.sum(dtype=np.int64)), prefix=out.name)
+    return _MegatronShard(
+        rows=count, tokens=int(lengths.sum(dtype=np.int64)), prefix=out.name
+    )
 
 
 def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
@@ -85,7 +106,10 @@ def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of the `.bin` files that `blend.txt` lists, as their `.idx` files divide them."""
-    blend = [line.split(" ") for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()]
+    blend = [
+        line.split(" ")
+        for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()
+    ]
     check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
     for name, (weight, _) in zip(files, blend, strict=True):
         path = (folder / name).with_suffix(".idx")
@@ -97,13 +121,24 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         # After the header of 34 bytes: the lengths of the sequences, (D,), their byte offsets, and the bounds of documents.
         lengths = np.frombuffer(index, "<i4", sequences, 34)
         pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
-        if not np.array_equal(np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences), np.arange(sequences + 1)):
-            raise ValueError(f"{path.name} does not have exactly one document for every sequence")
-        if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
-            raise ValueError(f"{path.name} has documents that do not begin where the previous one ends")
+        if not np.array_equal(
+            np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences),
+            np.arange(sequences + 1),
+        ):
+            raise ValueError(
+                f"{path.name} does not have exactly one document for every sequence"
+            )
+        if not np.array_equal(
+            pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize
+        ):
+            raise ValueError(
+                f"{path.name} has documents that do not begin where the previous one ends"
+            )
         tokens = int(lengths.sum(dtype=np.int64))
         if (size := (folder / name).stat().st_size) != tokens * dtype.itemsize:
-            raise ValueError(f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of {dtype}")
+            raise ValueError(
+                f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of {dtype}"
+            )
         if int(weight) != tokens:
             raise ValueError(f"{name} has {tokens:,} tokens, blend.txt says {weight}")
         ids = np.memmap(folder / name, dtype, "r") if tokens else np.empty(0, dtype)

@@ -36,7 +36,9 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
             count += len(block)
             # (D,) the ends of the block's documents, which must be where its EOS tokens are.
             block_ends = np.cumsum(block.document_lengths, dtype=np.int64)
-            if not np.array_equal(np.flatnonzero(block.input_ids == options.eos_id) + 1, block_ends):
+            if not np.array_equal(
+                np.flatnonzero(block.input_ids == options.eos_id) + 1, block_ends
+            ):
                 raise ExportError(
                     "olmo: a document has no EOS token at its end, or one within, where OLMo-core would split it; run again with "
                     "tokenizer.eos set to a token that the documents do not contain"
@@ -45,7 +47,10 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
     lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
     # No name and no time in the gzip header, so that the same rows give the same bytes.
-    with Path(f"{out}.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+    with (
+        Path(f"{out}.csv.gz").open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
+    ):
         packed.write(lines.encode("ascii"))
     return ShardResult(rows=count, tokens=ends[-1])
 
@@ -53,17 +58,27 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of the arrays by the offsets beside them. Raises ValueError unless these tile the array."""
     for name in files:
-        with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
+        with gzip.open(
+            folder / name.replace(".npy", ".csv.gz"), "rt", newline=""
+        ) as lines:
             places = [(int(start), int(end)) for start, end in csv.reader(lines)]
         tokens = places[-1][1] if places else 0
         width, rest = divmod((folder / name).stat().st_size, max(1, tokens))
         if rest or width not in ((2, 4) if tokens else (0,)):
-            raise ValueError(f"{name} does not have 2 or 4 bytes for each of the {tokens:,} tokens of its offsets")
-        ids = np.fromfile(folder / name, f"<u{width}") if tokens else np.empty(0, np.uint16)
+            raise ValueError(
+                f"{name} does not have 2 or 4 bytes for each of the {tokens:,} tokens of its offsets"
+            )
+        ids = (
+            np.fromfile(folder / name, f"<u{width}")
+            if tokens
+            else np.empty(0, np.uint16)
+        )
         before = 0
         for start, end in places:
             if start != before or end <= start:
-                raise ValueError(f"{name} has a document from {start} to {end} after one that ends at {before}")
+                raise ValueError(
+                    f"{name} has a document from {start} to {end} after one that ends at {before}"
+                )
             yield {"input_ids": ids[start:end]}
             before = end
 

@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 
 from nextlong.artifacts.finished import ShardResult
 from nextlong.artifacts.resolve import Resolved
-from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
+from nextlong.export.formats.base import (
+    COLUMNS,
+    Format,
+    LoadingCode,
+    Options,
+    rows_of,
+    schema_of,
+    to_table,
+)
 
 _DICTIONARIES: Final = (
     *("sequence_id", "method", "domain"),
@@ -27,27 +35,41 @@ _DICTIONARIES: Final = (
 _ROWS_AT_ONCE: Final = 8  # rows read at a time
 
 
-def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
+def _write(
+    out: Path,
+    blocks: Iterable[Resolved],
+    options: Options,
+    *,
+    columns: Sequence[str] = COLUMNS,
+) -> ShardResult:
     """Write blocks of rows to `{out}.parquet`, in row groups of about `export.row_group_mb` MB of ids."""
     compression, schema = options.keys["compression"], schema_of(columns, options.keys)
     settings: dict[str, Any] = {
         "compression": compression,
         "compression_level": 1 if compression == "zstd" else None,
-        "use_dictionary": [name for name in _DICTIONARIES if name.partition(".")[0] in schema.names],
+        "use_dictionary": [
+            name for name in _DICTIONARIES if name.partition(".")[0] in schema.names
+        ],
         "write_statistics": False,
     }
     if compression != "none":
         ids = [name for name in ("input_ids", "labels") if name in schema.names]
-        settings["column_encoding"] = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ids}
+        settings["column_encoding"] = {
+            f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ids
+        }
     rows, held = 0, schema.empty_table()
     with pq.ParquetWriter(f"{out}.parquet", schema, **settings) as writer:
         for block in blocks:
             rows += len(block)
             row_bytes = max(1, block.input_ids.nbytes // len(block))
-            rows_per_group = max(1, int(options.keys["row_group_mb"] * 1_000_000) // row_bytes)
+            rows_per_group = max(
+                1, int(options.keys["row_group_mb"] * 1_000_000) // row_bytes
+            )
             held = pa.concat_tables([held, to_table(block, schema.names, options)])
             while held.num_rows >= rows_per_group:
-                writer.write_table(held.slice(0, rows_per_group), row_group_size=rows_per_group)
+                writer.write_table(
+                    held.slice(0, rows_per_group), row_group_size=rows_per_group
+                )
                 held = held.slice(rows_per_group)
         if held.num_rows:
             writer.write_table(held, row_group_size=held.num_rows)
@@ -79,7 +101,9 @@ FORMAT = Format(
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['input_ids'])",
     ),
-    bytes_per_token=lambda compression, _chars_per_token: 4.0 if compression == "none" else 2.2,  # measured on English
+    bytes_per_token=lambda compression, _chars_per_token: (
+        4.0 if compression == "none" else 2.2
+    ),  # measured on English
 )
 
 
@@ -87,12 +111,16 @@ def _narrow(name: str, columns: tuple[str, ...], **more: Any) -> Format:
     """Return Parquet with only these columns, for readers that pad documents themselves or need no padding."""
     keys = FORMAT.keys - {"pad_documents_to"}
     write = partial(_write, columns=columns)
-    return replace(FORMAT, name=name, write=write, wanted="ids", keys=keys, columns=columns, **more)
+    return replace(
+        FORMAT, name=name, write=write, wanted="ids", keys=keys, columns=columns, **more
+    )
 
 
 # axolotl recognizes tokenized rows by these columns. It pads rows itself and expects no padding within a row.
 FORMAT_AXOLOTL = _narrow(
-    "axolotl", ("input_ids", "attention_mask", "labels"), no_packing="takes a packed row for one document"
+    "axolotl",
+    ("input_ids", "attention_mask", "labels"),
+    no_packing="takes a packed row for one document",
 )
 
 # torchtitan needs sequences of one more token, the last label. Its flex attention accepts documents of any length.

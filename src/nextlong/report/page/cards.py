@@ -16,7 +16,17 @@ from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.report.page.words import LABELS, Cell, Numbers, TableRow, cell, filled, is_extended, reading, spoken_bin
+from nextlong.report.page.words import (
+    LABELS,
+    Cell,
+    Numbers,
+    TableRow,
+    cell,
+    filled,
+    is_extended,
+    reading,
+    spoken_bin,
+)
 
 _MAX_SOURCES: Final = 12  # of a chart
 _SHOWN_SOURCES: Final = 40  # of a table
@@ -51,23 +61,48 @@ class Card(NamedTuple):
 def sections(of: Numbers) -> dict[str, list[Card]]:
     """Return the cards of each section of the report that hold a value of at least one run."""
     made: dict[str, list[Card]] = {}
-    for section, topics in {"hardness": _hardness, "content": _content, "removal": _removal}.items():
+    for section, topics in {
+        "hardness": _hardness,
+        "content": _content,
+        "removal": _removal,
+    }.items():
         made[section] = [
-            Card(name, heading, chart, [Table(heading, of.names, rows)], reading(name, of.plain, of.names))
+            Card(
+                name,
+                heading,
+                chart,
+                [Table(heading, of.names, rows)],
+                reading(name, of.plain, of.names),
+            )
             for name, heading, chart, found in topics(of)
             if (rows := filled(found))
-            and (name != "source-cosine" or len(rows) > 1)  # a mean of one source is that of all
+            and (
+                name != "source-cosine" or len(rows) > 1
+            )  # a mean of one source is that of all
         ]
     hubs, of_steps = [], []
     for name, stats in zip(of.names, of, strict=True):
         of_run = f" of {name}" if len(of.names) > 1 else ""
-        names = [f"{hub['source_id']} · chunk {hub['ordinal']}" for hub in stats["reuse"]["hubs"]]
-        uses = [TableRow(hub, (cell(stats, ("reuse", "hubs", n, "uses")),)) for n, hub in enumerate(names)]
-        forms = (("seconds", "{:,.1f} s", 1), ("peak_bytes", "{:,.0f} MB", 1e6), ("bytes", "{:,.1f} MB", 1e6))
+        names = [
+            f"{hub['source_id']} · chunk {hub['ordinal']}"
+            for hub in stats["reuse"]["hubs"]
+        ]
+        uses = [
+            TableRow(hub, (cell(stats, ("reuse", "hubs", n, "uses")),))
+            for n, hub in enumerate(names)
+        ]
+        forms = (
+            ("seconds", "{:,.1f} s", 1),
+            ("peak_bytes", "{:,.0f} MB", 1e6),
+            ("bytes", "{:,.1f} MB", 1e6),
+        )
         costs = [
             TableRow(
                 f"{STEP_TITLES.get(step['step'], 'write the files')} ({step['step']})",
-                tuple(cell(stats, ("steps", place, key), form, unit=unit) for key, form, unit in forms),
+                tuple(
+                    cell(stats, ("steps", place, key), form, unit=unit)
+                    for key, form, unit in forms
+                ),
             )
             for place, step in enumerate(stats["steps"])
         ]
@@ -77,7 +112,9 @@ def sections(of: Numbers) -> dict[str, list[Card]]:
     if hubs:
         made["content"].append(Card("hubs", "Most-used chunks", Markup(), hubs, ""))
     read = reading("cost", of.plain, of.names)
-    made["removal"].append(Card("cost", "Time, memory and disk by step", _seconds(of), of_steps, read))
+    made["removal"].append(
+        Card("cost", "Time, memory and disk by step", _seconds(of), of_steps, read)
+    )
     return made
 
 
@@ -85,36 +122,91 @@ _Topic = tuple[str, str, Markup, Iterable[TableRow]]  # name, heading, chart, nu
 
 
 def _hardness(of: Numbers) -> list[_Topic]:
-    what, part, owner = ("negatives", "chunk", "meta-document") if of.is_extended else ("documents", "part", "document")
-    of_scores = ((stats["scores"], "negatives" if is_extended([stats]) else "documents") for stats in of)
-    compared = "; ".join(dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores))
+    what, part, owner = (
+        ("negatives", "chunk", "meta-document")
+        if of.is_extended
+        else ("documents", "part", "document")
+    )
+    of_scores = (
+        (stats["scores"], "negatives" if is_extended([stats]) else "documents")
+        for stats in of
+    )
+    compared = "; ".join(
+        dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores)
+    )
     pairs = of.spread("random_similarity", "{:.4f}", of="random pairs: ")
     twice = {"1.0000": "1.0000 (the same text twice)"}
-    random = [row._replace(cells=tuple(c._replace(text=twice.get(c.text, c.text)) for c in row.cells)) for row in pairs]
+    random = [
+        row._replace(
+            cells=tuple(c._replace(text=twice.get(c.text, c.text)) for c in row.cells)
+        )
+        for row in pairs
+    ]
     with_count = "{:.4f} (n = {count:,})"
     ranks = [
         of.row(f"rank {rank:,}", "similarity_by_rank", places, "mean", form=with_count)
         for (rank,), places in of.entries("similarity_by_rank", by=("rank",)).items()
     ]
-    sources = [name for name in _sources(of) if any(name in stats["similarity_by_source"] for stats in of)]
+    sources = [
+        name
+        for name in _sources(of)
+        if any(name in stats["similarity_by_source"] for stats in of)
+    ]
     shown, means = sources[:_SHOWN_SOURCES], Markup()
-    by_source = [of.row(name, "similarity_by_source", name, "mean", form=with_count) for name in shown]
+    by_source = [
+        of.row(name, "similarity_by_source", name, "mean", form=with_count)
+        for name in shown
+    ]
     if len(sources) > 1:
         shown = sources[:_MAX_SOURCES]
         held = [stats["similarity_by_source"] for stats in of]
-        values = [[max(0.0, by[name]["mean"]) if name in by else 0.0 for name in shown] for by in held]
-        means = charts.bars(shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}")
+        values = [
+            [max(0.0, by[name]["mean"]) if name in by else 0.0 for name in shown]
+            for by in held
+        ]
+        means = charts.bars(
+            shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}"
+        )
     # Of several attention masks the first, the recipe's own.
     label, counted = "tokens that its attention can reach", "predicted tokens"
     context = _histogram(of, "exposure", 0, "histogram", label=label, counted=counted)
-    cosines = [*of.spread("similarity", "{:.4f}"), *of.bins("similarity_histogram", form="from {}")]
-    distances = _distribution(of, "distance_tokens", "distance_histogram", "tokens in between", "distances", "tokens")
+    cosines = [
+        *of.spread("similarity", "{:.4f}"),
+        *of.bins("similarity_histogram", form="from {}"),
+    ]
+    distances = _distribution(
+        of,
+        "distance_tokens",
+        "distance_histogram",
+        "tokens in between",
+        "distances",
+        "tokens",
+    )
     return [
-        ("rank", f"Mean cosine by rank: {compared}", _by_rank(of, what), [*ranks, *random]),
-        ("similarity", f"Distribution of the cosine: {compared}", _cosines(of, what), cosines),
+        (
+            "rank",
+            f"Mean cosine by rank: {compared}",
+            _by_rank(of, what),
+            [*ranks, *random],
+        ),
+        (
+            "similarity",
+            f"Distribution of the cosine: {compared}",
+            _cosines(of, what),
+            cosines,
+        ),
         ("source-cosine", f"Mean cosine by source of the {owner}", means, by_source),
-        ("distance", f"Tokens from a {part} to the next {part} of its document", *distances),
-        ("exposure", "Effective left context of a predicted token", context, _attended(of)),
+        (
+            "distance",
+            f"Tokens from a {part} to the next {part} of its document",
+            *distances,
+        ),
+        (
+            "exposure",
+            "Effective left context of a predicted token",
+            context,
+            _attended(of),
+        ),
     ]
 
 
@@ -125,23 +217,63 @@ def _attended(of: Numbers) -> list[TableRow]:
     rows = []
     for place, mask in enumerate(shown):
         of_mask = f"{mask} attention: " if len(shown) > 1 else ""
-        rows.append(of.row(f"{of_mask}mean tokens before", "exposure", place, "mean", form="{:,.0f}"))
-        rows += of.bins("exposure", place, "histogram", form=f"{of_mask}{{}} tokens before")
-    for (mask, ranks), places in of.entries("attention_work", by=("mask", "ranks")).items():
+        rows.append(
+            of.row(
+                f"{of_mask}mean tokens before",
+                "exposure",
+                place,
+                "mean",
+                form="{:,.0f}",
+            )
+        )
+        rows += of.bins(
+            "exposure", place, "histogram", form=f"{of_mask}{{}} tokens before"
+        )
+    for (mask, ranks), places in of.entries(
+        "attention_work", by=("mask", "ranks")
+    ).items():
         name = f"attention work, busiest of {ranks} devices, {mask} attention (1: even)"
-        rows.append(of.row(name, "attention_work", places, "mean", form="{:.2f} (at most {worst:.2f})"))
+        rows.append(
+            of.row(
+                name,
+                "attention_work",
+                places,
+                "mean",
+                form="{:.2f} (at most {worst:.2f})",
+            )
+        )
     return rows
 
 
 def _content(of: Numbers) -> list[_Topic]:
     by_role = [sum(stats["tokens_by_role"].values()) for stats in of]
     roles = [
-        of.row(f"tokens: {role}", "tokens_by_role", role, form="{:,} ({share:.2%})", totals=by_role)
-        for role in dict.fromkeys(role for stats in of for role in stats["tokens_by_role"])
+        of.row(
+            f"tokens: {role}",
+            "tokens_by_role",
+            role,
+            form="{:,} ({share:.2%})",
+            totals=by_role,
+        )
+        for role in dict.fromkeys(
+            role for stats in of for role in stats["tokens_by_role"]
+        )
     ]
-    chunks = _distribution(of, "chunk_tokens", "chunk_tokens_histogram", "tokens of a chunk", "chunks", "tokens")
+    chunks = _distribution(
+        of,
+        "chunk_tokens",
+        "chunk_tokens_histogram",
+        "tokens of a chunk",
+        "chunks",
+        "tokens",
+    )
     chart, characters = _distribution(
-        of, "document_chars", "document_chars_histogram", "characters of a document", "documents", "characters"
+        of,
+        "document_chars",
+        "document_chars_histogram",
+        "characters of a document",
+        "documents",
+        "characters",
     )
     each = of.spread("documents_per_sequence", "{:,.1f}", of="documents per sequence: ")
     uses = [
@@ -150,14 +282,31 @@ def _content(of: Numbers) -> list[_Topic]:
         of.row("uses of a chunk, maximum", "reuse", "max"),
         *of.bins("reuse", "histogram", form="chunks used {}×", part="chunks"),
     ]
-    used = _histogram(of, "reuse", "histogram", label="uses of a chunk", counted="chunks used", part="chunks")
+    used = _histogram(
+        of,
+        "reuse",
+        "histogram",
+        label="uses of a chunk",
+        counted="chunks used",
+        part="chunks",
+    )
     share = of.row("share of the meta-documents", "meta_share", form="{:.1%}")
     return [
         ("sources", "Sources of the sequences and of the corpus", *_by_source(of)),
         ("roles", "Tokens by role", _roles(of), [share, *roles]),
-        ("reuse", f"How often a chunk is used{' as a negative' if of.is_extended else ''}", used, uses),
+        (
+            "reuse",
+            f"How often a chunk is used{' as a negative' if of.is_extended else ''}",
+            used,
+            uses,
+        ),
         ("chunks", "Length of the chunks, in tokens", *chunks),
-        ("documents", "Length of the corpus's documents, in characters", chart, [*characters, *each]),
+        (
+            "documents",
+            "Length of the corpus's documents, in characters",
+            chart,
+            [*characters, *each],
+        ),
     ]
 
 
@@ -171,30 +320,73 @@ def _distribution(
 
 def _removal(of: Numbers) -> list[_Topic]:
     used = "extended" if of.is_extended else "used"
-    yields = [of.row(name.format(used=used), "yields", key) for key, name in LABELS["yields"].items()]
-    for reason in dict.fromkeys(reason for stats in of for reason in stats["yields"]["dropped"]):
+    yields = [
+        of.row(name.format(used=used), "yields", key)
+        for key, name in LABELS["yields"].items()
+    ]
+    for reason in dict.fromkeys(
+        reason for stats in of for reason in stats["yields"]["dropped"]
+    ):
         yields.append(of.row(f"dropped: {reason}", "yields", "dropped", reason))
-        yields += [of.row("example", "yields", "dropped_examples", reason, n) for n in range(_DROPPED_EXAMPLES)]
+        yields += [
+            of.row("example", "yields", "dropped_examples", reason, n)
+            for n in range(_DROPPED_EXAMPLES)
+        ]
     files = dict.fromkeys(file for stats in of for file in stats["contaminated"] or {})
-    sources = dict.fromkeys(source for stats in of for source in stats["keywords"] or {})
+    sources = dict.fromkeys(
+        source for stats in of for source in stats["keywords"] or {}
+    )
     # A control repeats each meta-chunk by design.
     negatives = [stats["negatives"] for stats in of]
-    is_repeating = all(name is not None and NEGATIVES[name].origin == "meta-chunk" for name in negatives)
-    expected, of_documents = "by design" if is_repeating else "must be 0", "{:,} of {documents:,}"
+    is_repeating = all(
+        name is not None and NEGATIVES[name].origin == "meta-chunk"
+        for name in negatives
+    )
+    expected, of_documents = (
+        "by design" if is_repeating else "must be 0",
+        "{:,} of {documents:,}",
+    )
     filtered = [
         of.row("near-duplicate negatives", "near_duplicates"),
         of.row("of these, because of a shared 100-word passage", "repeated_passages"),
-        of.row("near-duplicate documents filtered out by the method", "near_duplicate_documents"),
+        of.row(
+            "near-duplicate documents filtered out by the method",
+            "near_duplicate_documents",
+        ),
         *(
-            of.row(f"documents of {source} with keywords", "keywords", source, "with_keywords", form=of_documents)
+            of.row(
+                f"documents of {source} with keywords",
+                "keywords",
+                source,
+                "with_keywords",
+                form=of_documents,
+            )
             for source in sources
         ),
         of.row("documents whose keywords no other document has", "unshared_keywords"),
-        of.row("documents split into parts with other documents in between", "in_parts", "in_parts", form=of_documents),
-        of.row("document tokens cut off at the ends of sequences", "cut_off", "tokens", form="{:,} of {of_tokens:,}"),
-        *(of.row(f"chunks that share text with {file}", "contaminated", file) for file in files),
-        of.row(f"negatives from the sequence's own document ({expected})", "own_document_negatives"),
-        of.row(f"chunks that occur twice in a sequence ({expected})", "repeated_chunks"),
+        of.row(
+            "documents split into parts with other documents in between",
+            "in_parts",
+            "in_parts",
+            form=of_documents,
+        ),
+        of.row(
+            "document tokens cut off at the ends of sequences",
+            "cut_off",
+            "tokens",
+            form="{:,} of {of_tokens:,}",
+        ),
+        *(
+            of.row(f"chunks that share text with {file}", "contaminated", file)
+            for file in files
+        ),
+        of.row(
+            f"negatives from the sequence's own document ({expected})",
+            "own_document_negatives",
+        ),
+        of.row(
+            f"chunks that occur twice in a sequence ({expected})", "repeated_chunks"
+        ),
     ]
     held = [stats["yields"] for stats in of]
     parts = {
@@ -202,8 +394,12 @@ def _removal(of: Numbers) -> list[_Topic]:
         ("spare", "plain0"): [one["spare"] + one["untried"] for one in held],
         ("dropped", "run1"): [sum(one["dropped"].values()) for one in held],
     }
-    outcomes = [Series(*named, values) for named, values in parts.items() if any(values)]
-    chart = charts.bars(_groups(of), outcomes, label="drafts of a sequence", stacked=True)
+    outcomes = [
+        Series(*named, values) for named, values in parts.items() if any(values)
+    ]
+    chart = charts.bars(
+        _groups(of), outcomes, label="drafts of a sequence", stacked=True
+    )
     return [
         ("yield", "From documents to sequences", chart, yields),
         ("near", "Near-duplicates and leaks", Markup(), filtered),
@@ -215,12 +411,27 @@ def _by_rank(of: Numbers, what: str) -> Markup:
     tip = "{}rank {:,}: {:.4f} (n = {:,})"
     lines = []
     for name, stats in _prefixed(of):
-        held = [(one["rank"], one["mean"], one["count"]) for one in stats["similarity_by_rank"]]
-        lines.append([Point(rank, mean, tip.format(name, rank, mean, count)) for rank, mean, count in held])
+        held = [
+            (one["rank"], one["mean"], one["count"])
+            for one in stats["similarity_by_rank"]
+        ]
+        lines.append(
+            [
+                Point(rank, mean, tip.format(name, rank, mean, count))
+                for rank, mean, count in held
+            ]
+        )
     series = _series(of.names if len(of.names) > 1 else [what], points=lines)
     if ranks := [point.x for line in lines for point in line]:
-        for mean in dict.fromkeys(stats["random_similarity"]["mean"] for stats in of if stats["random_similarity"]):
-            ends = [Point(rank, mean, f"random pairs of chunks: {mean:.4f}") for rank in (min(ranks), max(ranks))]
+        for mean in dict.fromkeys(
+            stats["random_similarity"]["mean"]
+            for stats in of
+            if stats["random_similarity"]
+        ):
+            ends = [
+                Point(rank, mean, f"random pairs of chunks: {mean:.4f}")
+                for rank in (min(ranks), max(ranks))
+            ]
             series.append(Series("random pairs of chunks", "plain1", points=ends))
     return charts.lines(series, x_label="rank", y_label="mean cosine", scale="log")
 
@@ -232,39 +443,76 @@ def _cosines(of: Numbers, what: str) -> Markup:
         total = max(1, sum(count for _, count in held))
         tip = f"{name}{{:.2f}} to {{:.2f}}: {{:,}}"
         shares = ((low, count, 100 * count / total) for low, count in held)
-        lines.append([Point(low + 0.025, share, tip.format(low, low + 0.05, count)) for low, count, share in shares])
+        lines.append(
+            [
+                Point(low + 0.025, share, tip.format(low, low + 0.05, count))
+                for low, count, share in shares
+            ]
+        )
     series = _series(of.names, points=lines)
-    return charts.lines(series, x_label="cosine, in steps of 0.05", y_label=f"percent of the {what}")
+    return charts.lines(
+        series, x_label="cosine, in steps of 0.05", y_label=f"percent of the {what}"
+    )
 
 
-def _histogram(of: Numbers, *path: str | int, label: str, counted: str, part: str = "count") -> Markup:
+def _histogram(
+    of: Numbers, *path: str | int, label: str, counted: str, part: str = "count"
+) -> Markup:
     """Draw a histogram as bars, in percent of what it counts."""
     edges = of.entries(*path, by=("least", "most"))
-    of_bins = [[one.value or 0 for one in of.row("", *path, places, part).cells] for places in edges.values()]
-    rows = [[100 * count / max(1, sum(counts)) for count in counts] for counts in zip(*of_bins, strict=True)]
-    groups, series = [spoken_bin(*edge) for edge in edges], _series(of.names, values=rows)
-    return charts.bars(groups, series, label=f"percent of the {counted}", y_label=label, unit=" %", form="{:.1f}")
+    of_bins = [
+        [one.value or 0 for one in of.row("", *path, places, part).cells]
+        for places in edges.values()
+    ]
+    rows = [
+        [100 * count / max(1, sum(counts)) for count in counts]
+        for counts in zip(*of_bins, strict=True)
+    ]
+    groups, series = (
+        [spoken_bin(*edge) for edge in edges],
+        _series(of.names, values=rows),
+    )
+    return charts.bars(
+        groups,
+        series,
+        label=f"percent of the {counted}",
+        y_label=label,
+        unit=" %",
+        form="{:.1f}",
+    )
 
 
 def _by_source(of: Numbers) -> tuple[Markup, list[TableRow]]:
     """Return the tokens of each source beside its characters in the corpus, the largest first; no chart of one source."""
-    every, units = _sources(of), {"tokens_by_source": "tokens", "corpus_by_source": "characters in the corpus"}
+    every, units = (
+        _sources(of),
+        {"tokens_by_source": "tokens", "corpus_by_source": "characters in the corpus"},
+    )
     by_source, corpus = ([stats[key] for stats in of] for key in units)
     totals = {key: [sum(stats[key].values()) for stats in of] for key in units}
     rows = [
-        of.row(f"{name}: {what}", key, name, form="{:,} ({share:.1%})", totals=totals[key])
+        of.row(
+            f"{name}: {what}", key, name, form="{:,} ({share:.1%})", totals=totals[key]
+        )
         for name in every[:_SHOWN_SOURCES]
         for key, what in units.items()
     ]
     if rest := every[_SHOWN_SOURCES:]:
         sums = (sum(one.get(name, 0) for name in rest) for one in by_source)
-        rows.append(TableRow(f"{len(rest):,} more sources together", tuple(Cell(f"{total:,}") for total in sums)))
+        rows.append(
+            TableRow(
+                f"{len(rest):,} more sources together",
+                tuple(Cell(f"{total:,}") for total in sums),
+            )
+        )
     shown = every[:_MAX_SOURCES]
     if len(shown) == len(of.plain) == 1:
         return Markup(), rows
 
     def percent(counts: Mapping[str, int]) -> list[float]:
-        return [100 * counts.get(name, 0) / max(1, sum(counts.values())) for name in shown]
+        return [
+            100 * counts.get(name, 0) / max(1, sum(counts.values())) for name in shown
+        ]
 
     labels = of.names if len(of.plain) > 1 else ["tokens of the sequences"]
     series = _series(labels, values=list(map(percent, by_source)))
@@ -284,30 +532,54 @@ def _sources(of: Numbers) -> list[str]:
 def _roles(of: Numbers) -> Markup:
     groups: dict[str, list[float]] = {}
     for role in dict.fromkeys(role for stats in of for role in stats["tokens_by_role"]):
-        sums = groups.setdefault(role if role in _ROLES else "separator", [0.0] * len(of.plain))
+        sums = groups.setdefault(
+            role if role in _ROLES else "separator", [0.0] * len(of.plain)
+        )
         for number, stats in enumerate(of):
-            sums[number] += 100 * stats["tokens_by_role"].get(role, 0) / max(1, stats["tokens"])
+            sums[number] += (
+                100 * stats["tokens_by_role"].get(role, 0) / max(1, stats["tokens"])
+            )
     series = [Series(*_ROLES[role], values) for role, values in groups.items()]
-    return charts.bars(_groups(of), series, label="percent of the tokens", unit=" %", form="{:.2f}", stacked=True)
+    return charts.bars(
+        _groups(of),
+        series,
+        label="percent of the tokens",
+        unit=" %",
+        form="{:.2f}",
+        stacked=True,
+    )
 
 
 def _seconds(of: Numbers) -> Markup:
     """Draw the seconds of the steps that take at least 1 % of the time of a run."""
-    held = [{step["step"]: step["seconds"] or 0.0 for step in stats["steps"]} for stats in of]
+    held = [
+        {step["step"]: step["seconds"] or 0.0 for step in stats["steps"]}
+        for stats in of
+    ]
     least = [(of_run, _LEAST_SHARE * sum(of_run.values())) for of_run in held]
-    steps = dict.fromkeys(name for of_run, low in least for name, taken in of_run.items() if taken >= low)
-    series = _series(of.names, values=[[of_run.get(name, 0.0) for name in steps] for of_run in held])
+    steps = dict.fromkeys(
+        name for of_run, low in least for name, taken in of_run.items() if taken >= low
+    )
+    series = _series(
+        of.names, values=[[of_run.get(name, 0.0) for name in steps] for of_run in held]
+    )
     titles = [STEP_TITLES.get(name, f"write {name}") for name in steps]
     return charts.bars(titles, series, label="seconds", unit=" s", form="{:,.1f}")
 
 
 def _series(
-    names: Sequence[str], *, values: Sequence[Sequence[float]] = (), points: Sequence[Sequence[Point]] = ()
+    names: Sequence[str],
+    *,
+    values: Sequence[Sequence[float]] = (),
+    points: Sequence[Sequence[Point]] = (),
 ) -> list[Series]:
     """Return a series for each run in its colour, of values or of points."""
     colours = [f"run{number}" for number in range(len(names))]
     empty: list[tuple[()]] = [()] * len(names)
-    return [Series(*one) for one in zip(names, colours, values or empty, points or empty, strict=True)]
+    return [
+        Series(*one)
+        for one in zip(names, colours, values or empty, points or empty, strict=True)
+    ]
 
 
 def _groups(of: Numbers) -> Sequence[str]:
@@ -317,4 +589,7 @@ def _groups(of: Numbers) -> Sequence[str]:
 
 def _prefixed(of: Numbers) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each run with the prefix of its tooltips: its name if there are several runs."""
-    return [(f"{name}, " if len(of.names) > 1 else "", stats) for name, stats in zip(of.names, of, strict=True)]
+    return [
+        (f"{name}, " if len(of.names) > 1 else "", stats)
+        for name, stats in zip(of.names, of, strict=True)
+    ]

@@ -45,12 +45,18 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
             continue
         number = common[1].get(place, 0) if common else 0
         sequence = run.sequence(number)
-        lead = common[0] if common and place in common[1] else pieces.lead_document(sequence.spans)
+        lead = (
+            common[0]
+            if common and place in common[1]
+            else pieces.lead_document(sequence.spans)
+        )
         if len(sequence.spans) <= _MOST_PIECES:
             chosen.append((place, name, number, sequence, lead))
     if not chosen:
         return None
-    scale = pieces.scale([score for *_, sequence, _ in chosen for score in pieces.scored(sequence.spans)])
+    scale = pieces.scale(
+        [score for *_, sequence, _ in chosen for score in pieces.scored(sequence.spans)]
+    )
     limit = _TEXT_CHARS // sum(len(sequence.spans) for *_, sequence, _ in chosen)
     is_common, is_alone = len({lead for *_, lead in chosen}) == 1, len(runs) == 1
     after = []
@@ -65,7 +71,11 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
             texts=_texts(runs[place], sequence, limit),
             opens="at once" if is_alone else "when chosen",
         )
-        heading = f"After: one sequence of exactly {len(sequence.input_ids):,} tokens" if is_alone else name
+        heading = (
+            f"After: one sequence of exactly {len(sequence.input_ids):,} tokens"
+            if is_alone
+            else name
+        )
         document = next((span.source_id for span in spans if span.doc_id == lead), "")
         after.append({"heading": heading, "document": document} | drawn)
     place, _, _, sequence, lead = chosen[0]
@@ -76,7 +86,9 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
         "before_caption": caption,
         "after": after,
         "map": _draw_map(runs[place], sequence.spans, lead=lead),
-        "first": pieces.EXAMPLE if is_alone and any(span.role == "negative" for span in sequence.spans) else "",
+        "first": pieces.EXAMPLE
+        if is_alone and any(span.role == "negative" for span in sequence.spans)
+        else "",
     }
 
 
@@ -87,24 +99,37 @@ def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
         return Markup(), ""
     caption = f"{placed[0].source_id}: {counted(len(placed), 'chunk')}, {placed[-1].token_end:,} tokens"
     tokens, label = len(sequence.input_ids), f"The document before: {caption}"
-    return strip.bar(placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True), caption
+    return strip.bar(
+        placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True
+    ), caption
 
 
 def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
     """Return texts of at most `limit` characters each, with the words that they share; None if that is too short to read."""
     if limit < _FEWEST_CHARS:
         return None
-    texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
-    return {"texts": texts, "words": pieces.shared_with_partners(sequence.spans, texts, sampled_words(run))}
+    texts = [
+        text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts
+    ]
+    return {
+        "texts": texts,
+        "words": pieces.shared_with_partners(sequence.spans, texts, sampled_words(run)),
+    }
 
 
 def sampled_words(run: Run) -> Frequencies:
     """Return how many chunks of a sample of the corpus hold each word."""
-    return pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, _SAMPLED_TEXTS)).tolist())
+    return pieces.frequencies(
+        run.corpus.texts(measures.sample_chunks(run, _SAMPLED_TEXTS)).tolist()
+    )
 
 
 _MAPPED: Final = 1000  # chunks of the corpus
-_MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
+_MAP_COLOURS: Final = (
+    "run2",
+    "run3",
+    "run4",
+)  # neither the meta-document's orange nor the negatives' blue
 
 
 def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
@@ -121,28 +146,45 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
     center = vectors[: len(sampled)].mean(axis=0)
     # The sample alone spans the plane, so that maps of several sequences of a run have the same background.
-    _, singular, axes = np.linalg.svd(vectors[: len(sampled)] - center, full_matrices=False)
+    _, singular, axes = np.linalg.svd(
+        vectors[: len(sampled)] - center, full_matrices=False
+    )
     if len(singular) < 2 or not singular.any():
         return None
     places = (vectors - center) @ axes[:2].T  # float32 (n, 2)
     documents = lookup.documents_of(ids, run.corpus.chunks)
-    sources, names = lookup.document_columns(documents, run.corpus.documents, ("source", "source_id"))
+    sources, names = lookup.document_columns(
+        documents, run.corpus.documents, ("source", "source_id")
+    )
     points = [
         Point(float(x), float(y), f"{source}: {name}")
-        for (x, y), source, name in zip(places, sources.tolist(), names.tolist(), strict=True)
+        for (x, y), source, name in zip(
+            places, sources.tolist(), names.tolist(), strict=True
+        )
     ]
     series = _background(sources[: len(sampled)].tolist(), points[: len(sampled)])
-    what = "negatives" if any(span.role == "negative" for span in of_sequence.values()) else "other documents"
+    what = (
+        "negatives"
+        if any(span.role == "negative" for span in of_sequence.values())
+        else "other documents"
+    )
     others: list[Point] = []
     own: list[Point] = []
     series.append(Series(f"{what} of this sequence", "marked negative", points=others))
     series.append(Series("the document of this sequence", "marked own", points=own))
-    for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True):
+    for chunk, point in zip(
+        ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True
+    ):
         span = of_sequence[chunk]
         cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
         drawn, radius = (own, 6) if span.doc_id == lead else (others, 4)
-        drawn.append(Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", radius))
-    labels = {"x_label": "first principal component", "y_label": "second principal component"}
+        drawn.append(
+            Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", radius)
+        )
+    labels = {
+        "x_label": "first principal component",
+        "y_label": "second principal component",
+    }
     return {
         "chart": charts.scatter(series, height=250, **labels),
         "sampled": len(sampled),
@@ -153,7 +195,10 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
 def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
     """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
     counts = Counter(sources)
-    largest = [name for name, _ in counts.most_common(len(_MAP_COLOURS) if len(counts) > 1 else 0)]
+    largest = [
+        name
+        for name, _ in counts.most_common(len(_MAP_COLOURS) if len(counts) > 1 else 0)
+    ]
     others = [name for name in counts if name not in largest]
     rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
     if not largest:
@@ -161,10 +206,19 @@ def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]
     of_series: dict[tuple[str, str], list[Point]] = {}
     colours = dict(zip(largest, _MAP_COLOURS, strict=False))
     for name in (*largest, *others):
-        shown = (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
-        of_source = [point._replace(radius=2) for point, source in zip(points, sources, strict=True) if source == name]
+        shown = (
+            (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
+        )
+        of_source = [
+            point._replace(radius=2)
+            for point, source in zip(points, sources, strict=True)
+            if source == name
+        ]
         of_series.setdefault(shown, []).extend(of_source)
-    return [Series(name, colour, points=of_series[name, colour]) for name, colour in of_series]
+    return [
+        Series(name, colour, points=of_series[name, colour])
+        for name, colour in of_series
+    ]
 
 
 _EXAMPLE_CHARS = 900  # of a text
@@ -173,28 +227,45 @@ _BEFORE = 120  # characters before the first of them
 _WORD = re.compile(r"\w+")
 
 
-def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[list[tuple[str, str, list[tuple[str, bool]]]]]:
+def near_duplicate_pairs(
+    run: Run, *, most: int
+) -> Iterator[list[tuple[str, str, list[tuple[str, bool]]]]]:
     """Yield near-duplicates that drafting filtered out, from different tasks before several of one.
 
     Of the chunk that was filtered out, and of the one that it repeats: a heading, the source, and what `marked` returns.
     """
     # The first example of every task, then the second of every task, and so on.
-    of_tasks = (part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult))
+    of_tasks = (
+        part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult)
+    )
     rounds = (one for turn in zip_longest(*of_tasks) for one in turn if one is not None)
     for chunk, first, count in islice(rounds, most):
         ids = np.array([chunk, *range(first, first + count)])
         texts = run.corpus.texts(ids).tolist()
         words = pieces.words_of(texts[0])
-        nearest = max(range(1, len(ids)), key=lambda place: len(words & pieces.words_of(texts[place])))
+        nearest = max(
+            range(1, len(ids)),
+            key=lambda place: len(words & pieces.words_of(texts[place])),
+        )
         documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
         names = lookup.source_ids(documents, run.corpus.documents).tolist()
-        yield list(zip(("Filtered out", "It repeats"), names, marked([texts[0], texts[nearest]]), strict=True))
+        yield list(
+            zip(
+                ("Filtered out", "It repeats"),
+                names,
+                marked([texts[0], texts[nearest]]),
+                strict=True,
+            )
+        )
 
 
 def marked(texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
     """Return two texts in pieces, with whether both texts hold that piece."""
     one, other = map(_runs, texts)
-    places = ([place for run in one.keys() & other.keys() for place in of[run]] for of in (one, other))
+    places = (
+        [place for run in one.keys() & other.keys() for place in of[run]]
+        for of in (one, other)
+    )
     return list(map(_pieces, texts, places))
 
 
@@ -204,7 +275,9 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
     places_of: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for place in range(len(words) - _RUN + 1):
         run = words[place : place + _RUN]
-        places_of.setdefault(tuple(word[0].lower() for word in run), []).append((run[0].start(), run[-1].end()))
+        places_of.setdefault(tuple(word[0].lower() for word in run), []).append(
+            (run[0].start(), run[-1].end())
+        )
     return places_of
 
 
@@ -215,6 +288,14 @@ def _pieces(text: str, places: Sequence[tuple[int, int]]) -> list[tuple[str, boo
         is_covered[start:end] = True
     first = max(0, min(places)[0] - _BEFORE) if places else 0
     last = min(len(text), first + _EXAMPLE_CHARS)
-    edges = [first, *(first + 1 + np.flatnonzero(np.diff(is_covered[first:last]))).tolist(), last]
-    pieces = [(text[start:end], bool(is_covered[start])) for start, end in pairwise(edges) if start < end]
+    edges = [
+        first,
+        *(first + 1 + np.flatnonzero(np.diff(is_covered[first:last]))).tolist(),
+        last,
+    ]
+    pieces = [
+        (text[start:end], bool(is_covered[start]))
+        for start, end in pairwise(edges)
+        if start < end
+    ]
     return [("…", False)] * bool(first) + pieces + [("…", False)] * (last < len(text))

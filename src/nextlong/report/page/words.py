@@ -25,16 +25,26 @@ from nextlong.text import Json, counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
 _COSINES: Final = {"lsa": (0.39, 0.61)}  # by encoder: mean cosine of the negatives
-_META_TOKENS: Final = 1050, 1700  # tokens of the meta-document of a sequence, on average
+_META_TOKENS: Final = (
+    1050,
+    1700,
+)  # tokens of the meta-document of a sequence, on average
 Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` of each run
 _Places = Sequence[int | None]  # of an entry of a list in each run
 _APART: Final = "tokens between chunks that followed each other, median"
 _SHOWN_FILES: Final = 4
 # Warnings that forbid training.
-_FATAL: Final = ("own-document-negatives", "repeated-chunks", "lossy-tokenizer", "missing-ids")
+_FATAL: Final = (
+    "own-document-negatives",
+    "repeated-chunks",
+    "lossy-tokenizer",
+    "missing-ids",
+)
 _NEEDS: Final = {  # the field of the statistics that is None where a check has nothing to look at
     "own-document-negatives": "own_document_negatives",
-    **dict.fromkeys(("low-meta-share", "high-meta-share", "short-distances"), "meta_share"),
+    **dict.fromkeys(
+        ("low-meta-share", "high-meta-share", "short-distances"), "meta_share"
+    ),
     "near-identical-negatives": "near_identical",
     "much-cut-off": "cut_off",
     "many-near-duplicates": "near_duplicate_documents",
@@ -48,11 +58,18 @@ _USED_WITH: Final = {  # the fields of the statistics one of which a run must ha
     "cosine": {"similarity"},
     "near-duplicate": {"near_duplicates", "near_duplicate_documents"},
 }
-_WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
+_WORDS: Final = yaml.safe_load(
+    (files(__package__) / "words.yaml").read_text(encoding="utf-8")
+)
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
-_LIMITS: Final = vars(THRESHOLDS) | {"near_identical_cosine": NEAR_IDENTICAL_COSINE, "most_dropped": MOST_DROPPED}
-_PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
+_LIMITS: Final = vars(THRESHOLDS) | {
+    "near_identical_cosine": NEAR_IDENTICAL_COSINE,
+    "most_dropped": MOST_DROPPED,
+}
+_PASSED: Final = {
+    name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()
+}
 
 
 class _Verdict(NamedTuple):
@@ -76,11 +93,24 @@ def is_extended(plain: Plain) -> bool:
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
     """Return how to read the chart or table of the card `name`, with reference values for its numbers."""
-    read = (_WORDS["read"] if is_extended(plain) else _WORDS["read"] | _WORDS["read_documents"])[name].format(**_LIMITS)
+    read = (
+        _WORDS["read"]
+        if is_extended(plain)
+        else _WORDS["read"] | _WORDS["read_documents"]
+    )[name].format(**_LIMITS)
     compared = [_compared_to(name, stats) for stats in plain]
     if len(set(compared)) == 1:
         return f"{read} {compared[0]}".strip()
-    return " ".join([read, *(f"{run}: {text}" for run, text in zip(names, compared, strict=False) if text)])
+    return " ".join(
+        [
+            read,
+            *(
+                f"{run}: {text}"
+                for run, text in zip(names, compared, strict=False)
+                if text
+            ),
+        ]
+    )
 
 
 def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
@@ -91,10 +121,16 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
     if name in ("similarity", "source-cosine") and stats["random_similarity"]:
         parts, usual = ["random"], _COSINES.get(stats["encoder"])
         if name == "similarity" and usual:
-            parts += ["usual cosine", *(["least cosine"] if stats["negatives"] == "top" else [])]
+            parts += [
+                "usual cosine",
+                *(["least cosine"] if stats["negatives"] == "top" else []),
+            ]
             more = {"usual": usual}
     elif name == "roles" and share:
-        parts, more = ["usual share"], {"usual": _META_TOKENS, "shares": [meta / tokens for meta in _META_TOKENS]}
+        parts, more = (
+            ["usual share"],
+            {"usual": _META_TOKENS, "shares": [meta / tokens for meta in _META_TOKENS]},
+        )
     elif name == "yield" and stats["min_meta_chunks"]:
         parts, more = ["yield"], {"chunks": counted(stats["min_meta_chunks"], "chunk")}
     elif name == "chunks" and (per_token := stats["chars_per_token"]):
@@ -104,20 +140,42 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
         parts, more = ["distance"], {"least": THRESHOLDS.least_distance * tokens}
     elif name == "near" and (count := stats["near_duplicate_documents"]) is not None:
         parts, documents = ["near documents"], yields["documents"]
-        more = {"documents": counted(documents, "document"), "share": count / max(1, documents)}
-    elif name == "near" and (count := stats["near_duplicates"]) is not None and stats["similarity"]:
+        more = {
+            "documents": counted(documents, "document"),
+            "share": count / max(1, documents),
+        }
+    elif (
+        name == "near"
+        and (count := stats["near_duplicates"]) is not None
+        and stats["similarity"]
+    ):
         parts, drafts = ["near"], yields["drafts"]
         more = {"drafts": counted(drafts, "draft"), "rate": count / max(1, drafts)}
         more["each"] = stats["similarity"]["count"] / max(1, stats["sequences"])
-    return "".join(_WORDS["compared"][part] for part in parts).format_map({**stats, **more})
+    return "".join(_WORDS["compared"][part] for part in parts).format_map(
+        {**stats, **more}
+    )
 
 
 def glossary(plain: Plain) -> dict[str, str]:
     """Return the terms that a page about these runs uses, and what they mean."""
-    known = {None, *(key for stats in plain for key, value in stats.items() if value is not None)}
-    negatives = "; or ".join(dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"]))
-    random = {stats["random_similarity"]["mean"] for stats in plain if stats["random_similarity"]}
-    unrelated = f"; unrelated text of this corpus has about {random.pop():.2f}" if len(random) == 1 else ""
+    known = {
+        None,
+        *(key for stats in plain for key, value in stats.items() if value is not None),
+    }
+    negatives = "; or ".join(
+        dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"])
+    )
+    random = {
+        stats["random_similarity"]["mean"]
+        for stats in plain
+        if stats["random_similarity"]
+    }
+    unrelated = (
+        f"; unrelated text of this corpus has about {random.pop():.2f}"
+        if len(random) == 1
+        else ""
+    )
     return {
         term: meaning.format(negatives=negatives, unrelated=unrelated)
         for term, meaning in _WORDS["glossary"].items()
@@ -127,7 +185,9 @@ def glossary(plain: Plain) -> dict[str, str]:
 
 def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     """Return a description of the negatives of a run, and what a model must do with them."""
-    beside = {"head": "before them", "tail": "after them"}.get(stats["position"], "among them")
+    beside = {"head": "before them", "tail": "after them"}.get(
+        stats["position"], "among them"
+    )
     what, between = _WORDS["negatives"][stats["negatives"]]
     return what.format(beside=beside), between
 
@@ -144,16 +204,26 @@ def opening(stats: Mapping[str, Any]) -> str:
 def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
     """Return what the data set is and what it was made from, by name."""
     sources = [source.path for source in run.recipe.ingest.sources]
-    more = f" and {len(sources) - _SHOWN_FILES} more" if len(sources) > _SHOWN_FILES else ""
+    more = (
+        f" and {len(sources) - _SHOWN_FILES} more"
+        if len(sources) > _SHOWN_FILES
+        else ""
+    )
     entries = f"{run.recipe.tokenizer.train or 0:,} entries"
-    trained = f"trained on this corpus ({entries}); not compatible with any pretrained model"
+    trained = (
+        f"trained on this corpus ({entries}); not compatible with any pretrained model"
+    )
     version = run.steps["compose"].manifest["versions"].get("nextlong")
     named = {
         "data set": stats["run"],
         "made": f"{run.variant.made[:10]}{f' by nextlong {version}' if version else ''}, method {stats['method_name']}",
         "input": f"{', '.join(sources[:_SHOWN_FILES])}{more}",
         "tokenizer": run.recipe.tokenizer.source or trained,
-        "encoder": ": ".join(filter(None, (stats["encoder"], SETTINGS["encoder"].get(stats["encoder"], "")))),
+        "encoder": ": ".join(
+            filter(
+                None, (stats["encoder"], SETTINGS["encoder"].get(stats["encoder"], ""))
+            )
+        ),
     }
     return {name: text for name, text in named.items() if text}
 
@@ -164,38 +234,70 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     # A check that does not apply to the run is not listed as passed.
     applies = {name: stats[field] is not None for name, field in _NEEDS.items()} | {
         "fewer-sequences": stats["yields"]["asked"] != "all",
-        "unrelated-negatives": stats["negatives"] == "top" and stats["random_similarity"] is not None,
-        "one-source": len(stats["tokens_by_source"]) > 1 and stats["negatives_by_source"] is not None,
+        "unrelated-negatives": stats["negatives"] == "top"
+        and stats["random_similarity"] is not None,
+        "one-source": len(stats["tokens_by_source"]) > 1
+        and stats["negatives_by_source"] is not None,
         "stand-in-tokenizer": stats["target_tokens"] >= THRESHOLDS.stand_in_tokens,
-        "unmet-exclusions": any(one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]),
+        "unmet-exclusions": any(
+            one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]
+        ),
     }
-    passed = tuple(text for name, text in _PASSED.items() if applies.get(name, True) and name not in warning_names)
-    messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
+    passed = tuple(
+        text
+        for name, text in _PASSED.items()
+        if applies.get(name, True) and name not in warning_names
+    )
+    messages = tuple(
+        f"{warned['message'][:1].upper()}{warned['message'][1:]}."
+        for warned in stats["warnings"]
+    )
     cautions = [stats["control"]] if stats["control"] else []
     if is_stand_in and "stand-in-tokenizer" not in warning_names:
-        cautions.append(f"The tokenizer was trained on this corpus: train on the data {FROM_SCRATCH}.")
+        cautions.append(
+            f"The tokenizer was trained on this corpus: train on the data {FROM_SCRATCH}."
+        )
     if messages:
         changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
         # Two warnings may propose different values for one key; then neither is proposed.
         values = Counter(change.partition("=")[0] for change in set(changes))
-        changes = [change for change in changes if values[change.partition("=")[0]] == 1]
-        points = "this problem" if len(messages) == 1 else f"these {len(messages)} problems"
-        solved = points if len(changes) == len(messages) else f"{len(changes)} of {points}"
+        changes = [
+            change for change in changes if values[change.partition("=")[0]] == 1
+        ]
+        points = (
+            "this problem" if len(messages) == 1 else f"these {len(messages)} problems"
+        )
+        solved = (
+            points if len(changes) == len(messages) else f"{len(changes)} of {points}"
+        )
         level, decision = "look", f"Not yet: solve {points} and build the data again."
         if not warning_names.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
-        return _Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
+        return _Verdict(
+            level,
+            decision,
+            (*messages, *cautions),
+            passed,
+            tuple(dict.fromkeys(changes)),
+            solved,
+        )
     if stats["control"]:
         return _Verdict("look", "Only as a control.", tuple(cautions), passed)
     decision = f"No defects found: you can train on it{f', but {FROM_SCRATCH}' if is_stand_in else ''}."
-    reasons = [f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."]
-    similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
+    reasons = [
+        f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."
+    ]
+    similarity, random, distance = (
+        stats[key] for key in ("similarity", "random_similarity", "distance_tokens")
+    )
     if random and similarity["mean"] > random["mean"]:
         mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
         reasons.append(f"Negatives are similar to their meta-chunk: {mean}")
     if distance:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
-        reasons.append(f"Chunks that followed each other in their document are now {apart}.")
+        reasons.append(
+            f"Chunks that followed each other in their document are now {apart}."
+        )
     return _Verdict("good", decision, tuple(reasons), passed)
 
 
@@ -203,7 +305,10 @@ def short_names(runs: Sequence[str]) -> list[str]:
     """Return the names of runs, RUN or RUN@VARIANT, without their common prefix."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
-    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
+    while all(
+        len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1]
+        for words in parts
+    ):
         shared += 1
     return ["".join(words[shared:]) for words in parts]
 
@@ -216,7 +321,10 @@ def labels(runs: Sequence[Run]) -> list[str]:
     settings = [name.split(",") for name in short_names(list(map(str, runs)))]
     is_named = all("=" in one for each in settings for one in each)
     common = set(settings[0]).intersection(*settings) if is_named else set()
-    return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]
+    return [
+        ",".join(one for one in each if one not in common) or "without further settings"
+        for each in settings
+    ]
 
 
 class Cell(NamedTuple):
@@ -239,7 +347,12 @@ _NOTHING = Cell("–")
 
 
 def cell(
-    stats: Mapping[str, Any], path: Sequence[str | int | None], form: str = "{:,}", *, unit: float = 1, total: float = 0
+    stats: Mapping[str, Any],
+    path: Sequence[str | int | None],
+    form: str = "{:,}",
+    *,
+    unit: float = 1,
+    total: float = 0,
 ) -> Cell:
     """Return one number of a run, "–" if the run has none.
 
@@ -248,7 +361,9 @@ def cell(
     value: Any = stats
     beside: Any = {}
     for key in path:
-        if key not in (value if isinstance(value, Mapping) else range(len(value or ()))):
+        if key not in (
+            value if isinstance(value, Mapping) else range(len(value or ()))
+        ):
             return _NOTHING
         beside, value = value, value[key]
     if value is None:
@@ -257,7 +372,9 @@ def cell(
         return Cell(value, value, tuple(path))
     more = dict(beside) if isinstance(beside, Mapping) else {}
     more["share"] = value / (total or 1)
-    return Cell(form.format(value if unit == 1 else value / unit, **more), value, tuple(path))
+    return Cell(
+        form.format(value if unit == 1 else value / unit, **more), value, tuple(path)
+    )
 
 
 def filled(rows: Iterable[TableRow]) -> list[TableRow]:
@@ -287,7 +404,11 @@ class Numbers:
         return iter(self.plain)
 
     def row(
-        self, name: str, *path: str | int | _Places, form: str = "{:,}", totals: Sequence[float] | None = None
+        self,
+        name: str,
+        *path: str | int | _Places,
+        form: str = "{:,}",
+        totals: Sequence[float] | None = None,
     ) -> TableRow:
         """Return one number of every run; a list in its path holds the place of an entry in each run."""
         cells = []
@@ -298,39 +419,79 @@ class Numbers:
 
     def spread(self, key: str, form: str, *, of: str = "") -> list[TableRow]:
         """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
-        return filled(self.row(f"{of}{name}", key, part, form=form) for part, name in LABELS["spread"].items())
+        return filled(
+            self.row(f"{of}{name}", key, part, form=form)
+            for part, name in LABELS["spread"].items()
+        )
 
-    def entries(self, *path: str | int, by: Sequence[str]) -> dict[tuple[Any, ...], list[int | None]]:
+    def entries(
+        self, *path: str | int, by: Sequence[str]
+    ) -> dict[tuple[Any, ...], list[int | None]]:
         """Return the place of each entry of a list in every run, by the values of its keys `by`, sorted."""
         places_of: dict[tuple[Any, ...], list[int | None]] = {}
         for number, stats in enumerate(self):
             held: Any = stats
             for key in path:
-                held = (held[key] if isinstance(held, Mapping) or int(key) < len(held) else {}) if held else ()
+                held = (
+                    (
+                        held[key]
+                        if isinstance(held, Mapping) or int(key) < len(held)
+                        else {}
+                    )
+                    if held
+                    else ()
+                )
             for place, one in enumerate(held):
-                places_of.setdefault(tuple(one[key] for key in by), [None] * len(self.plain))[number] = place
+                places_of.setdefault(
+                    tuple(one[key] for key in by), [None] * len(self.plain)
+                )[number] = place
         return dict(sorted(places_of.items()))
 
     def bins(self, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
         """Return a histogram, each bin with its share; `form` makes the name of its row."""
         places_of = {}
         for (least, most), places in self.entries(*path, by=("least", "most")).items():
-            spoken = f"{least:.2f}" if isinstance(least, float) and most < 2 else spoken_bin(least, most)
+            spoken = (
+                f"{least:.2f}"
+                if isinstance(least, float) and most < 2
+                else spoken_bin(least, most)
+            )
             places_of[form.format(spoken)] = places
-        counts = [self.row(name, *path, places, part, form="{}").cells for name, places in places_of.items()]
-        totals = [sum(one.value or 0 for one in of_run) for of_run in zip(*counts, strict=True)]
+        counts = [
+            self.row(name, *path, places, part, form="{}").cells
+            for name, places in places_of.items()
+        ]
+        totals = [
+            sum(one.value or 0 for one in of_run)
+            for of_run in zip(*counts, strict=True)
+        ]
         return [
-            self.row(name, *path, places, part, form="{:,} ({share:.1%})", totals=totals)._replace(is_bin=True)
+            self.row(
+                name, *path, places, part, form="{:,} ({share:.1%})", totals=totals
+            )._replace(is_bin=True)
             for name, places in places_of.items()
         ]
 
     def first(self) -> list[TableRow]:
         """Return the few numbers of the first screen of one run."""
-        random, what = self.plain[0]["random_similarity"], "negatives" if self.is_extended else "documents"
+        random, what = (
+            self.plain[0]["random_similarity"],
+            "negatives" if self.is_extended else "documents",
+        )
         of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
         shown = [self.row(name, key) for key, name in LABELS["amounts"].items()]
         shown.append(self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"))
-        return filled([*shown, self.row(f"mean cosine of the {what}{of_random}", "similarity", "mean", form="{:.2f}")])
+        return filled(
+            [
+                *shown,
+                self.row(
+                    f"mean cosine of the {what}{of_random}",
+                    "similarity",
+                    "mean",
+                    form="{:.2f}",
+                ),
+            ]
+        )
 
     def settings(self) -> list[TableRow]:
         """Return what distinguishes the runs; words of the recipe are explained."""
@@ -338,10 +499,14 @@ class Numbers:
         for key, name in {**LABELS["settings"], **LABELS["amounts"]}.items():
             meanings = SETTINGS.get(key, {})
             cells = (
-                one._replace(text=f"{one.text}: {meanings[one.value]}") if one.value in meanings else one
+                one._replace(text=f"{one.text}: {meanings[one.value]}")
+                if one.value in meanings
+                else one
                 for one in self.row(name, key).cells
             )
             shown.append(TableRow(name, tuple(cells)))
         shown.append(self.row("characters per token", "chars_per_token", form="{:.3f}"))
         shown.append(self.row("mean cosine", "similarity", "mean", form="{:.4f}"))
-        return filled([*shown, self.row(_APART, "distance_tokens", "p50", form="{:,.0f}")])
+        return filled(
+            [*shown, self.row(_APART, "distance_tokens", "p50", form="{:,.0f}")]
+        )

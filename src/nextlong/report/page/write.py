@@ -31,7 +31,9 @@ from nextlong.runs.run import Run
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
 from nextlong.text import counted
 
-_LONGEST_NAME_BYTES: Final = 200  # of the variants in the name of a page; else how many and a hash
+_LONGEST_NAME_BYTES: Final = (
+    200  # of the variants in the name of a page; else how many and a hash
+)
 _EXAMPLES: Final = 3  # near-duplicates of a run
 
 
@@ -46,7 +48,11 @@ def leave(runs: Sequence[Run]) -> str:
     if not is_current:
         with store.explained(path):
             store.write_file(path, page(shown))
-    return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
+    return (
+        str(path)
+        if shown == runs
+        else f"{path} (the first {len(shown)} of {len(runs)})"
+    )
 
 
 def place_of(runs: Sequence[Run]) -> Path:
@@ -59,40 +65,59 @@ def place_of(runs: Sequence[Run]) -> Path:
         return run_dir / CURRENT
     joined = "@".join(names)  # which no variant has in its name
     if len(joined.encode()) > _LONGEST_NAME_BYTES:
-        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
+        joined = (
+            f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
+        )
     return run_dir / f"report-{joined}.html"
 
 
 def identity(runs: Sequence[Run]) -> str:
     """Return a hash of the data that a report shows and of the version that drew it."""
-    steps = ({name: done.manifest["fingerprint"] for name, done in run.steps.items()} for run in runs)
+    steps = (
+        {name: done.manifest["fingerprint"] for name, done in run.steps.items()}
+        for run in runs
+    )
     made = list(zip((run.variant.name for run in runs), steps, strict=True))
-    text = json.dumps([nextlong.__version__, made, [run.sequences_per_part for run in runs]])
+    text = json.dumps(
+        [nextlong.__version__, made, [run.sequences_per_part for run in runs]]
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
     if len(runs) > RUNS:
-        raise NextlongError(f"a report shows at most {RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare")
+        raise NextlongError(
+            f"a report shows at most {RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare"
+        )
     plain = [stats.measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = words.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
-        f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in (style, script)
+        f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'"
+        for own in (style, script)
     )
     policy = f"default-src 'none'; style-src {of_style}; script-src {of_script}; base-uri 'none'; form-action 'none'"
-    title, shown_runs = f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens", []
+    title, shown_runs = (
+        f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens",
+        [],
+    )
     for run, of_run, name in zip(runs, plain, names, strict=True):
-        verdict = words.verdict(of_run, is_stand_in=run.recipe.tokenizer.train is not None)
-        settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
+        verdict = words.verdict(
+            of_run, is_stand_in=run.recipe.tokenizer.train is not None
+        )
+        settings = "".join(
+            f" --set {shlex.quote(setting)}" for setting in verdict.settings
+        )
         shown = {
             "name": name,
             "named": shlex.quote(of_run["run"]),
             "facts": words.facts(of_run, run),
             "verdict": verdict,
-            "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
+            "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}"
+            if settings
+            else "",
             "summary": summary.lines(Exported(run.recipe, [run], run.steps)),
             "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
         }

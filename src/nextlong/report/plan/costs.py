@@ -86,7 +86,9 @@ class Cost:
     unknown: str = "not known"
 
 
-def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False) -> Amounts:
+def amounts_of(
+    recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False
+) -> Amounts:
     """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in.
 
     The same formulas serve the corpus and the trials, so a formula that is off by a factor leaves the estimate as it is.
@@ -94,34 +96,68 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     method, compose = method_of(recipe), recipe.compose
     drawn, limit = draws(compose) or math.inf, sequence_limit(compose) or math.inf
     sequence_chars = recipe.sequence_tokens * chars_per_token
-    mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))  # of a document
-    vectors, queries, neighbours, embedded = corpus.kept_documents, 0.0, 0.0, corpus.chunks
+    mean_chars = max(
+        1.0, corpus.kept_chars / max(1.0, corpus.kept_documents)
+    )  # of a document
+    vectors, queries, neighbours, embedded = (
+        corpus.kept_documents,
+        0.0,
+        0.0,
+        corpus.chunks,
+    )
     if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
-        declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
-        filling = 4 * keys.document_chars(recipe.sequence_tokens, chars_per_token) / mean_chars
+        declared = method.neighbours(
+            recipe.options
+        )  # None: as many as fill a sequence several times
+        filling = (
+            4
+            * keys.document_chars(recipe.sequence_tokens, chars_per_token)
+            / mean_chars
+        )
         neighbours = math.ceil(filling) if declared is None else declared
-        queries = min(drawn if method.searches == "sampled documents" else math.inf, corpus.kept_documents)
+        queries = min(
+            drawn if method.searches == "sampled documents" else math.inf,
+            corpus.kept_documents,
+        )
     if method.layout == Layout.EXTENDED:
         most = corpus.eligible
         meta_chunks = corpus.meta_chunks / max(1.0, corpus.eligible)  # of a document
         drawn = min(most, drawn)
         queries, named = drawn * meta_chunks, min(drawn, limit)
         # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
-        sure = -math.expm1(-SURE_SHARE * sequence_chars / max(1.0, corpus.chunk_chars * meta_chunks))
+        sure = -math.expm1(
+            -SURE_SHARE * sequence_chars / max(1.0, corpus.chunk_chars * meta_chunks)
+        )
         drafts = min(drawn, named / max(1e-9, sure))
         draft_chars = sequence_chars * compose.draft_factor
     else:
-        is_repeating = Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options)
-        most = corpus.kept_documents if is_repeating else corpus.kept_chars / sequence_chars
+        is_repeating = (
+            Need.DOCUMENT_NEIGHBOURS in method.needs
+            and method.repeats_documents(recipe.options)
+        )
+        most = (
+            corpus.kept_documents
+            if is_repeating
+            else corpus.kept_chars / sequence_chars
+        )
         drafts = min(most, drawn)
         named = min(drafts, limit)
         draft_chars = sequence_chars + mean_chars
     is_shortlisted = False
     if Need.CHUNK_NEIGHBOURS in method.needs:
-        vectors, neighbours = corpus.chunks, candidates_of(compose, recipe.mine, max_chars=recipe.chunk.max_chars)
+        vectors, neighbours = (
+            corpus.chunks,
+            candidates_of(compose, recipe.mine, max_chars=recipe.chunk.max_chars),
+        )
         if is_shortlisted := recipe.mine.shortlist is not None:
-            sizes = {"chunks": corpus.chunks, "chunk_chars": corpus.chunk_chars, "meta_documents": drafts}
-            wanted = queries + drafts * keys.shortlist_chunks(compose, recipe.mine, **sizes)
+            sizes = {
+                "chunks": corpus.chunks,
+                "chunk_chars": corpus.chunk_chars,
+                "meta_documents": drafts,
+            }
+            wanted = queries + drafts * keys.shortlist_chunks(
+                compose, recipe.mine, **sizes
+            )
             shortlisted = different(corpus.chunks, wanted)
             embedded = shortlisted + CONTROL_SHARE * (corpus.chunks - shortlisted)
     draft_chunks = min(corpus.chunks, draft_chars / max(1.0, corpus.chunk_chars))
@@ -140,9 +176,17 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     )
     if is_shortlisted:
         return amounts  # searched exactly
-    index = search_index.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
+    index = (
+        search_index.choose(amounts, has_gpu=has_gpu)[0]
+        if recipe.search.index == AUTO
+        else recipe.search.index
+    )
     share = search_index.visited_share(amounts)
-    return replace(amounts, index=index, visited_share=share) if index_kind(index).is_built else amounts
+    return (
+        replace(amounts, index=index, visited_share=share)
+        if index_kind(index).is_built
+        else amounts
+    )
 
 
 def different(among: float, drawn: float) -> float:
@@ -152,7 +196,12 @@ def different(among: float, drawn: float) -> float:
 
 
 def costs(
-    steps: Sequence[Step], amounts: Amounts, trial: Trial, rates: Mapping[str, Rate], *, machines: Machines
+    steps: Sequence[Step],
+    amounts: Amounts,
+    trial: Trial,
+    rates: Mapping[str, Rate],
+    *,
+    machines: Machines,
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
     cost_of: dict[str, Cost] = {}
@@ -168,13 +217,23 @@ def costs(
             seconds = 0.0 if not work else None if unit is None else unit * work
             if estimate.task_s and seconds:
                 tasks = max(tasks, math.ceil(seconds / estimate.task_s))
-        elif estimate.rate == TRIED and took is not None and (tried := trial.amounts.of(estimate.work)):
+        elif (
+            estimate.rate == TRIED
+            and took is not None
+            and (tried := trial.amounts.of(estimate.work))
+        ):
             is_telling = took > _TELLING_SECONDS or not estimate.seconds
-            seconds = work * (took / tried if is_telling else min(took / tried, estimate.seconds))
+            seconds = work * (
+                took / tried if is_telling else min(took / tried, estimate.seconds)
+            )
         unit_bytes, tried = estimate.bytes, trial.amounts.of(estimate.disk)
         if tried and step.name in trial.bytes:
             unit_bytes = trial.bytes[step.name] / tried
-        reads = sum(cost_of[one.name].disk_bytes for one in step.inputs) if estimate.reads is None else estimate.reads
+        reads = (
+            sum(cost_of[one.name].disk_bytes for one in step.inputs)
+            if estimate.reads is None
+            else estimate.reads
+        )
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
@@ -189,37 +248,63 @@ def costs(
     return cost_of
 
 
-def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines) -> Total:
+def total(
+    steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
+) -> Total:
     """Return what the steps in `cost_of` take together, of which those run side by side that need not wait for each other."""
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
     memory = {}  # of the tasks of a step that run at once
     for name, cost in cost_of.items():
         most = machines.gpus if cost.on_gpus else machines.workers
-        memory[name] = cost.memory_bytes * max(1, min(cost.tasks, most, cost.at_once or most))
-    together = [[name for name, (low, high) in when.items() if low <= begin < high] for begin, _ in when.values()]
+        memory[name] = cost.memory_bytes * max(
+            1, min(cost.tasks, most, cost.at_once or most)
+        )
+    together = [
+        [name for name, (low, high) in when.items() if low <= begin < high]
+        for begin, _ in when.values()
+    ]
     # A step whose time is unknown takes none in `when`.
-    peak = max([*memory.values(), *(sum(map(memory.__getitem__, names)) for names in together)], default=0.0)
-    end = machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0)
+    peak = max(
+        [
+            *memory.values(),
+            *(sum(map(memory.__getitem__, names)) for names in together),
+        ],
+        default=0.0,
+    )
+    end = machines.start_s * bool(when) + max(
+        (end for _, end in when.values()), default=0.0
+    )
     return Total(
         seconds=None if unknown else end,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
         memory_bytes=machines.process_bytes + peak,
-        gpu_seconds=sum((cost.seconds or 0.0) * cost.on_gpus for cost in cost_of.values()),
+        gpu_seconds=sum(
+            (cost.seconds or 0.0) * cost.on_gpus for cost in cost_of.values()
+        ),
         unknown=unknown[0] if unknown else "",
     )
 
 
-def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines) -> dict[str, tuple[float, float]]:
+def schedule(
+    steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
+) -> dict[str, tuple[float, float]]:
     """Return (begin, end) of each step in `cost_of`, in seconds.
 
     As the runner does it: a step starts when the steps that it needs are done; what is free takes the next task, those of the
     first step first; handing tasks over takes the head a moment each, one after the other, and that is what ends scaling at last.
     """
-    waiting = {step.name: {one.name for one in step.inputs} & cost_of.keys() for step in steps if step.name in cost_of}
+    waiting = {
+        step.name: {one.name for one in step.inputs} & cost_of.keys()
+        for step in steps
+        if step.name in cost_of
+    }
     begins: dict[str, float] = {}
     ended: dict[str, tuple[float, float]] = {}
-    running, begun = dict.fromkeys(waiting, 0), dict.fromkeys(waiting, 0)  # tasks of each step
+    running, begun = (
+        dict.fromkeys(waiting, 0),
+        dict.fromkeys(waiting, 0),
+    )  # tasks of each step
     free = {False: machines.workers, True: machines.gpus}
     now = head = 0.0
     events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
@@ -229,10 +314,18 @@ def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machi
             begins[name] = now
         for name in begins:
             cost = cost_of[name]
-            while begun[name] < cost.tasks and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
+            while (
+                begun[name] < cost.tasks
+                and free[cost.on_gpus]
+                and running[name] < (cost.at_once or math.inf)
+            ):
                 head = max(head, now) + machines.head_s
-                is_first = begun[name] < machines.workers  # of its worker, which takes the start
-                taken = (cost.seconds or 0.0) / cost.tasks + (cost.start_s if is_first else 0.0)
+                is_first = (
+                    begun[name] < machines.workers
+                )  # of its worker, which takes the start
+                taken = (cost.seconds or 0.0) / cost.tasks + (
+                    cost.start_s if is_first else 0.0
+                )
                 heapq.heappush(events, (head + taken, sum(begun.values()), name))
                 running[name] += 1
                 begun[name] += 1

@@ -45,13 +45,28 @@ from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.shortfall import has_gaps
-from nextlong.sequences.tokenize import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
-from nextlong.sequences.tokenizer import END_OF_TEXT, load_or_stand_in, lost_share, special_id, train_bpe
+from nextlong.sequences.tokenize import (
+    SPEED_UP,
+    TextEncoder,
+    chars_before_loading,
+    is_known_to_be_fast,
+)
+from nextlong.sequences.tokenizer import (
+    END_OF_TEXT,
+    load_or_stand_in,
+    lost_share,
+    special_id,
+    train_bpe,
+)
 from nextlong.text import Json, counted
 
 _CHARS = 600_000  # of a trial
 _MEASURED_CHUNKS = 64  # that the tokenizer is timed on
-_TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer of a trial
+_TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = (
+    2048,
+    64,
+    4_000,
+)  # of the tokenizer of a trial
 _ROOM = 3  # times the characters of a draft that a trial must hold
 _SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
 _SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
@@ -71,12 +86,16 @@ class CorpusSample:
     stands_for: NDArray[np.float64]
     chars: NDArray[np.int64]
     chunks: NDArray[np.int64]
-    rejects: Mapping[RejectKind, float]  # records of the whole corpus that are no documents
+    rejects: Mapping[
+        RejectKind, float
+    ]  # records of the whole corpus that are no documents
 
     def drawn(self, chars: int) -> list[str]:
         """Return random documents of about this many characters, two at least, by the shares of sources after caps and weights."""
         random = np.random.default_rng(0)
-        likely = random.random(len(self.chars)) < self.stands_for / self.stands_for.max()
+        likely = (
+            random.random(len(self.chars)) < self.stands_for / self.stands_for.max()
+        )
         places = random.permutation(np.flatnonzero(likely))
         count = int(np.searchsorted(np.cumsum(self.chars[places]), chars, side="right"))
         return [self.looked_at[place] for place in places[: max(2, count)]]
@@ -84,15 +103,30 @@ class CorpusSample:
     def dropped(self, recipe: Recipe, *, chars_per_token: float) -> tuple[float, float]:
         """Return how many documents are longer than a sequence, and how many others leave too little room for negatives."""
         longest = recipe.sequence_tokens * chars_per_token
-        is_long = (self.chunks >= recipe.compose.min_meta_chunks) & (self.chars >= longest)
+        is_long = (self.chunks >= recipe.compose.min_meta_chunks) & (
+            self.chars >= longest
+        )
         needed = np.zeros(len(self.chars))
         if has_gaps(recipe.compose):
             # All but the last negative are whole chunks, so a gap takes one of them, or more if min_gap_tokens asks for more.
-            mean_chunk, asked = self.chars.sum() / max(1, self.chunks.sum()), recipe.compose.min_gap_tokens
-            gap = MIN_GAP_CHUNKS * mean_chunk if asked == "auto" else asked * chars_per_token
+            mean_chunk, asked = (
+                self.chars.sum() / max(1, self.chunks.sum()),
+                recipe.compose.min_gap_tokens,
+            )
+            gap = (
+                MIN_GAP_CHUNKS * mean_chunk
+                if asked == "auto"
+                else asked * chars_per_token
+            )
             needed = (self.chunks - 1) * max(gap, mean_chunk) + gap
-        is_tight = (self.chunks >= recipe.compose.min_meta_chunks) & ~is_long & (self.chars + needed >= longest)
-        return float(self.stands_for[is_long].sum()), float(self.stands_for[is_tight].sum())
+        is_tight = (
+            (self.chunks >= recipe.compose.min_meta_chunks)
+            & ~is_long
+            & (self.chars + needed >= longest)
+        )
+        return float(self.stands_for[is_long].sum()), float(
+            self.stands_for[is_tight].sum()
+        )
 
     def documents_of(self, chunks: float) -> float:
         """Return how many documents a random `chunks` of the corpus's chunks, each used once, come from, on average."""
@@ -106,32 +140,57 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     every = look_at(recipe.ingest, files)
     looks = [look for look in every if look.documents]
     kinds = dict.fromkeys(kind for look in every for kind in look.rejects)
-    rejects = {kind: sum(look.scale * look.rejects.get(kind, 0) for look in every) for kind in kinds}
+    rejects = {
+        kind: sum(look.scale * look.rejects.get(kind, 0) for look in every)
+        for kind in kinds
+    }
     if not looks:
         if recipe.ingest.exclude is not None and not rejects:
             cure = "delete lines of it, or set it to null"
-            raise CorpusError(f"ingest.exclude excludes all documents of a sample; {cure}")
-        most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
+            raise CorpusError(
+                f"ingest.exclude excludes all documents of a sample; {cure}"
+            )
+        most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(
+            3
+        )
         why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
         raise CorpusError(
             f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
             f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
         )
     kept = kept_shares(looks)
-    texts, options = [text for look in looks for text in look.texts], recipe.chunk.model_dump()
-    chars, chunks = np.array([(len(text), len(chunk_text(text, **options))) for text in texts]).T
-    stands_for = np.repeat(np.multiply(kept, [look.text_scale for look in looks]), [len(look.texts) for look in looks])
+    texts, options = (
+        [text for look in looks for text in look.texts],
+        recipe.chunk.model_dump(),
+    )
+    chars, chunks = np.array(
+        [(len(text), len(chunk_text(text, **options))) for text in texts]
+    ).T
+    stands_for = np.repeat(
+        np.multiply(kept, [look.text_scale for look in looks]),
+        [len(look.texts) for look in looks],
+    )
     is_eligible = chunks >= recipe.compose.min_meta_chunks
     size = Amounts(
         text_bytes=sum(look.text_bytes for look in looks),
         documents=sum(look.scale * look.documents for look in looks),
-        kept_documents=float(np.dot(kept, [look.scale * look.distinct_documents for look in looks])),
+        kept_documents=float(
+            np.dot(kept, [look.scale * look.distinct_documents for look in looks])
+        ),
         kept_chars=float(stands_for @ chars),
         chunks=float(stands_for @ chunks),
         eligible=float(stands_for[is_eligible].sum()),
         meta_chunks=float((stands_for * chunks)[is_eligible].sum()),
     )
-    return CorpusSample(size, all(look.is_whole for look in looks), texts, stands_for, chars, chunks, rejects)
+    return CorpusSample(
+        size,
+        all(look.is_whole for look in looks),
+        texts,
+        stands_for,
+        chars,
+        chunks,
+        rejects,
+    )
 
 
 class _Tokenizing(NamedTuple):
@@ -157,18 +216,29 @@ class Measured:
 
 def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
-    texts, options = sample.looked_at, recipe.chunk.model_dump()  # some chunks, spread over the documents
+    texts, options = (
+        sample.looked_at,
+        recipe.chunk.model_dump(),
+    )  # some chunks, spread over the documents
     texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
-    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+    chunks = [
+        text[start:end] for text in texts for start, end in chunk_text(text, **options)
+    ]
     chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
     tokenizing = _measure_tokenizer(recipe, chunks)
     encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
-    trial = try_route(recipe, sample.drawn(_CHARS), chars_per_token=tokenizing.chars_per_token)
-    dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
+    trial = try_route(
+        recipe, sample.drawn(_CHARS), chars_per_token=tokenizing.chars_per_token
+    )
+    dimensions = encoding.dimensions or max(
+        1, round(trial.amounts.dimensions)
+    )  # those that LSA found in the trial
     process_bytes = resident_bytes() or WORKER_BYTES
     with threadpool_limits(1):
         random = np.random.default_rng(0)
-        stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
+        stored = random.standard_normal(
+            (_SEARCH_ROWS, dimensions), dtype=np.float32
+        ).astype(np.float16)
         queries = stored[:_SEARCH_QUERIES].astype(np.float32)
         queries @ queries.T  # the first product takes longer, so it is not timed
         began = time.process_time()
@@ -180,14 +250,19 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         tokenizing=tokenizing,
         encoding=encoding,
         dimensions=dimensions,
-        product_s=_SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions),
+        product_s=_SEARCH_OVERHEAD
+        * searched_s
+        / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions),
         process_bytes=process_bytes,
     )
 
 
 def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
     """Run the route on `texts` in a temporary folder; steps that the trial is too small for are missing from what it took."""
-    with tempfile.TemporaryDirectory(prefix="nextlong-plan-") as name, threadpool_limits(1):
+    with (
+        tempfile.TemporaryDirectory(prefix="nextlong-plan-") as name,
+        threadpool_limits(1),
+    ):
         folder, run_dir = Path(name), Path(name, "run")
         run_dir.mkdir()
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
@@ -198,9 +273,15 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
-        done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
+        done = {
+            step.name: found
+            for step in steps
+            if (found := find_done(step, run_dir)) is not None
+        }
         fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
-        dimensions = max((part["counts"].get("dimensions", 0) for part in fitted), default=0)
+        dimensions = max(
+            (part["counts"].get("dimensions", 0) for part in fitted), default=0
+        )
         if "tokenizer" in done:
             chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         size = replace(sample(tried, files).size, dimensions=dimensions)
@@ -214,9 +295,13 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
 
 def _documents_share(done: Artifacts) -> float:
     """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
-    if "compose" not in done or not (parts := done["compose"].files(".sequences.arrow")):
+    if "compose" not in done or not (
+        parts := done["compose"].files(".sequences.arrow")
+    ):
         return 1.0
-    (chunks,) = chunks_of(done).files(".chunks.arrow")  # of one shard, so ids of chunks are its rows
+    (chunks,) = chunks_of(done).files(
+        ".chunks.arrow"
+    )  # of one shard, so ids of chunks are its rows
     documents = read_chunks(chunks, ("doc_row",))["doc_row"]  # shape (chunks,)
     chunks_of_document = np.unique(documents, return_counts=True)[1]
     found = expected = 0.0
@@ -226,36 +311,68 @@ def _documents_share(done: Artifacts) -> float:
             rows = rows[rows != NO_CHUNK]
             # Chunks drawn at random would come from `expected` documents: those of which not all chunks are missed.
             found += len(np.unique(documents[rows]))
-            expected += float((1 - (1 - len(rows) / len(documents)) ** chunks_of_document).sum())
+            expected += float(
+                (1 - (1 - len(rows) / len(documents)) ** chunks_of_document).sum()
+            )
     return found / expected if expected else 1.0
 
 
-def recipe_for(recipe: Recipe, texts: Sequence[str], folder: Path, *, chars_per_token: float) -> Recipe:
+def recipe_for(
+    recipe: Recipe, texts: Sequence[str], folder: Path, *, chars_per_token: float
+) -> Recipe:
     """Return the recipe of a trial on `texts`, which lie in `folder`/sample.jsonl."""
     plain: Json = recipe.model_dump(mode="json")
-    plain |= {"run_dir": str(folder / "run"), "executor": "serial", "workers": 1, "name": None}
-    plain["ingest"] |= {"sources": [{"path": str(folder / "sample.jsonl")}], "shard_mb": 1_000, "exclude": None}
+    plain |= {
+        "run_dir": str(folder / "run"),
+        "executor": "serial",
+        "workers": 1,
+        "name": None,
+    }
+    plain["ingest"] |= {
+        "sources": [{"path": str(folder / "sample.jsonl")}],
+        "shard_mb": 1_000,
+        "exclude": None,
+    }
     plain["decontaminate"] |= {"files": []}
     plain["search"] |= {"index": EXACT, "device": "cpu"}
     plain["export"] |= {"push": None}
     if recipe.tokenizer.train is None:
-        tokenizer = train_bpe([text[:_TRIED_CHARS] for text in texts[:_TRIED_TEXTS]], vocab_size=_TRIED_ENTRIES)
+        tokenizer = train_bpe(
+            [text[:_TRIED_CHARS] for text in texts[:_TRIED_TEXTS]],
+            vocab_size=_TRIED_ENTRIES,
+        )
         (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
-        plain["tokenizer"] |= {"source": str(folder / "tokenizer.json"), "chars_per_token": chars_per_token}
-        plain["tokenizer"] |= {key: END_OF_TEXT for key in ("bos", "eos") if plain["tokenizer"][key] is not None}
+        plain["tokenizer"] |= {
+            "source": str(folder / "tokenizer.json"),
+            "chars_per_token": chars_per_token,
+        }
+        plain["tokenizer"] |= {
+            key: END_OF_TEXT
+            for key in ("bos", "eos")
+            if plain["tokenizer"][key] is not None
+        }
     if plain["export"].get("megatron_eod") is not None:
         plain["export"] |= {"megatron_eod": END_OF_TEXT}
     if kind_of(recipe.encoder).rate != TRIED:
         plain["encoder"] |= {"model": Encoder().model}
-    if isinstance(recipe.options, Keywords):  # a model that writes queries has a rate of its own
+    if isinstance(
+        recipe.options, Keywords
+    ):  # a model that writes queries has a rate of its own
         plain[recipe.compose.method] |= {"queries": "extractive"}
     chars = sum(map(len, texts))
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     room = _ROOM * recipe.compose.draft_factor if is_extended else _ROOM
-    target = max(256, min(recipe.compose.target_tokens, int(chars / chars_per_token / room)))
-    sequences = chars // 200_000 if is_extended else int(chars / chars_per_token / target / 2)
+    target = max(
+        256, min(recipe.compose.target_tokens, int(chars / chars_per_token / room))
+    )
+    sequences = (
+        chars // 200_000 if is_extended else int(chars / chars_per_token / target / 2)
+    )
     most = sequences if recipe.compose.sequences == "all" else recipe.compose.sequences
-    plain["compose"] |= {"target_tokens": target, "sequences": max(2, min(sequences, most))}
+    plain["compose"] |= {
+        "target_tokens": target,
+        "sequences": max(2, min(sequences, most)),
+    }
     return Recipe.from_dict(plain)
 
 
@@ -266,7 +383,9 @@ class Timed(SerialExecutor):
         super().__init__()
         self.seconds = defaultdict[str, float](float)
 
-    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Call, *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Note what to do next, timed as a task of its step."""
         step = label.rpartition(" task ")[0]
 
@@ -279,7 +398,9 @@ class Timed(SerialExecutor):
         super().submit(key, timed, resources=resources, label=label)
 
 
-def tokenizer_rates(read_s: float, slow_s: float, worth_chars: float) -> dict[str, Rate]:
+def tokenizer_rates(
+    read_s: float, slow_s: float, worth_chars: float
+) -> dict[str, Rate]:
     """Return the rates of tokenizing, and of measuring the tokenizer, by the names in `Estimate.rate`.
 
     Reading its file takes `read_s`, a character `slow_s` by the reference. A worker with at least `worth_chars` (math.inf: none)
@@ -287,7 +408,10 @@ def tokenizer_rates(read_s: float, slow_s: float, worth_chars: float) -> dict[st
     """
     char_s = slow_s if math.isinf(worth_chars) else slow_s / SPEED_UP
     # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
-    tokens = Rate(char_s, start_s=lambda chars: read_s + min(chars, worth_chars) * (slow_s - char_s))
+    tokens = Rate(
+        char_s,
+        start_s=lambda chars: read_s + min(chars, worth_chars) * (slow_s - char_s),
+    )
     return {"tokens": tokens, "tokenizer": Rate(slow_s, start_s=lambda _: read_s)}
 
 
@@ -304,5 +428,7 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
     ids, _ = TextEncoder(tokenizer, engine="reference").encode_batch(chunks)
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
-    rates = tokenizer_rates(read_s, slow_s, chars_before_loading(tokenizer) if is_fast else math.inf)
+    rates = tokenizer_rates(
+        read_s, slow_s, chars_before_loading(tokenizer) if is_fast else math.inf
+    )
     return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates)

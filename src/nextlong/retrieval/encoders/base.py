@@ -27,7 +27,9 @@ from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
-Prepared = Path | ExecutionResult | None  # the stem of the files of a fitted encoder, or how a model runs
+Prepared = (
+    Path | ExecutionResult | None
+)  # the stem of the files of a fitted encoder, or how a model runs
 
 # Limits of a slice of a shard, by which plans count tasks too.
 SLICE_S: Final = 30.0  # the work lost when a worker is killed, and the longest wait for the last slice
@@ -45,13 +47,19 @@ class LoadedEncoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def unit_or_drawn(vectors: NDArray[np.float32], texts: Sequence[str], *, least: float) -> NDArray[np.float32]:
+def unit_or_drawn(
+    vectors: NDArray[np.float32], texts: Sequence[str], *, least: float
+) -> NDArray[np.float32]:
     """Scale vectors to unit length in place; one shorter than `least` becomes a random direction, by the hash of its text."""
     # A zero vector would stop the run. Equal texts get equal vectors, so near-duplicates are still found.
     lengths = np.linalg.norm(vectors, axis=1)
     for row in np.flatnonzero(lengths < least).tolist():
-        digest = hashlib.blake2b(texts[row].encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        vectors[row] = rng_for(0, "lsa.unknown", digest).standard_normal(vectors.shape[1], dtype=np.float32)
+        digest = hashlib.blake2b(
+            texts[row].encode("utf-8", "surrogatepass"), digest_size=16
+        ).hexdigest()
+        vectors[row] = rng_for(0, "lsa.unknown", digest).standard_normal(
+            vectors.shape[1], dtype=np.float32
+        )
         lengths[row] = np.linalg.norm(vectors[row])
     vectors /= lengths[:, None]
     return vectors
@@ -88,37 +96,56 @@ class Shape(NamedTuple):
 class EncoderKind(ABC):
     """A kind of encoder; `config` is always the section `encoder` of the recipe."""
 
-    Options: type[recipe.Section] = recipe.Section  # the model of its section of the recipe
+    Options: type[recipe.Section] = (
+        recipe.Section
+    )  # the model of its section of the recipe
     usage: str  # the form of `encoder.model`: `openai:<model>`
     # The unit of work of a task; slices are as large as the `ExecutionResult` of the preparation says.
     embeds: Literal["shards", "slices"] = "shards"
     needs_fit: bool = False  # whether `load` reads files that the preparation wrote
     asks_for_gpus: bool = False
     is_model: bool = False  # whether `config.name` is a name on the Hugging Face Hub or a local folder
-    package: tuple[str, str] | None = None  # a required module, and the extra of nextlong that installs it
+    package: tuple[str, str] | None = (
+        None  # a required module, and the extra of nextlong that installs it
+    )
     preload: tuple[str, ...] = ()  # modules that a worker imports when it starts
     rate: str = "encoder"  # the measured rate that plans use (`engine/step.py`)
     cure: str  # how messages suggest to fix wrong vectors
     result: type[TaskResult] = TaskResult  # of the preparation
-    version: int = 1  # of the preparation; raise it whenever the same options give other vectors
-    not_repeatable: str = ""  # why the same text may get another vector later, if it may
+    version: int = (
+        1  # of the preparation; raise it whenever the same options give other vectors
+    )
+    not_repeatable: str = (
+        ""  # why the same text may get another vector later, if it may
+    )
 
     @abstractmethod
-    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> LoadedEncoder:
+    def load(
+        self, config: recipe.Encoder, prepared: Prepared = None, /
+    ) -> LoadedEncoder:
         """Return the encoder, from what its preparation gave if there is one. Raises EncoderError with the fix."""
 
-    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
+    def prepare(
+        self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int
+    ) -> list[Task]:
         """Return the tasks to run before the first chunk of the corpus is embedded; none by default."""
         return []
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return what the vectors depend on besides name and options: the hashes of the files of a local model."""
         folder = Path(config.name).expanduser()
-        return {"files": dict(store.hash_folder(folder))} if self.is_model and folder.is_dir() else {}
+        return (
+            {"files": dict(store.hash_folder(folder))}
+            if self.is_model and folder.is_dir()
+            else {}
+        )
 
     def check_installed(self, config: recipe.Encoder) -> None:
         """Raise EncoderError if the package is missing; it is not imported, which may take seconds."""
-        if self.package is not None and importlib.util.find_spec(self.package[0]) is None:
+        if (
+            self.package is not None
+            and importlib.util.find_spec(self.package[0]) is None
+        ):
             name, extra = self.package
             needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
             raise EncoderError(f"encoder.model={config.model} {needs}")
@@ -142,7 +169,9 @@ class EncoderKind(ABC):
 
 def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return vectors scaled to unit length; a zero vector stays zero, so that the step can report its chunk."""
-    unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit: NDArray[np.float32] = vectors / np.maximum(
+        np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
+    )
     return unit
 
 
@@ -154,7 +183,14 @@ def kind_of(config: recipe.Encoder) -> EncoderKind:
 def preloaded(config: recipe.Encoder) -> list[str]:
     """Return the modules that workers import before their first task: those of all steps, and the encoder's own."""
     # If pandas is installed, pyarrow imports it for the first array that it converts to NumPy: 0.25 s in every worker.
-    of_all_steps = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "scipy.sparse", "tokenizers", "pandas")
+    of_all_steps = (
+        "nextlong.pipeline",
+        "faiss",
+        "pyarrow.parquet",
+        "scipy.sparse",
+        "tokenizers",
+        "pandas",
+    )
     return [*of_all_steps, *kind_of(config).preload]
 
 

@@ -32,7 +32,9 @@ from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Prepared, unit_or_drawn
 from nextlong.rng import rng_for
 
-_BATCH_CHARS: Final = 1 << 22  # looked up at a time: each batch builds a hash table of all terms
+_BATCH_CHARS: Final = (
+    1 << 22
+)  # looked up at a time: each batch builds a hash table of all terms
 _CUT_CHARS: Final = 1 << 18  # split at a time; the arrays fit into caches
 _ENCODED_CHARS: Final = 1 << 20  # … when the distinct words are collected
 _OVERSAMPLING: Final = 16
@@ -55,20 +57,36 @@ class FitResult(TaskResult):
 class LsaOptions(Section):
     """The built-in encoder: TF-IDF and a truncated SVD, fitted on a sample of the chunks."""
 
-    dimensions: int = Field(256, ge=2, description="width of the vectors; less if the sample is small")
-    fit_chunks: Positive = Field(16_384, description="number of randomly sampled chunks to fit on")
-    max_terms: Positive = Field(50_000, description="vocabulary size: the most frequent terms of the sample")
+    dimensions: int = Field(
+        256, ge=2, description="width of the vectors; less if the sample is small"
+    )
+    fit_chunks: Positive = Field(
+        16_384, description="number of randomly sampled chunks to fit on"
+    )
+    max_terms: Positive = Field(
+        50_000, description="vocabulary size: the most frequent terms of the sample"
+    )
 
 
 class Lsa:
     """A fitted encoder: terms, their idf, shape (terms,), and the components, shape (terms, dimensions)."""
 
-    def __init__(self, terms: Sequence[str], idf: NDArray[np.float32], components: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        terms: Sequence[str],
+        idf: NDArray[np.float32],
+        components: NDArray[np.float32],
+    ) -> None:
         self.terms, self.idf, self.components = terms, idf, components
         self.dimensions: int = components.shape[1]
         # Encoded as `_cut_words` and `_cut_ascii_words` return words.
-        as_written = ([term.encode(encoding) for term in terms] for encoding in ("utf-32-le", "utf-8"))
-        self._terms, self._ascii_terms = (pa.array(encoded_terms, pa.large_binary()) for encoded_terms in as_written)
+        as_written = (
+            [term.encode(encoding) for term in terms]
+            for encoding in ("utf-32-le", "utf-8")
+        )
+        self._terms, self._ascii_terms = (
+            pa.array(encoded_terms, pa.large_binary()) for encoded_terms in as_written
+        )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dimensions); a text without known terms gets a random direction of its own."""
@@ -78,22 +96,37 @@ class Lsa:
             alike = [texts[row] for row in rows.tolist()]
             for first, last in runs_within([*map(len, alike)], _BATCH_CHARS):
                 # A sparse product computes each row on its own, so the batch does not affect the bits.
-                vectors[rows[first:last]] = self.tfidf(alike[first:last]) @ self.components
+                vectors[rows[first:last]] = (
+                    self.tfidf(alike[first:last]) @ self.components
+                )
         return unit_or_drawn(vectors, texts, least=_NEGLIGIBLE)
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf at unit length."""
         is_ascii = all(map(str.isascii, texts))
-        cut, terms = (_cut_ascii_words, self._ascii_terms) if is_ascii else (_cut_words, self._terms)
+        cut, terms = (
+            (_cut_ascii_words, self._ascii_terms)
+            if is_ascii
+            else (_cut_words, self._terms)
+        )
         words, starts = [pa.array([], pa.large_binary())], [np.zeros(1, np.int64)]
         for first, last in runs_within([*map(len, texts)], _CUT_CHARS):
             piece, bounds = cut(texts[first:last])
             words.append(piece)
             starts.append(starts[-1][-1] + bounds[1:])
-        columns = pc.fill_null(pc.index_in(pa.chunked_array(words), value_set=terms), -1).to_numpy()
+        columns = pc.fill_null(
+            pc.index_in(pa.chunked_array(words), value_set=terms), -1
+        ).to_numpy()
         known = columns >= 0
         known_before = np.concatenate([[0], np.cumsum(known)])
-        return _weigh(_count(columns[known], known_before[np.concatenate(starts)], width=len(self.terms)), self.idf)
+        return _weigh(
+            _count(
+                columns[known],
+                known_before[np.concatenate(starts)],
+                width=len(self.terms),
+            ),
+            self.idf,
+        )
 
     def save(self, out: Path) -> None:
         """Write `{out}.terms.json`, `{out}.idf.npy` and `{out}.components.npy`."""
@@ -105,12 +138,18 @@ class Lsa:
     def load(cls, stem: Path) -> Self:
         """Read the files that `save` wrote; the components are memory-mapped, so processes share them."""
         terms = orjson.loads(Path(f"{stem}.terms.json").read_bytes())
-        return cls(terms, np.load(f"{stem}.idf.npy"), np.asarray(np.load(f"{stem}.components.npy", mmap_mode="r")))
+        return cls(
+            terms,
+            np.load(f"{stem}.idf.npy"),
+            np.asarray(np.load(f"{stem}.components.npy", mmap_mode="r")),
+        )
 
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
     """Return the count of each column in each text, CSR float32; the words of text i are [starts[i], starts[i + 1])."""
-    from scipy import sparse  # imported here because it takes 0.1 s, which every start of nextlong would pay
+    from scipy import (
+        sparse,
+    )  # imported here because it takes 0.1 s, which every start of nextlong would pay
 
     texts, bits = len(starts) - 1, width.bit_length()
     # Sorting one integer of text and column is faster than sorting the columns of each text with their counts.
@@ -121,7 +160,10 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
     counts = np.diff(firsts, append=len(keys)).astype(np.float32)
     keys = keys[firsts]
     offsets = np.searchsorted(keys, np.arange(texts + 1) << bits)
-    return sparse.csr_matrix((counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets), shape=(texts, width))
+    return sparse.csr_matrix(
+        (counts, (keys & ((1 << bits) - 1)).astype(np.int32), offsets),
+        shape=(texts, width),
+    )
 
 
 def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
@@ -148,31 +190,56 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     basis_NW, _ = np.linalg.qr(rows_NW)
     del rows_NW
     projected_TW = tfidf.T @ basis_NW
-    gram_WW = np.zeros((width, width))  # products of all columns, in float64 because squares double the digits
+    gram_WW = np.zeros(
+        (width, width)
+    )  # products of all columns, in float64 because squares double the digits
     for first in range(0, terms, _GRAM_ROWS):
         block = projected_TW[first : first + _GRAM_ROWS].astype(np.float64)
         gram_WW += block.T @ block
-    squares, turn_WW = np.linalg.eigh(gram_WW)  # squared singular values within the basis, ascending
+    squares, turn_WW = np.linalg.eigh(
+        gram_WW
+    )  # squared singular values within the basis, ascending
     values = np.sqrt(np.maximum(squares[::-1], 0))
     kept = np.flatnonzero(values[:dimensions] > _NEGLIGIBLE * values[0])
-    return np.ascontiguousarray(projected_TW @ (turn_WW[:, ::-1][:, kept] / values[kept]).astype(np.float32))
+    return np.ascontiguousarray(
+        projected_TW @ (turn_WW[:, ::-1][:, kept] / values[kept]).astype(np.float32)
+    )
 
 
-def fit_on_chunks(out: Path, *, corpus: CorpusFiles, options: LsaOptions, seed: int) -> FitResult:
+def fit_on_chunks(
+    out: Path, *, corpus: CorpusFiles, options: LsaOptions, seed: int
+) -> FitResult:
     """Fit on about `options.fit_chunks` chunks of all shards; write the files of `Lsa.save`."""
     total = sum(map(count_chunks, corpus.chunks))
-    sample = sample_texts(corpus.documents, corpus.chunks, fraction=options.fit_chunks / max(total, 1), seed=seed)
-    lsa = _fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
+    sample = sample_texts(
+        corpus.documents,
+        corpus.chunks,
+        fraction=options.fit_chunks / max(total, 1),
+        seed=seed,
+    )
+    lsa = _fit_lsa(
+        sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed
+    )
     lsa.save(out)
-    return FitResult(chunks=total, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
+    return FitResult(
+        chunks=total,
+        fit_chunks=len(sample),
+        terms=len(lsa.terms),
+        dimensions=lsa.dimensions,
+    )
 
 
-def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
+def _fit_lsa(
+    texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int
+) -> Lsa:
     """Fit on a sample of the chunks: `dimensions` or the rank of the sample.
 
     Terms are in at least 2 texts and at most half of them (all terms if these are too few); the `max_terms` most frequent.
     """
-    encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
+    encoded, starts = (
+        [pa.array([], pa.large_binary()).dictionary_encode()],
+        [np.zeros(1, np.int64)],
+    )
     for first, last in runs_within([*map(len, texts)], _ENCODED_CHARS):
         words, bounds = _cut_words(texts[first:last])
         encoded.append(words.dictionary_encode())
@@ -194,10 +261,16 @@ def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int
     chosen = chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
     counts = counts[:, chosen]
     counts.sort_indices()
-    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(np.float32)
-    terms = [name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()]
+    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(
+        np.float32
+    )
+    terms = [
+        name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()
+    ]
     del names
-    return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
+    return Lsa(
+        terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed)
+    )
 
 
 _SPACE: Final = 0x20
@@ -214,9 +287,13 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     # A word is a run of letters, digits, underscores and marks; a run in a script without spaces becomes character pairs.
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
     lowered, is_unspaced = _characters()
-    codes = lowered.take(np.frombuffer(characters, np.uint32), mode="clip")  # all in range; half the time of "raise"
+    codes = lowered.take(
+        np.frombuffer(characters, np.uint32), mode="clip"
+    )  # all in range; half the time of "raise"
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    high = np.flatnonzero(codes >= _UNSPACED[0][0])  # few in texts in Latin, Greek, Cyrillic, Hebrew or Arabic script
+    high = np.flatnonzero(
+        codes >= _UNSPACED[0][0]
+    )  # few in texts in Latin, Greek, Cyrillic, Hebrew or Arabic script
     if len(unspaced := high[is_unspaced.take(codes[high])]):
         codes, bounds = _pair_unspaced(codes, bounds, unspaced)
     inside = codes != _SPACE
@@ -229,16 +306,26 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
 def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Split ASCII texts, in half the time: words as bytes, single characters included, and each text's bounds."""
-    letters = "\n".join(texts).encode("ascii").translate(bytes(_characters()[0][:128].tolist()).ljust(256))
+    letters = (
+        "\n".join(texts)
+        .encode("ascii")
+        .translate(bytes(_characters()[0][:128].tolist()).ljust(256))
+    )
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    return _binary(edges[1::2] - edges[::2], letters.translate(None, b" ")), np.searchsorted(edges[::2], bounds)
+    return _binary(
+        edges[1::2] - edges[::2], letters.translate(None, b" ")
+    ), np.searchsorted(edges[::2], bounds)
 
 
 def _binary(lengths: NDArray[np.int64], values: NDArray[np.uint32] | bytes) -> Any:
-    buffers = [None, pa.py_buffer(np.concatenate([[0], np.cumsum(lengths)])), pa.py_buffer(values)]
+    buffers = [
+        None,
+        pa.py_buffer(np.concatenate([[0], np.cumsum(lengths)])),
+        pa.py_buffer(values),
+    ]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
@@ -250,12 +337,18 @@ def _pair_unspaced(
     begins_run = np.concatenate([[True], ends_run[:-1]])
     last, before = unspaced[ends_run], unspaced[begins_run] - 1
     last, before = last[last + 1 < len(codes)], before[before >= 0]
-    apart = np.concatenate([last[codes[last + 1] != _SPACE], before[codes[before] != _SPACE]])  # c → c␣
+    apart = np.concatenate(
+        [last[codes[last + 1] != _SPACE], before[codes[before] != _SPACE]]
+    )  # c → c␣
     inner = unspaced[~ends_run & ~begins_run]  # c → c␣c
     places = np.concatenate([apart, inner, inner]) + 1
     order = np.argsort(places, kind="stable")
-    inserted = np.concatenate([np.full(len(apart) + len(inner), _SPACE, np.uint32), codes[inner]])[order]
-    return np.insert(codes, places[order], inserted), bounds + np.searchsorted(places[order], bounds, side="right")
+    inserted = np.concatenate(
+        [np.full(len(apart) + len(inner), _SPACE, np.uint32), codes[inner]]
+    )[order]
+    return np.insert(codes, places[order], inserted), bounds + np.searchsorted(
+        places[order], bounds, side="right"
+    )
 
 
 @lru_cache(maxsize=1)
@@ -293,8 +386,17 @@ class _LsaKind(EncoderKind):
         assert isinstance(prepared, Path)
         return Lsa.load(prepared)
 
-    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int) -> list[Task]:
-        return [partial(fit_on_chunks, corpus=corpus, options=config.options_as(LsaOptions), seed=seed)]
+    def prepare(
+        self, config: recipe.Encoder, corpus: CorpusFiles, *, seed: int
+    ) -> list[Task]:
+        return [
+            partial(
+                fit_on_chunks,
+                corpus=corpus,
+                options=config.options_as(LsaOptions),
+                seed=seed,
+            )
+        ]
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         return {"seed": seed}
@@ -309,7 +411,13 @@ class _LsaKind(EncoderKind):
             terms = _TERMS_OF_A_CHUNK * math.pow(sample(amounts), _TERM_GROWTH)
             return min(float(options.max_terms), terms) * (amounts.dimensions + 4)
 
-        return Estimate(work=sample, seconds=6e-4, disk=disk, bytes=4.0, memory=lambda amounts: 12e3 * sample(amounts))
+        return Estimate(
+            work=sample,
+            seconds=6e-4,
+            disk=disk,
+            bytes=4.0,
+            memory=lambda amounts: 12e3 * sample(amounts),
+        )
 
 
 ENCODER = _LsaKind()

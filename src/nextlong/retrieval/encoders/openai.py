@@ -39,16 +39,31 @@ _log = logging.getLogger(__name__)
 class OpenAIOptions(Section):
     """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
 
-    base_url: Annotated[str, MayBePrivate()] = Field("https://api.openai.com/v1", description="without /embeddings")
-    api_key_env: Annotated[str, Operational()] = Field(
-        "OPENAI_API_KEY", description="environment variable with the API key; no key is sent if it is unset"
+    base_url: Annotated[str, MayBePrivate()] = Field(
+        "https://api.openai.com/v1", description="without /embeddings"
     )
-    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per request")
-    dimensions: Positive | None = Field(None, description="width to request, from models that can shorten vectors")
-    concurrency: Annotated[Positive, Operational()] = Field(8, description="maximum number of concurrent requests")
-    requests_per_minute: Annotated[Positive | None, Operational()] = Field(None, description="maximum; default: none")
-    max_attempts: Annotated[Positive, Operational()] = Field(8, description="per request, before the run stops")
-    timeout_s: Annotated[float, Field(gt=0), Operational()] = Field(120.0, description="seconds to wait for a response")
+    api_key_env: Annotated[str, Operational()] = Field(
+        "OPENAI_API_KEY",
+        description="environment variable with the API key; no key is sent if it is unset",
+    )
+    batch_size: Annotated[Positive, Operational()] = Field(
+        64, description="chunks per request"
+    )
+    dimensions: Positive | None = Field(
+        None, description="width to request, from models that can shorten vectors"
+    )
+    concurrency: Annotated[Positive, Operational()] = Field(
+        8, description="maximum number of concurrent requests"
+    )
+    requests_per_minute: Annotated[Positive | None, Operational()] = Field(
+        None, description="maximum; default: none"
+    )
+    max_attempts: Annotated[Positive, Operational()] = Field(
+        8, description="per request, before the run stops"
+    )
+    timeout_s: Annotated[float, Field(gt=0), Operational()] = Field(
+        120.0, description="seconds to wait for a response"
+    )
 
 
 class OpenAIEncoder:
@@ -57,11 +72,15 @@ class OpenAIEncoder:
     def __init__(self, model: str, options: OpenAIOptions) -> None:
         """Read the API key from the environment, without sending anything. Raises EncoderError for an invalid URL."""
         if not options.base_url.startswith(("http://", "https://")):
-            raise EncoderError(f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://")
+            raise EncoderError(
+                f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://"
+            )
         self._model, self._options = model, options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
         settings = (options.api_key_env, options.max_attempts, options.timeout_s)
-        self._client = Client(*settings, requests_per_minute=options.requests_per_minute)
+        self._client = Client(
+            *settings, requests_per_minute=options.requests_per_minute
+        )
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
 
@@ -98,7 +117,11 @@ class OpenAIEncoder:
     def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
         """Send one request and return the vectors of its texts in their order, shape (texts, width)."""
         width = self._options.dimensions
-        body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
+        body: Json = {
+            "model": self._model,
+            "input": list(batch),
+            "encoding_format": "float",
+        }
         body |= {} if width is None else {"dimensions": width}
         try:
             answer = self._client.post(self._url, body, self._log_retry)
@@ -113,9 +136,7 @@ class OpenAIEncoder:
                 413: "lower encoder.openai.batch_size",
                 429: "the quota is exhausted; raise it, or use another server",
             }
-            other = (
-                "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size"
-            )
+            other = "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size"
             raise self._error(f"{error}; {cures.get(error.status, other)}") from None
         try:
             data = json.loads(answer)["data"]
@@ -123,7 +144,9 @@ class OpenAIEncoder:
             vectors = np.array([item["embedding"] for item in data], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as error:
             start, kind = answer[:200].decode("utf-8", "replace"), type(error).__name__
-            raise self._error(f"returned no list of embeddings ({kind}: {error}): {start!r}") from None
+            raise self._error(
+                f"returned no list of embeddings ({kind}: {error}): {start!r}"
+            ) from None
         if sorted(places) != list(range(len(batch))):
             returned = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
             raise self._error(f"was sent {len(batch)} texts and returned {returned}")
@@ -144,7 +167,9 @@ class _OpenAIKind(EncoderKind):
     Options = OpenAIOptions
     usage = "openai:<model>"
     cure = "check the server's log, or use another model"
-    not_repeatable = "is a server, which may return other vectors later and charge for requests"
+    not_repeatable = (
+        "is a server, which may return other vectors later and charge for requests"
+    )
 
     def load(self, config: recipe.Encoder, *_: object) -> OpenAIEncoder:
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
@@ -153,7 +178,11 @@ class _OpenAIKind(EncoderKind):
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        return Speed(None, "the endpoint's", config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS)
+        return Speed(
+            None,
+            "the endpoint's",
+            config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS,
+        )
 
 
 ENCODER = _OpenAIKind()

@@ -32,7 +32,15 @@ from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Prepared, Shape, Speed, unit_rows
+from nextlong.retrieval.encoders.base import (
+    SLICE_CHUNKS,
+    SLICE_S,
+    EncoderKind,
+    Prepared,
+    Shape,
+    Speed,
+    unit_rows,
+)
 from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
@@ -42,7 +50,9 @@ _LEAST_COSINE: Final = 0.999  # to the float32 vectors
 _TRIED_CHUNKS: Final = 32  # by a run, and by a plan
 _CALL_CHUNKS: Final = 128  # of a call on a CPU
 _GPU_CALL_CHUNKS: Final = 4096
-_USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's; an assumption for plans
+_USUAL_DIMENSIONS: Final = (
+    1024  # of models such as the paper's; an assumption for plans
+)
 _WHERE = "encoder.model=sentence-transformers:"
 # Of models that need not be here to be planned for (their own config.json).
 _SHAPES: Final = {
@@ -56,18 +66,34 @@ _SHAPES: Final = {
 class SentenceTransformersOptions(Section):
     """Options of `encoder.model: sentence-transformers:<name or path>`."""
 
-    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks per batch")
-    max_tokens: PositiveLength | None = Field(None, description="truncate chunks to this; default: the model's limit")
-    prompt: str | None = Field(None, description="text before every chunk, for models trained with a prompt")
-    task: str | None = Field(None, description="for models that accept one, e.g. jina-embeddings-v3: text-matching")
-    trust_remote_code: bool = Field(False, description="run Python code of the model repository; only if you trust it")
-    revision: str | None = Field(None, description="branch, tag or commit of a Hub model; default: its main branch")
+    batch_size: Annotated[Positive, Operational()] = Field(
+        64, description="chunks per batch"
+    )
+    max_tokens: PositiveLength | None = Field(
+        None, description="truncate chunks to this; default: the model's limit"
+    )
+    prompt: str | None = Field(
+        None, description="text before every chunk, for models trained with a prompt"
+    )
+    task: str | None = Field(
+        None,
+        description="for models that accept one, e.g. jina-embeddings-v3: text-matching",
+    )
+    trust_remote_code: bool = Field(
+        False,
+        description="run Python code of the model repository; only if you trust it",
+    )
+    revision: str | None = Field(
+        None,
+        description="branch, tag or commit of a Hub model; default: its main branch",
+    )
     device: str | None = Field(
         None,
         description="cuda, cuda:1, cpu, mps; default: the best available; with dtype: auto it determines the precision",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it faster"
+        "auto",
+        description="auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it faster",
     )
 
     def identity(self) -> dict[str, JsonValue]:
@@ -80,7 +106,12 @@ class SentenceTransformersOptions(Section):
 
 class _SentenceTransformersEncoder:
     def __init__(
-        self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
+        self,
+        name: str,
+        options: SentenceTransformersOptions,
+        *,
+        dtype: str | None = None,
+        threads: int | None = None,
     ) -> None:
         """Load the model. Raises EncoderError if package, model or device is missing, or if the options do not fit the model."""
         self._name, self._options = name, options
@@ -91,15 +122,25 @@ class _SentenceTransformersEncoder:
 
             torch.set_num_threads(threads)
         # The library ignores an unknown task silently.
-        if options.task is not None and "task" not in getattr(self.model, "get_model_kwargs", lambda: ["task"])():
+        if (
+            options.task is not None
+            and "task"
+            not in getattr(self.model, "get_model_kwargs", lambda: ["task"])()
+        ):
             where = f"encoder.sentence_transformers.task={options.task!r}"
-            raise EncoderError(f"{where}, but {name} accepts no task; remove it, or use prompt")
+            raise EncoderError(
+                f"{where}, but {name} accepts no task; remove it, or use prompt"
+            )
         if options.max_tokens is not None:
             config = getattr(getattr(self.model[0], "auto_model", None), "config", None)
-            longest = getattr(config, "max_position_embeddings", None) or options.max_tokens
+            longest = (
+                getattr(config, "max_position_embeddings", None) or options.max_tokens
+            )
             if options.max_tokens > longest:
                 where = f"encoder.sentence_transformers.max_tokens={options.max_tokens}"
-                raise EncoderError(f"{where}, but {name} has positions for {longest}; lower it")
+                raise EncoderError(
+                    f"{where}, but {name} has positions for {longest}; lower it"
+                )
             self.model.max_seq_length = options.max_tokens
         self.dimensions = self.encode([name]).shape[1]
 
@@ -110,10 +151,16 @@ class _SentenceTransformersEncoder:
         options = self._options
         task = {} if options.task is None else {"task": options.task}
         try:
-            settings = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
+            settings = {
+                "batch_size": options.batch_size,
+                "prompt": options.prompt,
+                "show_progress_bar": False,
+            }
             vectors = self.model.encode(list(texts), **settings, **task)
         except (ValueError, TypeError) as error:
-            rejected = f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
+            rejected = (
+                f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
+            )
             cure = "use the values of its model card, or remove these options"
             raise EncoderError(f"{_WHERE}{self._name} {rejected}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
@@ -128,16 +175,22 @@ def count_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
-def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
+def _load(
+    name: str, options: SentenceTransformersOptions, *, dtype: str | None
+) -> tuple[Any, str]:
     """Return the model and the precision that it computes in."""
     try:
         import torch
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
     except ImportError as error:
-        raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
+        raise EncoderError(
+            f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'"
+        ) from None
     logging.disable_progress_bar()  # the bars of the workers would disturb that of the run
-    device = options.device  # a device that the recipe names is never replaced by another
+    device = (
+        options.device
+    )  # a device that the recipe names is never replaced by another
     if device in (None, "cuda"):
         if device == "cuda" or torch.cuda.is_available():
             device = f"cuda:{next(iter(granted_gpus()), 0)}"
@@ -147,13 +200,22 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
     try:
         if dtype == "auto":
             # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it. For CPUs a trial decides.
-            is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
+            is_new = device.startswith("cuda") and torch.cuda.get_device_capability(
+                device
+            ) >= (8, 0)
             dtype = "bfloat16" if is_new else "float32"
-        code: dict[str, Any] = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
+        code: dict[str, Any] = {
+            "revision": options.revision,
+            "trust_remote_code": options.trust_remote_code,
+        }
         model_kwargs = {"torch_dtype": getattr(torch, dtype)}
-        return SentenceTransformer(name, device=device, model_kwargs=model_kwargs, **code), dtype
+        return SentenceTransformer(
+            name, device=device, model_kwargs=model_kwargs, **code
+        ), dtype
     except ImportError as error:
-        raise EncoderError(f"{_WHERE}{name} requires a package that is not installed: {error}") from None
+        raise EncoderError(
+            f"{_WHERE}{name} requires a package that is not installed: {error}"
+        ) from None
     except (OSError, ValueError) as error:
         raise EncoderError(
             f"{_WHERE}{name} cannot be loaded: {first_sentence(error)}; give the path of its folder, or its name on the "
@@ -167,17 +229,29 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
         ) from None
 
 
-def try_model(_out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder) -> ExecutionResult:
+def try_model(
+    _out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder
+) -> ExecutionResult:
     """Return how the model runs best on this machine, by a trial on chunks of all shards; writes no file."""
     texts: list[str] = []
     for documents, chunks in zip(corpus.documents, corpus.chunks, strict=True):
         rows = np.arange(count_chunks(chunks))
         rows = rows[:: max(1, len(rows) * len(corpus.documents) // _TRIED_CHUNKS)]
-        texts += (text for batch in iter_chunk_texts(documents, chunks, rows) for text in batch.texts)
-    return _choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
+        texts += (
+            text
+            for batch in iter_chunk_texts(documents, chunks, rows)
+            for text in batch.texts
+        )
+    return _choose_execution(
+        encoder.name,
+        encoder.options_as(SentenceTransformersOptions),
+        texts[:_TRIED_CHUNKS],
+    )
 
 
-def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
+def _choose_execution(
+    name: str, options: SentenceTransformersOptions, texts: Sequence[str]
+) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError if it cannot be loaded."""
     encoder = _SentenceTransformersEncoder(name, options, threads=1)
     import torch  # installed if the encoder is loaded
@@ -195,24 +269,44 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
             encoder.model.to(torch.bfloat16)
             encoder.encode(sample[:1])
             half_rate, half_vectors = _timed(encoder, sample)
-            if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
+            if (
+                half_rate > _CLEARLY * rate
+                and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE
+            ):
                 dtype, rate = "bfloat16", half_rate
-            encoder.model.to(getattr(torch, dtype))  # without the digits that bfloat16 has rounded
+            encoder.model.to(
+                getattr(torch, dtype)
+            )  # without the digits that bfloat16 has rounded
         if usable_cpus() > 1:
             torch.set_num_threads(usable_cpus())
             encoder.encode(sample[:1])
             all_rate, _ = _timed(encoder, sample)
             # Each single-threaded task holds a copy of the model; together they may take half of the free memory, if known.
             is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
-            copies_bytes = usable_cpus() * sum(weight.nbytes for weight in encoder.model.parameters())
+            free = (
+                os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                if is_known
+                else 0
+            )
+            copies_bytes = usable_cpus() * sum(
+                weight.nbytes for weight in encoder.model.parameters()
+            )
             if all_rate > _CLEARLY * rate or (free and copies_bytes > free / 2):
                 threads, rate = usable_cpus(), all_rate
             torch.set_num_threads(1)
         rate *= threads
     call_chunks, task_chunks = _task_sizes(rate, call_chunks)
-    chunks = {"call_chunks": call_chunks, "task_chunks": task_chunks, "chunks_per_second": round(rate, 2)}
-    execution = {"device": encoder.device, "dtype": dtype, "threads": threads, "dimensions": encoder.dimensions}
+    chunks = {
+        "call_chunks": call_chunks,
+        "task_chunks": task_chunks,
+        "chunks_per_second": round(rate, 2),
+    }
+    execution = {
+        "device": encoder.device,
+        "dtype": dtype,
+        "threads": threads,
+        "dimensions": encoder.dimensions,
+    }
     return ExecutionResult.model_validate(execution | chunks)
 
 
@@ -227,7 +321,9 @@ def _task_sizes(rate: float, call_chunks: int) -> tuple[int, int]:
 
 
 def _timed(
-    encoder: _SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float] = time.process_time
+    encoder: _SentenceTransformersEncoder,
+    texts: Sequence[str],
+    clock: Callable[[], float] = time.process_time,
 ) -> tuple[float, NDArray[np.float32]]:
     """Return the chunks encoded per second (CPU time unless `clock` measures another time), and the vectors."""
     began = clock()
@@ -249,28 +345,40 @@ class _SentenceTransformersKind(EncoderKind):
     result = ExecutionResult
     version = 2
 
-    def load(self, config: recipe.Encoder, prepared: Prepared = None, /) -> _SentenceTransformersEncoder:
+    def load(
+        self, config: recipe.Encoder, prepared: Prepared = None, /
+    ) -> _SentenceTransformersEncoder:
         options = config.options_as(SentenceTransformersOptions)
         if not isinstance(prepared, ExecutionResult):
             return _SentenceTransformersEncoder(config.name, options)
-        return _SentenceTransformersEncoder(config.name, options, dtype=prepared.dtype, threads=prepared.threads)
+        return _SentenceTransformersEncoder(
+            config.name, options, dtype=prepared.dtype, threads=prepared.threads
+        )
 
-    def prepare(self, config: recipe.Encoder, corpus: CorpusFiles, **_: object) -> list[Task]:
+    def prepare(
+        self, config: recipe.Encoder, corpus: CorpusFiles, **_: object
+    ) -> list[Task]:
         return [partial(try_model, corpus=corpus, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device
         if device is None or device == "cuda":
             return Resources(gpu="needed" if device else "optional")
-        return Resources(at_once=1) if device.startswith("cuda") else Resources()  # the one that is named
+        return (
+            Resources(at_once=1) if device.startswith("cuda") else Resources()
+        )  # the one that is named
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Try the model on sampled chunks, which takes about a second; without the package the speed is unknown."""
-        if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
+        if not importlib.util.find_spec(
+            "sentence_transformers"
+        ):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         sample = list(chunks[:: max(1, len(chunks) // _TRIED_CHUNKS)])[:_TRIED_CHUNKS]
         try:
-            tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), sample)
+            tried = _choose_execution(
+                config.name, config.options_as(SentenceTransformersOptions), sample
+            )
         except EncoderError:
             if (shape := self.shape(config)) is None:
                 raise
@@ -280,8 +388,17 @@ class _SentenceTransformersKind(EncoderKind):
     def shape(self, config: recipe.Encoder) -> Shape | None:
         """Return the shape of a model in a folder by its config.json, else of one that is known."""
         try:
-            content = json.loads((Path(config.name).expanduser() / "config.json").read_text(encoding="utf-8"))
-            return Shape(*(int(content[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
+            content = json.loads(
+                (Path(config.name).expanduser() / "config.json").read_text(
+                    encoding="utf-8"
+                )
+            )
+            return Shape(
+                *(
+                    int(content[key])
+                    for key in ("num_hidden_layers", "hidden_size", "intermediate_size")
+                )
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return _SHAPES.get(config.name)
 

@@ -28,7 +28,9 @@ _MEASURED_CHUNKS = 256
 class _StaticOptions(Section):
     """Options of `encoder.model: static:<name or path>`."""
 
-    dimensions: Positive | None = Field(None, description="use only the first dimensions of the model; default: all")
+    dimensions: Positive | None = Field(
+        None, description="use only the first dimensions of the model; default: all"
+    )
 
 
 class _StaticEncoder:
@@ -37,11 +39,15 @@ class _StaticEncoder:
         try:
             from model2vec import StaticModel
         except ImportError as error:
-            raise EncoderError(f"encoder.model=static:{name}: {error}; pip install 'nextlong[static]'") from None
+            raise EncoderError(
+                f"encoder.model=static:{name}: {error}; pip install 'nextlong[static]'"
+            ) from None
         path = Path(name).expanduser()
         source, width = path if path.exists() else name, options.dimensions
         try:
-            self._model: Any = StaticModel.from_pretrained(source, dimensionality=width, force_download=False)
+            self._model: Any = StaticModel.from_pretrained(
+                source, dimensionality=width, force_download=False
+            )
         except (OSError, ValueError, KeyError) as error:
             raise EncoderError(
                 f"encoder.model=static:{name} cannot be loaded: {first_sentence(error)}; give the folder of a model2vec "
@@ -54,8 +60,12 @@ class _StaticEncoder:
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         # model2vec truncates at 512 tokens by default; use the whole chunk.
-        vectors = self._model.encode(list(texts), max_length=None, use_multiprocessing=False)
-        return unit_or_drawn(np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny))
+        vectors = self._model.encode(
+            list(texts), max_length=None, use_multiprocessing=False
+        )
+        return unit_or_drawn(
+            np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny)
+        )
 
 
 class _StaticKind(EncoderKind):
@@ -77,7 +87,9 @@ class _StaticKind(EncoderKind):
         encoder.encode(sample[:1])
         began = time.process_time()
         encoder.encode(sample)
-        return Speed((time.process_time() - began) / max(1, len(sample)), "", encoder.dimensions)
+        return Speed(
+            (time.process_time() - began) / max(1, len(sample)), "", encoder.dimensions
+        )
 
 
 ENCODER = _StaticKind()

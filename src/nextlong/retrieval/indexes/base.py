@@ -21,7 +21,9 @@ from nextlong import schemas
 from nextlong.artifacts.lookup import opened
 from nextlong.plugins import INDEXES
 
-Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]  # of each query: ids, cosines
+Neighbours = tuple[
+    list[NDArray[np.int64]], list[NDArray[np.float32]]
+]  # of each query: ids, cosines
 
 
 class Index(Protocol):
@@ -31,7 +33,9 @@ class Index(Protocol):
     def recall(self) -> float:
         """The mean share of a query's k nearest that a search returns; 1 for exact search."""
 
-    def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
+    def search(
+        self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]
+    ) -> Neighbours:
         """Return the ids and cosines of the `k` vectors nearest to each query, (Q, D), outside its range [first, last) of ids.
 
         `exclude` has the ranges, shape (Q, 2). Descending by cosine, which is that of the stored vectors; equal cosines by id.
@@ -55,21 +59,32 @@ class IndexFiles:
 class VectorShards:
     """VECTORS of a corpus, one float16 array (rows, dim) a shard, memory-mapped each time one is read."""
 
-    def __init__(self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True) -> None:
+    def __init__(
+        self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True
+    ) -> None:
         """Search only the shards of `block` if it is given; they are loaded into memory unless `is_held` is false."""
         self._paths = paths
-        self._loaded = {shard: np.load(paths[shard]) for shard in (block or () if is_held else ())}
+        self._loaded = {
+            shard: np.load(paths[shard]) for shard in (block or () if is_held else ())
+        }
         self.numbers = range(len(paths)) if block is None else block
-        self.rows = [self[shard].shape[0] for shard in self.numbers]  # of each searched shard
+        self.rows = [
+            self[shard].shape[0] for shard in self.numbers
+        ]  # of each searched shard
 
     def __getitem__(self, shard: int) -> NDArray[np.float16]:
-        return self._loaded[shard] if shard in self._loaded else opened(self._paths[shard])
+        return (
+            self._loaded[shard] if shard in self._loaded else opened(self._paths[shard])
+        )
 
     def take(self, ids: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the stored rows, shape (n, dim), of ascending ids, shape (n,)."""
         shards, rows = schemas.shard_of(ids), schemas.row_of(ids)
         firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
-        pieces = [self[int(shards[low])][rows[low:high]] for low, high in pairwise([*firsts, len(ids)])]
+        pieces = [
+            self[int(shards[low])][rows[low:high]]
+            for low, high in pairwise([*firsts, len(ids)])
+        ]
         return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
 
     def ids_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,7 +94,9 @@ class VectorShards:
         shards = np.asarray(self.numbers, np.int64)[of_shards]
         return schemas.pack_ids(shards, positions - (ends - self.rows)[of_shards])
 
-    def blocks(self, rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    def blocks(
+        self, rows: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Stream all vectors as float32 blocks, which may span shards, with their ids; a block is overwritten by the next."""
         ids: list[NDArray[np.int64]] = []
         block_BD, filled = np.empty((0, 0), np.float32), 0

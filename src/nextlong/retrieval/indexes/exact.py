@@ -23,16 +23,25 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.engine.executor import granted_gpus
-from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
+from nextlong.retrieval.indexes.base import (
+    IndexFiles,
+    IndexKind,
+    Neighbours,
+    VectorShards,
+)
 
 if TYPE_CHECKING:
     import torch
 
 _Ids = NDArray[np.int64]
 _Scores = NDArray[np.float32]
-_ExactScores = Callable[[_Ids, Sequence[_Ids]], list[_Scores]]  # (queries, the ids of each) → the scores of these ids
+_ExactScores = Callable[
+    [_Ids, Sequence[_Ids]], list[_Scores]
+]  # (queries, the ids of each) → the scores of these ids
 
-_TIES = 64  # ids that a query may hold beyond k because rough scores cannot separate them
+_TIES = (
+    64  # ids that a query may hold beyond k because rough scores cannot separate them
+)
 _LEAST_ROOM = 512  # new ids, at least, that a query can hold before they are pruned
 _SETTLED = 64  # queries whose exact scores are computed at a time
 
@@ -45,7 +54,13 @@ class Best:
     """
 
     def __init__(
-        self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: _Scores | None = None
+        self,
+        queries: int,
+        *,
+        k: int,
+        error: float,
+        exact: _ExactScores | None,
+        guess_Q: _Scores | None = None,
     ) -> None:
         """`exact` gives final scores (None: rough ones are final); `guess_Q`, (queries,): scores that > k vectors may reach."""
         self._k, self._error, self._exact = k, error, exact
@@ -63,13 +78,21 @@ class Best:
     def add(self, scores_QB: _Scores, ids_B: _Ids, queries: _Ids | None = None) -> None:
         """Add the scores of a block, (queries, block), of some `queries` (None: all); -inf excludes a column for a query."""
         whose = np.arange(len(self._held)) if queries is None else queries
-        if self._guess is None and len(ids_B) > self._room and not self._held[whose].any():
-            self._raise(scores_QB, whose)  # only the k best of the first block can matter
+        if (
+            self._guess is None
+            and len(ids_B) > self._room
+            and not self._held[whose].any()
+        ):
+            self._raise(
+                scores_QB, whose
+            )  # only the k best of the first block can matter
         hits = np.flatnonzero(scores_QB >= self._least[whose])
         rows = hits // len(ids_B)
         columns = hits - rows * len(ids_B)
         counts = np.bincount(rows, minlength=len(whose))
-        if counts.max(initial=0) > self._room:  # e.g. a text with a thousand copies in the block
+        if (
+            counts.max(initial=0) > self._room
+        ):  # e.g. a text with a thousand copies in the block
             half = len(ids_B) // 2
             self.add(scores_QB[:, :half], ids_B[:half], whose)
             self.add(scores_QB[:, half:], ids_B[half:], whose)
@@ -95,8 +118,13 @@ class Best:
                 if len(scores) > self._k:
                     self._raise(scores[None], np.array([query]))
                 places.append(np.flatnonzero(scores >= self._least[query]))
-            ids = [self._ids[query, entries] for query, entries in zip(queries, places, strict=True)]
-            for row_ids, scores in zip(ids, self._decisive(queries, places), strict=True):
+            ids = [
+                self._ids[query, entries]
+                for query, entries in zip(queries, places, strict=True)
+            ]
+            for row_ids, scores in zip(
+                ids, self._decisive(queries, places), strict=True
+            ):
                 order = np.lexsort((row_ids, -scores))[: self._k]
                 yield row_ids[order], scores[order]
 
@@ -106,14 +134,25 @@ class Best:
             return np.empty(0, np.int64)
         kth = np.full(len(self._held), -np.inf, np.float32)
         for query in np.flatnonzero(self._held >= self._k).tolist():
-            kth[query] = np.partition(self._scores[query, : self._held[query]], -self._k)[-self._k]
+            kth[query] = np.partition(
+                self._scores[query, : self._held[query]], -self._k
+            )[-self._k]
         return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
 
     def _decisive(self, queries: _Ids, places: Sequence[_Ids]) -> list[_Scores]:
         """Return the final scores of the given cells of each query."""
         if self._exact is None:
-            return [self._scores[query, entries] for query, entries in zip(queries, places, strict=True)]
-        return self._exact(queries, [self._ids[query, entries] for query, entries in zip(queries, places, strict=True)])
+            return [
+                self._scores[query, entries]
+                for query, entries in zip(queries, places, strict=True)
+            ]
+        return self._exact(
+            queries,
+            [
+                self._ids[query, entries]
+                for query, entries in zip(queries, places, strict=True)
+            ],
+        )
 
     def _prune(self, queries: _Ids) -> None:
         """Keep the best `k + _TIES` entries of each given query; exact scores choose where rough ones leave more."""
@@ -125,17 +164,23 @@ class Best:
         for row in np.flatnonzero(best.min(axis=1) >= self._least[queries, 0]).tolist():
             places = np.flatnonzero(scores[row] >= self._least[queries[row]])
             (decisive,) = self._decisive(queries[row : row + 1], [places])
-            order[row] = places[np.lexsort((self._ids[queries[row], places], -decisive))[:wide]]
+            order[row] = places[
+                np.lexsort((self._ids[queries[row], places], -decisive))[:wide]
+            ]
             best[row] = scores[row, order[row]]
         self._scores[queries] = -np.inf
         self._scores[queries, :wide] = best
-        self._ids[queries, :wide] = np.take_along_axis(self._ids[queries], order, axis=1)
+        self._ids[queries, :wide] = np.take_along_axis(
+            self._ids[queries], order, axis=1
+        )
         self._held[queries] = wide
 
     def _raise(self, scores: _Scores, queries: _Ids) -> None:
         """Raise the score that new entries must reach to the k-th best of `scores`, one row for each given query."""
         kth = np.partition(scores, -self._k, axis=1)[:, -self._k]
-        self._least[queries, 0] = np.maximum(self._least[queries, 0], kth - np.float32(2 * self._error))
+        self._least[queries, 0] = np.maximum(
+            self._least[queries, 0], kth - np.float32(2 * self._error)
+        )
 
 
 def cells(k: int) -> int:
@@ -148,7 +193,9 @@ _SCORES = 1 << 23  # products held at a time: 32 MB
 _HELD = 1 << 24  # cells of all queries held at a time: 200 MB
 _SCORED_ROWS = 512  # vectors scored exactly at a time: 1 MB as float64 at 256 dimensions, which fits a core's cache
 _LEAST_SAMPLE = 1 << 14  # vectors from which the k-th best is guessed
-_WORTH_SAMPLING = 16  # a guess pays where there are this many times as many vectors as sampled ones
+_WORTH_SAMPLING = (
+    16  # a guess pays where there are this many times as many vectors as sampled ones
+)
 
 
 class Exact:
@@ -160,14 +207,31 @@ class Exact:
     def __init__(self, vectors: VectorShards) -> None:
         self._vectors = vectors
 
-    def search(self, queries_QD: _Scores, k: int, *, exclude: _Ids, least_Q: _Scores | None = None) -> Neighbours:
+    def search(
+        self,
+        queries_QD: _Scores,
+        k: int,
+        *,
+        exclude: _Ids,
+        least_Q: _Scores | None = None,
+    ) -> Neighbours:
         """See `Index.search`; `least_Q`, shape (Q,), excludes neighbours with a lower cosine."""
         k = min(k, sum(self._vectors.rows))
         most = self._queries_at_once or max(1, _HELD // cells(k))
         nearest: list[tuple[_Ids, _Scores]] = []
-        for part in (slice(first, first + most) for first in range(0, len(queries_QD) if k else 0, most)):
-            nearest += self._nearest(queries_QD[part], k, exclude[part], None if least_Q is None else least_Q[part])
-        nearest += [(np.empty(0, np.int64), np.empty(0, np.float32))] * (len(queries_QD) - len(nearest))
+        for part in (
+            slice(first, first + most)
+            for first in range(0, len(queries_QD) if k else 0, most)
+        ):
+            nearest += self._nearest(
+                queries_QD[part],
+                k,
+                exclude[part],
+                None if least_Q is None else least_Q[part],
+            )
+        nearest += [(np.empty(0, np.int64), np.empty(0, np.float32))] * (
+            len(queries_QD) - len(nearest)
+        )
         return [ids for ids, _ in nearest], [scores for _, scores in nearest]
 
     def _nearest(
@@ -175,42 +239,62 @@ class Exact:
     ) -> list[tuple[_Ids, _Scores]]:
         """Return the nearest of each query after one pass over all vectors, and a second pass for queries with a wrong guess."""
         if least_Q is not None:
-            return _reaching(self._stream(queries_QD, k, exclude_Q2, least_Q).finish(), least_Q)
-        guess_Q = guess_kth(queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE)
+            return _reaching(
+                self._stream(queries_QD, k, exclude_Q2, least_Q).finish(), least_Q
+            )
+        guess_Q = guess_kth(
+            queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE
+        )
         best = self._stream(queries_QD, k, exclude_Q2, guess_Q)
         nearest = list(best.finish())
         if len(again := best.too_high()):
-            redone = self._stream(queries_QD[again], k, exclude_Q2[again], None).finish()
+            redone = self._stream(
+                queries_QD[again], k, exclude_Q2[again], None
+            ).finish()
             for query, row in zip(again.tolist(), redone, strict=True):
                 nearest[query] = row
         return nearest
 
-    def _stream(self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, guess_Q: _Scores | None) -> Best:
+    def _stream(
+        self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, guess_Q: _Scores | None
+    ) -> Best:
         """Multiply every vector with every query and return the best of each query."""
         count, dimensions = queries_QD.shape
         exact = partial(exact_cosines, queries_QD, self._vectors)
-        best = Best(count, k=k, error=rounding_error(dimensions), exact=exact, guess_Q=guess_Q)
+        best = Best(
+            count, k=k, error=rounding_error(dimensions), exact=exact, guess_Q=guess_Q
+        )
         columns = max(1, min(_BLOCK_ROWS, _SCORES // count))
         scores_QB = np.empty((count, columns), np.float32)
         for ids, block_BD in self._vectors.blocks(_BLOCK_ROWS):
             for first in range(0, len(ids), columns):
                 part = ids[first : first + columns]
                 # The last block is narrower, and a slice of `scores_QB` would not be contiguous, which `matmul` requires.
-                products = scores_QB if len(part) == columns else np.empty((count, len(part)), np.float32)
+                products = (
+                    scores_QB
+                    if len(part) == columns
+                    else np.empty((count, len(part)), np.float32)
+                )
                 np.matmul(queries_QD, block_BD[first : first + columns].T, out=products)
                 exclude_ranges(products, part, exclude_Q2)
                 best.add(products, part)
         return best
 
 
-def _reaching(nearest: Iterable[tuple[_Ids, _Scores]], least_Q: _Scores) -> list[tuple[_Ids, _Scores]]:
+def _reaching(
+    nearest: Iterable[tuple[_Ids, _Scores]], least_Q: _Scores
+) -> list[tuple[_Ids, _Scores]]:
     rows = zip(nearest, least_Q, strict=True)
-    return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
+    return [
+        (ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows
+    ]
 
 
 _SPARE = 64  # candidates kept beyond k on a device, because rough scores may be in the wrong order
 _DEVICE_QUERIES = 2048  # queries multiplied at a time
-_DEVICE_ROWS = 1 << 17  # vectors multiplied at a time: with so many queries, 1 GB of scores on the device
+_DEVICE_ROWS = (
+    1 << 17
+)  # vectors multiplied at a time: with so many queries, 1 GB of scores on the device
 ROUNDING = 4.0  # times the rounding error of a CPU: tensor cores may align the terms of a sum before they add them
 
 
@@ -231,30 +315,55 @@ class ExactTorch(Exact):
     ) -> list[tuple[_Ids, _Scores]]:
         """Return the `k` best by exact scores; search again on the CPU where rough scores cannot decide."""
         rough_QW, ids_QW = self._rough(queries_QD, k + _SPARE, exclude_Q2)
-        least_Q = np.full(len(queries_QD), -np.inf, np.float32) if least_Q is None else least_Q
+        least_Q = (
+            np.full(len(queries_QD), -np.inf, np.float32)
+            if least_Q is None
+            else least_Q
+        )
         error = np.float32(2 * ROUNDING * rounding_error(queries_QD.shape[1]))
-        lowest = np.float32(np.finfo(np.float32).min)  # excluded vectors have -inf, which is lower
+        lowest = np.float32(
+            np.finfo(np.float32).min
+        )  # excluded vectors have -inf, which is lower
         bars = np.maximum(rough_QW[:, min(k, rough_QW.shape[1]) - 1], least_Q) - error
-        candidates = [ids[scores >= max(bar, lowest)] for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)]
-        exact = exact_cosines(queries_QD, self._vectors, np.arange(len(queries_QD)), candidates)
-        orders = [np.lexsort((ids, -scores))[:k] for ids, scores in zip(candidates, exact, strict=True)]
-        nearest = [(ids[order], scores[order]) for ids, scores, order in zip(candidates, exact, orders, strict=True)]
+        candidates = [
+            ids[scores >= max(bar, lowest)]
+            for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)
+        ]
+        exact = exact_cosines(
+            queries_QD, self._vectors, np.arange(len(queries_QD)), candidates
+        )
+        orders = [
+            np.lexsort((ids, -scores))[:k]
+            for ids, scores in zip(candidates, exact, strict=True)
+        ]
+        nearest = [
+            (ids[order], scores[order])
+            for ids, scores, order in zip(candidates, exact, orders, strict=True)
+        ]
         if rough_QW.shape[1] < sum(self._vectors.rows):
             crowded = np.flatnonzero(rough_QW[:, -1] >= np.maximum(bars, lowest))
-            again = Exact(self._vectors).search(queries_QD[crowded], k, exclude=exclude_Q2[crowded])
+            again = Exact(self._vectors).search(
+                queries_QD[crowded], k, exclude=exclude_Q2[crowded]
+            )
             for place, ids, scores in zip(crowded.tolist(), *again, strict=True):
                 nearest[place] = ids, scores
         return _reaching(nearest, least_Q)
 
-    def _rough(self, queries_QD: _Scores, width: int, exclude_Q2: _Ids) -> tuple[_Scores, _Ids]:
+    def _rough(
+        self, queries_QD: _Scores, width: int, exclude_Q2: _Ids
+    ) -> tuple[_Scores, _Ids]:
         """Return the rough scores, descending, and the ids of the `width` best of each query, shape (Q, ≤ width)."""
         import torch
 
         queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(self._device)
         best = torch.full((len(queries_QD), 0), -torch.inf, device=self._device)
-        best_ids = torch.empty((len(queries_QD), 0), dtype=torch.int64, device=self._device)
+        best_ids = torch.empty(
+            (len(queries_QD), 0), dtype=torch.int64, device=self._device
+        )
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")  # float32 products in TF32, on tensor cores
+        torch.set_float32_matmul_precision(
+            "high"
+        )  # float32 products in TF32, on tensor cores
         try:
             for first_id, vectors in self._blocks():
                 scores = queries @ vectors.float().T
@@ -265,7 +374,9 @@ class ExactTorch(Exact):
                     scores[query, low:high] = -torch.inf
                 top, columns = scores.topk(min(width, len(vectors)), dim=1)
                 best_ids = torch.cat([best_ids, columns + first_id], dim=1)
-                best, places = torch.cat([best, top], dim=1).topk(min(width, best_ids.shape[1]), dim=1)
+                best, places = torch.cat([best, top], dim=1).topk(
+                    min(width, best_ids.shape[1]), dim=1
+                )
                 best_ids = best_ids.gather(1, places)
         finally:
             torch.set_float32_matmul_precision(before)
@@ -276,20 +387,31 @@ class ExactTorch(Exact):
         import torch
 
         shards = zip(self._vectors.numbers, self._vectors.rows, strict=True)
-        places = [(shard, first) for shard, rows in shards for first in range(0, rows, _DEVICE_ROWS)]
+        places = [
+            (shard, first)
+            for shard, rows in shards
+            for first in range(0, rows, _DEVICE_ROWS)
+        ]
 
         def read(place: tuple[int, int]) -> torch.Tensor:
             shard, first = place
-            rows = torch.from_numpy(np.array(self._vectors[shard][first : first + _DEVICE_ROWS]))
+            rows = torch.from_numpy(
+                np.array(self._vectors[shard][first : first + _DEVICE_ROWS])
+            )
             return rows.pin_memory() if self._device.type == "cuda" else rows
 
         with ThreadPoolExecutor(1) as reader:
             ahead = reader.submit(read, places[0]) if places else None
-            for (shard, first), following in zip(places, [*places[1:], None], strict=False):
+            for (shard, first), following in zip(
+                places, [*places[1:], None], strict=False
+            ):
                 assert ahead is not None
                 rows = ahead.result()
                 ahead = reader.submit(read, following) if following else None
-                yield shard << schemas.SHARD_BITS | first, rows.to(self._device, non_blocking=True)
+                yield (
+                    shard << schemas.SHARD_BITS | first,
+                    rows.to(self._device, non_blocking=True),
+                )
 
 
 def open_exact(files: IndexFiles, *, block: range | None = None) -> Exact:
@@ -300,11 +422,15 @@ def open_exact(files: IndexFiles, *, block: range | None = None) -> Exact:
 def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
     """Return the rank in a sample whose score at least `k` of all vectors almost surely reach; None where sampling does not pay."""
     expected = k * sample / max(1, total)
-    rank = math.ceil(expected + 6 * math.sqrt(expected) + 6)  # six standard deviations: hardly ever too high
+    rank = math.ceil(
+        expected + 6 * math.sqrt(expected) + 6
+    )  # six standard deviations: hardly ever too high
     return None if total < _WORTH_SAMPLING * sample or rank >= sample else rank
 
 
-def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2: _Ids, sample: int) -> _Scores | None:
+def guess_kth(
+    queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2: _Ids, sample: int
+) -> _Scores | None:
     """Return a score for each query that somewhat more than `k` vectors reach, from every n-th vector; None where it does not pay.
 
     A guess that is too high excludes neighbours, so callers must check the k-th best against it and search again.
@@ -316,7 +442,9 @@ def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2:
     sample_SD = vectors.take(ids).astype(np.float32)
     guess_Q = np.empty(len(queries_QD), np.float32)
     most = max(1, _SCORES // sample)
-    for part in (slice(first, first + most) for first in range(0, len(queries_QD), most)):
+    for part in (
+        slice(first, first + most) for first in range(0, len(queries_QD), most)
+    ):
         scores_QS = queries_QD[part] @ sample_SD.T
         exclude_ranges(scores_QS, ids, exclude_Q2[part])
         guess_Q[part] = np.partition(scores_QS, -rank, axis=1)[:, -rank]
@@ -330,20 +458,31 @@ def rounding_error(dimensions: int) -> float:
 
 def exclude_ranges(scores_QB: _Scores, ids_B: _Ids, exclude_Q2: _Ids) -> None:
     """Set to -inf the scores of columns whose ids, ascending, are in the excluded range [first, last) of their query."""
-    lows, highs = np.searchsorted(ids_B, exclude_Q2[:, 0]), np.searchsorted(ids_B, exclude_Q2[:, 1])
+    lows, highs = (
+        np.searchsorted(ids_B, exclude_Q2[:, 0]),
+        np.searchsorted(ids_B, exclude_Q2[:, 1]),
+    )
     for query in np.flatnonzero(lows < highs).tolist():
         scores_QB[query, lows[query] : highs[query]] = -np.inf
 
 
-def exact_cosines(queries_QD: _Scores, vectors: VectorShards, queries: _Ids, ids: Sequence[_Ids]) -> list[_Scores]:
+def exact_cosines(
+    queries_QD: _Scores, vectors: VectorShards, queries: _Ids, ids: Sequence[_Ids]
+) -> list[_Scores]:
     """Return the exact cosines of each of some `queries` to its own list of ids, shape (len(ids[i]),)."""
     # Queries share many neighbours: each stored row is read once, and `back` maps the entries of all lists to these rows.
-    distinct, back = np.unique(np.concatenate([np.empty(0, np.int64), *ids]), return_inverse=True)
+    distinct, back = np.unique(
+        np.concatenate([np.empty(0, np.int64), *ids]), return_inverse=True
+    )
     rows_RD = vectors.take(distinct)
     bounds = np.cumsum([0, *map(len, ids)]).tolist()
-    buffer_BD = np.empty((min(_SCORED_ROWS, max(map(len, ids), default=0)), queries_QD.shape[1]))
+    buffer_BD = np.empty(
+        (min(_SCORED_ROWS, max(map(len, ids), default=0)), queries_QD.shape[1])
+    )
     cosines = []
-    for query_D, (low, high) in zip(queries_QD[queries].astype(np.float64), pairwise(bounds), strict=True):
+    for query_D, (low, high) in zip(
+        queries_QD[queries].astype(np.float64), pairwise(bounds), strict=True
+    ):
         products = np.empty(high - low, np.float32)
         for first in range(0, high - low, max(1, len(buffer_BD))):
             part = back[low + first : min(high, low + first + len(buffer_BD))]

@@ -29,8 +29,20 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes import kmeans
-from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
-from nextlong.retrieval.indexes.exact import Best, Exact, cells, exact_cosines, exclude_ranges, rounding_error
+from nextlong.retrieval.indexes.base import (
+    IndexFiles,
+    IndexKind,
+    Neighbours,
+    VectorShards,
+)
+from nextlong.retrieval.indexes.exact import (
+    Best,
+    Exact,
+    cells,
+    exact_cosines,
+    exclude_ranges,
+    rounding_error,
+)
 from nextlong.retrieval.sample import read_queries
 from nextlong.rng import rng_for
 
@@ -41,7 +53,9 @@ _SAMPLE_PER_CLUSTER = 40  # vectors to train a cluster on; FAISS warns below 39
 _MOST_SAMPLED = 1 << 20
 _POINTS_PER_CODE = 64  # vectors, at most, to train a value of a product quantizer on
 ITERATIONS = 8  # of k-means; more hardly improve recall
-GRAPH_FROM = 1 << 16  # from this many clusters on, the nearest are found by a graph (HNSW), not by comparing with all
+GRAPH_FROM = (
+    1 << 16
+)  # from this many clusters on, the nearest are found by a graph (HNSW), not by comparing with all
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
 _DECODED_ROWS = 8_192
@@ -93,28 +107,47 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> int
 
     for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
     for_codes = 256 * _POINTS_PER_CODE if "PQ" in factory else 0
-    sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed)
+    sample_ND = draw_sample(
+        vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed
+    )
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256  # values of one part of a code
+    values = (
+        1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256
+    )  # values of one part of a code
     for rotation in _rotations_of(index):
         if sample_ND.shape[1] % rotation.M:
             raise RuntimeError(f"the dimension should be a multiple of {rotation.M}")
         rows_ND = sample_ND[: values * _POINTS_PER_CODE]
-        rotation_DD = kmeans.train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
+        rotation_DD = kmeans.train_rotation(
+            rows_ND, parts=rotation.M, values=values, seed=seed
+        )
         faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
         rotation.is_trained = rotation.is_orthonormal = True
         sample_ND = rotation.apply(sample_ND)
-    centres_CD = kmeans.train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
+    centres_CD = kmeans.train_centres(
+        sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed
+    )
     lists.quantizer.add(centres_CD)
-    if hasattr(lists, "pq"):  # trained on the residuals: each row minus its nearest centre
+    if hasattr(
+        lists, "pq"
+    ):  # trained on the residuals: each row minus its nearest centre
         rows_ND = sample_ND[: values * _POINTS_PER_CODE]
-        residuals_ND = rows_ND - centres_CD[kmeans.nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
-        books = kmeans.first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
-        faiss.copy_array_to_vector(kmeans.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
+        residuals_ND = (
+            rows_ND
+            - centres_CD[kmeans.nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
+        )
+        books = kmeans.first_codebooks(
+            residuals_ND, parts=int(lists.pq.M), values=values, seed=seed
+        )
+        faiss.copy_array_to_vector(
+            kmeans.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids
+        )
         lists.is_trained = True
     else:
-        lists.train(sample_ND)  # trains the scalar codes; the clusters are set already and stay
+        lists.train(
+            sample_ND
+        )  # trains the scalar codes; the clusters are set already and stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
     return int(lists.nlist)
@@ -124,7 +157,14 @@ def _rotations_of(index: Any) -> list[Any]:
     import faiss
 
     chain: Any = getattr(index, "chain", None)
-    return [] if chain is None else [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+    return (
+        []
+        if chain is None
+        else [
+            faiss.downcast_VectorTransform(chain.at(place))
+            for place in range(chain.size())
+        ]
+    )
 
 
 def clusters_of(factory: str) -> int:
@@ -138,12 +178,20 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> _
     """Return up to min(most, per) vectors, float32 (n, dim), sampled evenly from all shards, in random order."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
-    places = np.sort(rng_for(seed, "index.sample").choice(total, min(most, per, total), replace=False))
+    places = np.sort(
+        rng_for(seed, "index.sample").choice(
+            total, min(most, per, total), replace=False
+        )
+    )
     sample_ND = shards.take(shards.ids_at(places)).astype(np.float32)
-    return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # so that any prefix is a random sample
+    return sample_ND[
+        rng_for(seed, "index.order").permutation(len(sample_ND))
+    ]  # so that any prefix is a random sample
 
 
-def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
+def fill(
+    out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
+) -> TaskResult:
     """Encode the vectors of the shards from `first_shard` on, ordered by cluster; write the files of a `_Part`."""
     index = _Template(template)
     counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
@@ -152,7 +200,9 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     for place, (shard, path) in enumerate(enumerate(vectors, first_shard)):
         rows_ND, above = np.load(path, mmap_mode="r"), sum(counts[:place])
         for first in range(0, len(rows_ND), _ENCODED_ROWS):
-            block = index.rotated(rows_ND[first : first + _ENCODED_ROWS].astype(np.float32))
+            block = index.rotated(
+                rows_ND[first : first + _ENCODED_ROWS].astype(np.float32)
+            )
             rows = slice(above + first, above + first + len(block))
             cluster[rows] = index.nearest_clusters(block, 1)[:, 0]
             codes[rows] = index.encode(block, cluster[rows])
@@ -160,7 +210,10 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     order = np.argsort(cluster, kind="stable")
     np.save(f"{out}.codes.npy", codes[order])
     np.save(f"{out}.members.npy", ids[order])
-    np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
+    np.save(
+        f"{out}.bounds.npy",
+        np.searchsorted(cluster[order], np.arange(index.clusters + 1)),
+    )
     return TaskResult()
 
 
@@ -178,10 +231,17 @@ class Ivf:
         """See `Index.search`; only vectors in the visited clusters are found."""
         ids: list[_Ids] = []
         scores: list[_Rows] = []
-        wide = min(_kept(k, self._files.spare), sum(len(part.members) for part in self._parts))
+        wide = min(
+            _kept(k, self._files.spare), sum(len(part.members) for part in self._parts)
+        )
         most = max(1, _HELD // cells(wide))
-        for part in (slice(first, first + most) for first in range(0, len(queries_QD) if wide else 0, most)):
-            for neighbours, cosines in self._best(queries_QD[part], wide, exclude[part]).finish():
+        for part in (
+            slice(first, first + most)
+            for first in range(0, len(queries_QD) if wide else 0, most)
+        ):
+            for neighbours, cosines in self._best(
+                queries_QD[part], wide, exclude[part]
+            ).finish():
                 ids.append(neighbours[:k])
                 scores.append(cosines[:k])
         return ids, scores
@@ -190,7 +250,9 @@ class Ivf:
         """Compare each query with the vectors of its clusters, cluster by cluster."""
         is_lossless = self._template.is_lossless
         error = 0.0 if is_lossless else rounding_error(queries_QD.shape[1])
-        exact = None if is_lossless else partial(exact_cosines, queries_QD, self._vectors)
+        exact = (
+            None if is_lossless else partial(exact_cosines, queries_QD, self._vectors)
+        )
         best = Best(len(queries_QD), k=wide, error=error, exact=exact)
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
@@ -201,13 +263,20 @@ class Ivf:
             order = np.argsort(visited_QP, axis=None, kind="stable")
             order = order[visited_QP.ravel()[order] >= 0]
             clusters, firsts = np.unique(visited_QP.ravel()[order], return_index=True)
-            for cluster, visits in zip(clusters.tolist(), np.split(order, firsts)[1:], strict=True):
+            for cluster, visits in zip(
+                clusters.tolist(), np.split(order, firsts)[1:], strict=True
+            ):
                 queries = visits // visited_QP.shape[1]
-                pieces = [(part, slice(*part.bounds[cluster : cluster + 2].tolist())) for part in self._parts]
+                pieces = [
+                    (part, slice(*part.bounds[cluster : cluster + 2].tolist()))
+                    for part in self._parts
+                ]
                 ids = np.concatenate([part.members[rows] for part, rows in pieces])
                 if len(ids):
                     codes = np.concatenate([part.codes[rows] for part, rows in pieces])
-                    vectors_ND = self._template.decode(codes, np.full(len(ids), cluster))
+                    vectors_ND = self._template.decode(
+                        codes, np.full(len(ids), cluster)
+                    )
                     scores_QN = rotated_QD[queries] @ vectors_ND.T
                     exclude_ranges(scores_QN, ids, exclude_Q2[queries])
                     best.add(scores_QN, ids, queries)
@@ -219,7 +288,10 @@ class _Part:
 
     def __init__(self, stem: Path) -> None:
         """Open `codes`, `members` (ids, int64 (n,)) and `bounds`, int64 (clusters + 1,), the first row of each cluster."""
-        opened = (np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r")) for name in ("codes", "members", "bounds"))
+        opened = (
+            np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r"))
+            for name in ("codes", "members", "bounds")
+        )
         self.codes, self.members, self.bounds = opened
 
 
@@ -240,7 +312,9 @@ class _Template:
         self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
         if self._graph is None:
             self._centres_CD: _Rows = quantizer.reconstruct_n(0, self.clusters)
-        self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # codes are the stored vectors
+        self.is_lossless = (
+            isinstance(lists, faiss.IndexIVFFlat) and not self._rotations
+        )  # codes are the stored vectors
         self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 
     def rotated(self, rows_ND: _Rows) -> _Rows:
@@ -263,7 +337,9 @@ class _Template:
             return rows_ND.astype(np.float16).view(np.uint8)
         codes = np.empty((len(rows_ND), self.code_bytes), np.uint8)
         pointer = self._swig_ptr
-        self._lists.encode_vectors(len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes))
+        self._lists.encode_vectors(
+            len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes)
+        )
         return codes
 
     def decode(self, codes: NDArray[np.uint8], clusters: _Ids) -> _Rows:
@@ -272,14 +348,21 @@ class _Template:
             return codes.view(np.float16).astype(np.float32)
         rows_ND = np.empty((len(codes), self._lists.d), np.float32)
         codes, pointer = np.ascontiguousarray(codes), self._swig_ptr
-        self._lists.decode_vectors(len(codes), pointer(codes), pointer(clusters), pointer(rows_ND))
+        self._lists.decode_vectors(
+            len(codes), pointer(codes), pointer(clusters), pointer(rows_ND)
+        )
         return rows_ND
 
 
 _NEAREST = 100  # of the k neighbours: negatives are taken from these first
 _HALVINGS = 3  # of the last doubling: probes are at most an eighth more than necessary
 SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
-_SPARES = (0.1, 0.5, 2.0, 6.0)  # for lossy codes: how many more than k, as a share, rough scores retrieve
+_SPARES = (
+    0.1,
+    0.5,
+    2.0,
+    6.0,
+)  # for lossy codes: how many more than k, as a share, rough scores retrieve
 
 
 class _Tuned(NamedTuple):
@@ -291,29 +374,56 @@ class _Tuned(NamedTuple):
     sure: float
 
 
-_SCORED = np.dtype([("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")])  # one neighbour of a query
+_SCORED = np.dtype(
+    [("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")]
+)  # one neighbour of a query
 
 
 def measure_block(
-    out: Path, *, files: IndexFiles, queries: Path, lists: slice, shards: range, k: int, seed: int
+    out: Path,
+    *,
+    files: IndexFiles,
+    queries: Path,
+    lists: slice,
+    shards: range,
+    k: int,
+    seed: int,
 ) -> TuneResult:
     """Search some shards, coded by `files.lists[lists]`, for the sampled `queries`: exactly, and by rough scores.
 
     Writes _SCORED rows by query: `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest spare gets.
     """
-    template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]
+    template, parts = (
+        _Template(files.template),
+        [_Part(stem) for stem in files.lists[lists]],
+    )
     queries_QD, exclude_Q2 = _sample_queries(queries, files.vectors, seed=seed)
-    truth = Exact(VectorShards(files.vectors, shards, is_held=False)).search(queries_QD, k, exclude=exclude_Q2)
+    truth = Exact(VectorShards(files.vectors, shards, is_held=False)).search(
+        queries_QD, k, exclude=exclude_Q2
+    )
     members = np.concatenate([part.members for part in parts])
-    clusters = np.concatenate([np.repeat(np.arange(template.clusters), np.diff(part.bounds)) for part in parts])
+    clusters = np.concatenate(
+        [
+            np.repeat(np.arange(template.clusters), np.diff(part.bounds))
+            for part in parts
+        ]
+    )
     rough = truth
     if len(members) and not template.is_lossless:
         rotated_QD, before = template.rotated(queries_QD), 0
-        best = Best(len(queries_QD), k=min(len(members), _kept(k, _SPARES[-1])), error=0.0, exact=None)
+        best = Best(
+            len(queries_QD),
+            k=min(len(members), _kept(k, _SPARES[-1])),
+            error=0.0,
+            exact=None,
+        )
         for part in parts:
             for first in range(0, len(part.members), _DECODED_ROWS):
                 rows = first + np.argsort(part.members[first : first + _DECODED_ROWS])
-                scores_QN = rotated_QD @ template.decode(part.codes[rows], clusters[before + rows]).T
+                scores_QN = (
+                    rotated_QD
+                    @ template.decode(part.codes[rows], clusters[before + rows]).T
+                )
                 exclude_ranges(scores_QN, part.members[rows], exclude_Q2)
                 best.add(scores_QN, part.members[rows])
             before += len(part.members)
@@ -325,13 +435,27 @@ def measure_block(
         scored = np.empty(sum(counts), _SCORED)
         scored["query"] = np.repeat(np.arange(len(counts)), counts)
         if len(scored):
-            scored["id"], scored["score"] = np.concatenate(ids_of), np.concatenate(scores_of)
-            scored["cluster"] = clusters[by_id[np.searchsorted(members, scored["id"], sorter=by_id)]]
+            scored["id"], scored["score"] = (
+                np.concatenate(ids_of),
+                np.concatenate(scores_of),
+            )
+            scored["cluster"] = clusters[
+                by_id[np.searchsorted(members, scored["id"], sorter=by_id)]
+            ]
         np.save(f"{out}.{name}.npy", scored)
     return TuneResult(sample=len(queries_QD))
 
 
-def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, target: float, seed: int) -> TuneResult:
+def tune(
+    out: Path,
+    *,
+    files: IndexFiles,
+    queries: Path,
+    blocks: int,
+    k: int,
+    target: float,
+    seed: int,
+) -> TuneResult:
     """Return the cheapest of the tried settings that reaches `target`, or the best one, from what `measure_block` wrote."""
     # A search compares a query with all vectors of the visited clusters, so the result of any setting follows from the
     # clusters of the query's nearest by exact and by rough scores. A true neighbour beyond the largest spare counts as missed.
@@ -339,24 +463,44 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
     queries_QD, _ = _sample_queries(queries, files.vectors, seed=seed)
     rotated_QD = template.rotated(queries_QD)
     stems = [out.parent.parent / f"part-{number:05d}" for number in range(blocks)]
-    exact = _best_of_blocks([Path(f"{stem}.truth.npy") for stem in stems], queries=len(queries_QD), k=k)
+    exact = _best_of_blocks(
+        [Path(f"{stem}.truth.npy") for stem in stems], queries=len(queries_QD), k=k
+    )
     widest = _kept(k, 0.0 if template.is_lossless else _SPARES[-1])
-    rough = _best_of_blocks([Path(f"{stem}.rough.npy") for stem in stems], queries=len(queries_QD), k=widest)
+    rough = _best_of_blocks(
+        [Path(f"{stem}.rough.npy") for stem in stems], queries=len(queries_QD), k=widest
+    )
 
     def recalls(probes: int, spare: float, *, nearest: int) -> NDArray[np.float64]:
         """Return the share of the `nearest` neighbours that each query finds."""
         shares = []
-        for true, scored, visited in zip(exact, rough, template.nearest_clusters(rotated_QD, probes), strict=True):
-            retrieved = scored["id"][np.isin(scored["cluster"], visited)][: _kept(k, spare)]
-            shares.append(float(np.isin(true["id"][:nearest], retrieved).mean()) if len(true) else 1.0)
+        for true, scored, visited in zip(
+            exact, rough, template.nearest_clusters(rotated_QD, probes), strict=True
+        ):
+            retrieved = scored["id"][np.isin(scored["cluster"], visited)][
+                : _kept(k, spare)
+            ]
+            shares.append(
+                float(np.isin(true["id"][:nearest], retrieved).mean())
+                if len(true)
+                else 1.0
+            )
         return np.array(shares or [1.0])
 
     def measured(probes: int, spare: float) -> _Tuned:
         recalls_of_queries = recalls(probes, spare, nearest=k)
-        mean, error = float(recalls_of_queries.mean()), float(recalls_of_queries.std() / len(recalls_of_queries) ** 0.5)
+        mean, error = (
+            float(recalls_of_queries.mean()),
+            float(recalls_of_queries.std() / len(recalls_of_queries) ** 0.5),
+        )
         return _Tuned(probes, spare, mean, mean - 2 * error)
 
-    tuned = _search(measured, (0.0,) if template.is_lossless else _SPARES, clusters=template.clusters, target=target)
+    tuned = _search(
+        measured,
+        (0.0,) if template.is_lossless else _SPARES,
+        clusters=template.clusters,
+        target=target,
+    )
     recalls_of_queries = recalls(tuned.probes, tuned.spare, nearest=k)
     return TuneResult(
         probes=tuned.probes,
@@ -365,17 +509,25 @@ def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, ta
         recall_measured=round(tuned.recall, 4),
         recall_p5=round(float(np.percentile(recalls_of_queries, 5)), 4),
         recall_worst=round(float(recalls_of_queries.min()), 4),
-        recall_nearest=round(float(recalls(tuned.probes, tuned.spare, nearest=_NEAREST).mean()), 4),
+        recall_nearest=round(
+            float(recalls(tuned.probes, tuned.spare, nearest=_NEAREST).mean()), 4
+        ),
         nearest=min(_NEAREST, k),
         sample=len(queries_QD),
         k=k,
     )
 
 
-def _sample_queries(queries: Path, vectors: Sequence[Path], *, seed: int) -> tuple[_Rows, _Ids]:
+def _sample_queries(
+    queries: Path, vectors: Sequence[Path], *, seed: int
+) -> tuple[_Rows, _Ids]:
     """Return the vectors of the queries on which recall is measured, and the range of ids that each excludes."""
     ids, exclude, _ = read_queries(queries)
-    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(SAMPLE, len(ids)), replace=False))
+    sample = np.sort(
+        rng_for(seed, "index.tune").choice(
+            len(ids), min(SAMPLE, len(ids)), replace=False
+        )
+    )
     return lookup.vectors(ids[sample], vectors), exclude[sample]
 
 
@@ -383,19 +535,30 @@ def _kept(k: int, spare: float) -> int:
     return k + math.ceil(k * spare)
 
 
-def _best_of_blocks(paths: Sequence[Path], *, queries: int, k: int) -> list[NDArray[Any]]:
+def _best_of_blocks(
+    paths: Sequence[Path], *, queries: int, k: int
+) -> list[NDArray[Any]]:
     """Return the best `k` of each query, _SCORED rows descending by score, from files ordered by query."""
     blocks = [np.load(path) for path in paths]
     ends = [np.searchsorted(block["query"], np.arange(queries + 1)) for block in blocks]
     best = []
     for query in range(queries):
-        rows = np.concatenate([block[end[query] : end[query + 1]] for block, end in zip(blocks, ends, strict=True)])
+        rows = np.concatenate(
+            [
+                block[end[query] : end[query + 1]]
+                for block, end in zip(blocks, ends, strict=True)
+            ]
+        )
         best.append(rows[np.lexsort((rows["id"], -rows["score"]))[:k]])
     return best
 
 
 def _search(
-    measured: Callable[[int, float], _Tuned], spares: Sequence[float], *, clusters: int, target: float
+    measured: Callable[[int, float], _Tuned],
+    spares: Sequence[float],
+    *,
+    clusters: int,
+    target: float,
 ) -> _Tuned:
     """Double the probes until the target is reached, then bisect the last doubling; try larger spares for lossy codes."""
     best = _Tuned(1, 0.0, -1.0, -1.0)
@@ -405,7 +568,10 @@ def _search(
             probes = min(2 * probes, clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
         if tried.sure >= target:
-            enough, too_few = tried, tried.probes // 2  # half of these probes were too few: bisect between the two
+            enough, too_few = (
+                tried,
+                tried.probes // 2,
+            )  # half of these probes were too few: bisect between the two
             for _ in range(_HALVINGS):
                 if (probes := (too_few + enough.probes) // 2) == too_few:
                     break

@@ -25,14 +25,26 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.lookup import ranges, runs_within
 from nextlong.retrieval.near_duplicates import shingles
-from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, ComparedDocument, Shingles, Weights
+from nextlong.retrieval.near_duplicates.shingles import (
+    SHINGLE_WORDS,
+    U64,
+    ComparedDocument,
+    Shingles,
+    Weights,
+)
 
 _PASSAGE_WORDS: Final = 100
 _RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
 _WEIGHT_BITS: Final = 11
-_RARE_SHARE: Final = 0.05  # of a text's weight that is looked up beyond what the text may lack
-_AT_ONCE: Final = 1 << 21  # entries compared at a time: runs of one text that another may have
-_KINDS_A_RUN: Final = 32  # … an entry for each run, or for each 32 kinds if that is more
+_RARE_SHARE: Final = (
+    0.05  # of a text's weight that is looked up beyond what the text may lack
+)
+_AT_ONCE: Final = (
+    1 << 21
+)  # entries compared at a time: runs of one text that another may have
+_KINDS_A_RUN: Final = (
+    32  # … an entry for each run, or for each 32 kinds if that is more
+)
 _MILLION: Final = 1_000_000  # thresholds are rounded to millionths, so that comparisons use integers alone
 
 _Bools = NDArray[np.bool_]
@@ -58,13 +70,22 @@ def shared_runs(hashes: U64, owners: _Owners) -> _SharedRuns:
     keys |= np.arange(len(hashes), dtype=np.uint64)
     keys.sort()
     below = np.uint64(1 << int(bits))
-    again = np.zeros(len(hashes) + 1, np.bool_)  # whether each key has the same hash bits as the key before it
+    again = np.zeros(
+        len(hashes) + 1, np.bool_
+    )  # whether each key has the same hash bits as the key before it
     again[1:-1] = (keys[1:] ^ keys[:-1]) < below
-    members = np.flatnonzero(again[:-1] | again[1:])  # integer indices are several times as fast as a mask
+    members = np.flatnonzero(
+        again[:-1] | again[1:]
+    )  # integer indices are several times as fast as a mask
     # `places` of the runs that occur more than once, equal runs adjacent; `begins`: whether a place begins a kind.
-    places, begins = (keys[members] & (below - np.uint64(1))).view(np.int64), ~again[members]
+    places, begins = (
+        (keys[members] & (below - np.uint64(1))).view(np.int64),
+        ~again[members],
+    )
     runs = hashes[places]
-    if ((runs[1:] != runs[:-1]) & ~begins[1:]).any():  # one in a billion differs only in the bits of places
+    if (
+        (runs[1:] != runs[:-1]) & ~begins[1:]
+    ).any():  # one in a billion differs only in the bits of places
         order = np.argsort(runs, kind="stable")
         places, runs = places[order], runs[order]
         begins[1:] = runs[1:] != runs[:-1]
@@ -91,14 +112,18 @@ class Texts(NamedTuple):
     owners: _Owners  # (s,) the text of the shingle
     words: NDArray[np.uint16]  # (s,) the weight of the shingle's last word
     whole: _Ints  # (n,) the weight of all words of a text
-    needed: _Ints  # (n,) the weight that another text must share for this text to repeat it
+    needed: (
+        _Ints  # (n,) the weight that another text must share for this text to repeat it
+    )
 
     @classmethod
     def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
         """Return texts with the weights of their words."""
         # A word has the weight of the heaviest of the three shingles that contain it. The first and last two words of a text
         # are in fewer than three and weigh 0; so does the only shingle of a text under ten words.
-        words: NDArray[np.uint16] = highest(weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)])
+        words: NDArray[np.uint16] = highest(
+            weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)]
+        )
         sizes = np.diff(texts.offsets)
         ends = texts.offsets[1:][sizes > 0]
         for step in range(1, SHINGLE_WORDS):
@@ -110,7 +135,9 @@ class Texts(NamedTuple):
 
     def suspects(self, is_shared: _Bools) -> _Bools:
         """Return which texts, (n,), share enough of their words with any others; `is_shared`, (s,), marks shared shingles."""
-        return (self.whole > 0) & (_sums(self.words * highest(is_shared), self.offsets) >= self.needed)
+        return (self.whole > 0) & (
+            _sums(self.words * highest(is_shared), self.offsets) >= self.needed
+        )
 
 
 def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
@@ -152,14 +179,28 @@ class Distinct(NamedTuple):
 
     def pairs(self, kinds: _Ints) -> _Ints:
         """Return the pairs a < b of the m texts whose distinct texts are paired by `kinds`, (n, 2), distinct and ascending."""
-        members, counts = np.argsort(self.kinds, kind="stable"), np.bincount(self.kinds, minlength=1)
+        members, counts = (
+            np.argsort(self.kinds, kind="stable"),
+            np.bincount(self.kinds, minlength=1),
+        )
         firsts, (left, right) = np.cumsum(counts) - counts, kinds.T
         # List each pair of kinds in both orders, so that the filter a < b keeps each pair of members once.
-        both = np.unique(np.concatenate([left * len(counts) + right, right * len(counts) + left]))
+        both = np.unique(
+            np.concatenate([left * len(counts) + right, right * len(counts) + left])
+        )
         left, right = np.divmod(both, len(counts))
-        a, other = members[ranges(firsts[left], counts[left])], np.repeat(right, counts[left])
-        a, b = np.repeat(a, counts[other]), members[ranges(firsts[other], counts[other])]
-        return np.stack(np.divmod(np.sort((a * len(members) + b)[a < b]), max(1, len(members))), axis=1)
+        a, other = (
+            members[ranges(firsts[left], counts[left])],
+            np.repeat(right, counts[left]),
+        )
+        a, b = (
+            np.repeat(a, counts[other]),
+            members[ranges(firsts[other], counts[other])],
+        )
+        return np.stack(
+            np.divmod(np.sort((a * len(members) + b)[a < b]), max(1, len(members))),
+            axis=1,
+        )
 
 
 def distinct_texts(texts: Shingles) -> Distinct:
@@ -167,7 +208,11 @@ def distinct_texts(texts: Shingles) -> Distinct:
     starts, sizes = texts.offsets[:-1], np.diff(texts.offsets)
     keys = sizes.astype(np.uint64)
     filled = np.flatnonzero(sizes)
-    for share in (0, 0.5, 1):  # texts with equal hashes at the start, middle and end are probably equal
+    for share in (
+        0,
+        0.5,
+        1,
+    ):  # texts with equal hashes at the start, middle and end are probably equal
         places = starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)
         keys[filled] = shingles.mix(keys[filled] + texts.hashes[places])
     _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
@@ -188,9 +233,16 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
         return np.empty((0, 2), np.int64)
     # Arrays (q,) are of the suspects, arrays (r,) of their concatenated runs: the suspect, the kind, the last word's weight.
     chosen, count = np.flatnonzero(suspects), len(suspects)
-    whole, needed, sizes = texts.whole[chosen], texts.needed[chosen], np.diff(texts.offsets)[chosen]
+    whole, needed, sizes = (
+        texts.whole[chosen],
+        texts.needed[chosen],
+        np.diff(texts.offsets)[chosen],
+    )
     runs = ranges(texts.offsets[chosen], sizes)
-    starts, owner_of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(chosen)), sizes)
+    starts, owner_of = (
+        np.cumsum(sizes) - sizes,
+        np.repeat(np.arange(len(chosen)), sizes),
+    )
     kinds, words = shared.kinds[runs], texts.words[runs]
     # (r,) the number of texts that hold each run. A word is as common as the most common run that contains it.
     held = shared.held[kinds]
@@ -201,7 +253,9 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
     span = int(commonest.max()) + 1
     by_rarity = np.sort((owner_of * span + commonest) << _WEIGHT_BITS | words)
     sums = np.cumsum(by_rarity & ((1 << _WEIGHT_BITS) - 1))
-    allowed = np.minimum(whole - needed + (whole * _RARE_SHARE).astype(np.int64), whole - 1)
+    allowed = np.minimum(
+        whole - needed + (whole * _RARE_SHARE).astype(np.int64), whole - 1
+    )
     reached = np.searchsorted(sums, np.append(0, sums)[starts] + allowed, side="right")
     most = (by_rarity[reached] >> _WEIGHT_BITS) % span
     rare_words = words * (commonest <= most[owner_of])
@@ -213,7 +267,9 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
         part = places[first:last]
         holders = shared.holders[ranges(shared.offsets[kinds[part]], held[part])]
         # One key per run and text that holds it: suspect, text, place of the run. Sorting the keys groups them by pair.
-        keys = (np.repeat(owner_of[part] * count, held[part]) + holders) << bits | np.repeat(part, held[part])
+        keys = (
+            np.repeat(owner_of[part] * count, held[part]) + holders
+        ) << bits | np.repeat(part, held[part])
         keys.sort()
         pair = keys >> bits
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
@@ -222,25 +278,39 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
     keys, which = np.unique(np.concatenate(pairs), return_inverse=True)
     owners, others = np.divmod(keys, count)
     most_shared = np.bincount(which, np.concatenate(weights)) + (whole - rare)[owners]
-    likely = np.flatnonzero((most_shared >= needed[owners]) & (others != chosen[owners]))
+    likely = np.flatnonzero(
+        (most_shared >= needed[owners]) & (others != chosen[owners])
+    )
     owners, others = owners[likely], others[likely]
-    enough = _shared(shared, kinds, words, np.append(starts, len(kinds)), owners, others) >= needed[owners]
+    enough = (
+        _shared(shared, kinds, words, np.append(starts, len(kinds)), owners, others)
+        >= needed[owners]
+    )
     return np.stack([chosen[owners[enough]], others[enough]], axis=1)
 
 
 def _shared(
-    shared: _SharedRuns, kinds: _Ints, words: NDArray[np.uint16], offsets: _Ints, owners: _Ints, others: _Ints
+    shared: _SharedRuns,
+    kinds: _Ints,
+    words: NDArray[np.uint16],
+    offsets: _Ints,
+    owners: _Ints,
+    others: _Ints,
 ) -> _Ints:
     """Return the weight of the words of a suspect that are in runs of the other text, for each of n pairs, (n,)."""
     places = np.flatnonzero(kinds)
     starts = np.searchsorted(places, offsets)
     sizes = np.diff(starts)[owners]
     weights = np.zeros(len(owners), np.int64)
-    for first, last in runs_within(np.maximum(sizes, len(shared.held) // _KINDS_A_RUN), _AT_ONCE):
+    for first, last in runs_within(
+        np.maximum(sizes, len(shared.held) // _KINDS_A_RUN), _AT_ONCE
+    ):
         # `holds` is a table (kinds, texts), flattened: whether a text has a kind. `cells` are its entries for the runs of a pair.
         texts, columns = np.unique(others[first:last], return_inverse=True)
         runs = ranges(starts[owners[first:last]], sizes[first:last])
-        cells = (kinds[places] * len(texts))[runs] + np.repeat(columns, sizes[first:last])
+        cells = (kinds[places] * len(texts))[runs] + np.repeat(
+            columns, sizes[first:last]
+        )
         column = np.full(int(max(shared.holders.max(), texts.max())) + 1, -1)
         column[texts] = np.arange(len(texts))
         chosen_holders = np.flatnonzero(column[shared.holders] >= 0)
@@ -256,7 +326,9 @@ def _shared(
 
 def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     """Return the pairs a < b of texts that share a passage of 100 words, (n, 2)."""
-    from scipy import sparse  # imported here because it takes 0.1 s, which every start of nextlong would pay
+    from scipy import (
+        sparse,
+    )  # imported here because it takes 0.1 s, which every start of nextlong would pay
 
     # `run`: whether `length` consecutive shared runs begin at each place; doubled to 64, then two overlapping ones give 98.
     run, length = is_shared, 1
@@ -264,7 +336,9 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
         run = run[:-length] & run[length:]
         length *= 2
     rest = _RUNS - length
-    firsts = np.flatnonzero(run[:-rest] & run[rest:])  # (n,) the first run of each passage
+    firsts = np.flatnonzero(
+        run[:-rest] & run[rest:]
+    )  # (n,) the first run of each passage
     owners = texts.owners[firsts]
     within = np.flatnonzero(owners == texts.owners[firsts + _RUNS - 1])
     if not len(within):
@@ -279,7 +353,9 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     up, down = shingles.powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    shared = shared_runs(shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins]), owners)
+    shared = shared_runs(
+        shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins]), owners
+    )
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
@@ -289,7 +365,10 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]
     shape = (len(several), len(texts.whole))
-    has = sparse.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
+    has = sparse.csr_array(
+        (np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))),
+        shape=shape,
+    )
     a, b = (has.T @ has).nonzero()
     pairs: _Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
     return pairs
@@ -304,22 +383,32 @@ class _NearDuplicates(NamedTuple):
 
 
 def find_near_duplicates(
-    candidates: Shingles, *, document: ComparedDocument, weights: Weights, threshold: float
+    candidates: Shingles,
+    *,
+    document: ComparedDocument,
+    weights: Weights,
+    threshold: float,
 ) -> _NearDuplicates:
     """Return the candidates that repeat the document or a part of it, and the pairs of the others that repeat each other."""
     distinct = distinct_texts(candidates)
     # (d,) the distinct texts that repeat the document, by their share of words or as one of its short chunks.
     weighed = Texts.of(distinct.texts, weights, threshold)
-    by_words: _Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
+    by_words: _Bools = (weighed.whole > 0) & (
+        _covered_by(document, weighed) >= weighed.needed
+    )
     is_short = distinct.texts.is_short
-    by_words[is_short] = np.isin(weighed.hashes[weighed.offsets[:-1][is_short]], document.wholes)
+    by_words[is_short] = np.isin(
+        weighed.hashes[weighed.offsets[:-1][is_short]], document.wholes
+    )
     # In a corpus of near-identical pages nearly all texts repeat the document, so only the others are paired. `texts` are
     # these, followed by the document as text number `count`.
     others = np.flatnonzero(~by_words)
     count = len(others)
     picked = distinct.texts.picked(others)
     hashes = np.concatenate([picked.hashes, document.runs])
-    texts = Texts.of(Shingles(hashes, np.append(picked.offsets, len(hashes))), weights, threshold)
+    texts = Texts.of(
+        Shingles(hashes, np.append(picked.offsets, len(hashes))), weights, threshold
+    )
     shared = shared_runs(texts.hashes, texts.owners)
     is_shared = shared.kinds > 0
     suspects = texts.suspects(is_shared)
@@ -344,7 +433,9 @@ def find_near_duplicates(
     only_passage = np.zeros(len(by_words), np.bool_)
     only_passage[others] = by_passage[:-1]
     of_candidates = distinct.pairs(others[np.concatenate([pairs, passages])])
-    return _NearDuplicates(of_document[distinct.kinds], of_candidates, only_passage[distinct.kinds])
+    return _NearDuplicates(
+        of_document[distinct.kinds], of_candidates, only_passage[distinct.kinds]
+    )
 
 
 def _covered_by(document: ComparedDocument, texts: Texts) -> _Ints:

@@ -23,7 +23,13 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import ChunkResult, chunks_of
-from nextlong.artifacts.lookup import iter_chunk_texts, opened, ranges, read_chunks, runs_within
+from nextlong.artifacts.lookup import (
+    iter_chunk_texts,
+    opened,
+    ranges,
+    read_chunks,
+    runs_within,
+)
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -35,7 +41,9 @@ _BASE_INVERSE: Final = pow(_BASE, -1, 1 << 64)
 # Scripts written without spaces between words: each letter counts as a word.
 _SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
                        (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
-_LAST_LETTERS: Final = 0x40000  # code points above are tags and private use, never letters
+_LAST_LETTERS: Final = (
+    0x40000  # code points above are tags and private use, never letters
+)
 
 
 class Words(NamedTuple):
@@ -51,8 +59,13 @@ def hash_words(text: str) -> Words:
     pieces, start = list[tuple[U64, _Offsets, _Offsets]](), 0
     while start < len(text) or not pieces:  # an empty text is one piece
         end = start + _PIECE_CHARS
-        if end < len(text):  # do not end a piece within a word, however long the word is
-            if blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1:
+        if end < len(
+            text
+        ):  # do not end a piece within a word, however long the word is
+            if (
+                blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end))
+                + 1
+            ):
                 end = blank
             while not blank and end < len(text) and text[end].isalnum():
                 end += 1
@@ -65,11 +78,15 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
     """Hash all words at once as polynomials modulo 2^64: sums over their letters, divided by the power at their start."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     numbers, is_solo = _characters()
-    letters = numbers.take(codes, mode="clip")  # no code is out of range, and "clip" takes half the time of "raise"
+    letters = numbers.take(
+        codes, mode="clip"
+    )  # no code is out of range, and "clip" takes half the time of "raise"
     # `inside`, (n + 2,): whether each character is a letter or digit, padded by one on each side.
     inside = np.zeros(len(codes) + 2, np.bool_)
     inside[1:-1] = letters != 0
-    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: quotation marks, dashes
+    high = np.flatnonzero(
+        codes >= _SOLO_RANGES[0][0]
+    )  # few in most texts: quotation marks, dashes
     high = high[is_solo.take(codes[high])]
     if len(high):
         solo = np.zeros_like(inside)
@@ -90,7 +107,10 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
 def _characters() -> tuple[U64, NDArray[np.bool_]]:
     """Return for each code point a random number (equal for both cases, 0 for separators), and whether it is a word itself."""
     # Letters are lower-cased one by one: İ, whose lower case has two code points, is kept, and a final Σ becomes σ.
-    folded, solo = np.zeros(sys.maxunicode + 1, np.uint64), np.zeros(sys.maxunicode + 1, np.bool_)
+    folded, solo = (
+        np.zeros(sys.maxunicode + 1, np.uint64),
+        np.zeros(sys.maxunicode + 1, np.bool_),
+    )
     for code in range(_LAST_LETTERS):
         if chr(code).isalnum():
             lower = chr(code).lower()
@@ -141,13 +161,19 @@ _Offsets = NDArray[np.int64]
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
-_LEAST_WORDS: Final = 10  # a shorter text has no shingles, and repeats only a text with the same words
-_SAMPLED_CHARS: Final = 48_000_000  # of text to measure rarity on: about two shingles a slot
+_LEAST_WORDS: Final = (
+    10  # a shorter text has no shingles, and repeats only a text with the same words
+)
+_SAMPLED_CHARS: Final = (
+    48_000_000  # of text to measure rarity on: about two shingles a slot
+)
 _FULL_WEIGHT: Final = 1024  # common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate
 _SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
 _COMMON_SHARE: Final = 1000  # a shingle in more than 1/1000 of the documents is boilerplate and weighs less …
-_COMMON_LEAST: Final = 16  # … but never one in at most 16 documents, which may be versions of one page
+_COMMON_LEAST: Final = (
+    16  # … but never one in at most 16 documents, which may be versions of one page
+)
 
 
 class Shingles(NamedTuple):
@@ -162,7 +188,10 @@ class Shingles(NamedTuple):
     def picked(self, texts: _Offsets) -> Shingles:
         """Return the shingles of some texts, by their numbers."""
         sizes = np.diff(self.offsets)[texts]
-        return Shingles(self.hashes[ranges(self.offsets[texts], sizes)], np.append(0, np.cumsum(sizes)))
+        return Shingles(
+            self.hashes[ranges(self.offsets[texts], sizes)],
+            np.append(0, np.cumsum(sizes)),
+        )
 
     @property
     def is_short(self) -> NDArray[np.bool_]:
@@ -175,7 +204,9 @@ class ComparedDocument(NamedTuple):
     """A meta-document, as candidates are compared with it."""
 
     runs: U64  # of its whole text, across chunk borders; empty if it has fewer than ten words
-    wholes: U64  # the numbers of its chunks, and of itself, that have fewer than ten words
+    wholes: (
+        U64  # the numbers of its chunks, and of itself, that have fewer than ten words
+    )
 
 
 def shingles(texts: Sequence[str]) -> Shingles:
@@ -192,7 +223,9 @@ def shingles(texts: Sequence[str]) -> Shingles:
     hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
     for count in range(1, _LEAST_WORDS):
         if len(texts_of_length := np.flatnonzero(counts == count)):
-            hashes[offsets[texts_of_length]] = ~ngrams(words.hashes, count)[bounds[texts_of_length]]
+            hashes[offsets[texts_of_length]] = ~ngrams(words.hashes, count)[
+                bounds[texts_of_length]
+            ]
     return Shingles(hashes, offsets)
 
 
@@ -236,27 +269,47 @@ class ShingleStore:
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
         order = np.argsort(chunk_ids)
-        shards, rows = schemas.shard_of(chunk_ids)[order], schemas.row_of(chunk_ids)[order]
+        shards, rows = (
+            schemas.shard_of(chunk_ids)[order],
+            schemas.row_of(chunk_ids)[order],
+        )
         firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
         pieces = [np.empty(0, np.uint64)] * len(order)
         for first, last in pairwise([*firsts, len(order)]):
             hashes, offsets = self.shard(int(shards[first]))
-            bounds = offsets[rows[first:last]].tolist(), offsets[rows[first:last] + 1].tolist()
-            for place, start, end in zip(order[first:last].tolist(), *bounds, strict=True):
+            bounds = (
+                offsets[rows[first:last]].tolist(),
+                offsets[rows[first:last] + 1].tolist(),
+            )
+            for place, start, end in zip(
+                order[first:last].tolist(), *bounds, strict=True
+            ):
                 pieces[place] = hashes[start:end]
-        return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), np.cumsum([0, *map(len, pieces)]))
+        return Shingles(
+            np.concatenate([np.empty(0, np.uint64), *pieces]),
+            np.cumsum([0, *map(len, pieces)]),
+        )
 
     def shard(self, number: int) -> tuple[U64, _Offsets]:
         """Return the hashes and offsets of a shard, which stay mapped for later calls."""
         if number not in self._open:
             if len(self._open) >= lookup.SHARDS_KEPT:
                 self._open.clear()
-            self._open[number] = opened(self._hashes[number]), opened(self._offsets[number])
+            self._open[number] = (
+                opened(self._hashes[number]),
+                opened(self._offsets[number]),
+            )
         return self._open[number]
 
 
 def weigh_shingles(
-    out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
+    out: Path,
+    *,
+    store: ShingleStore,
+    chunks: Sequence[Path],
+    hashes: Sequence[Path],
+    share: float,
+    seed: int,
 ) -> TaskResult:
     """Weigh shingles by how many of a `share` of the documents, sampled by content `hashes`, have them in one of their chunks.
 
@@ -267,22 +320,36 @@ def weigh_shingles(
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
         doc_rows = read_chunks(chunk_path)["doc_row"]
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
-        chosen = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles") <= threshold_for(share)
-        first_chunks, last_chunks = firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen]
+        chosen = keyed_hash(
+            np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles"
+        ) <= threshold_for(share)
+        first_chunks, last_chunks = (
+            firsts[chosen],
+            np.append(firsts[1:], len(doc_rows))[chosen],
+        )
         counted.append(schemas.pack_ids(shard, doc_rows[first_chunks].astype(np.int64)))
         if not len(first_chunks):
             continue
         runs, offsets = store.shard(shard)
         sizes = np.diff(offsets)
         of_documents = offsets[last_chunks] - offsets[first_chunks]
-        for first, last in runs_within(of_documents, _COUNTED_AT_ONCE):  # some documents at a time
+        for first, last in runs_within(
+            of_documents, _COUNTED_AT_ONCE
+        ):  # some documents at a time
             pieces = []
-            for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
+            for a, b in zip(
+                first_chunks[first:last].tolist(),
+                last_chunks[first:last].tolist(),
+                strict=True,
+            ):
                 piece, piece_sizes = runs[offsets[a] : offsets[b]], sizes[a:b]
                 if (piece_sizes == 1).any():  # the number of a short chunk is not a run
                     piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
                 pieces.append(piece)
-            add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
+            add_counts(
+                counts,
+                Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])),
+            )
     np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
     return TaskResult()
@@ -290,9 +357,15 @@ def weigh_shingles(
 
 def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
     """Add 1 to the slot in `counts`, (2^k,), of each distinct shingle of each text, in place."""
-    texts = np.repeat(np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets))
-    keys = np.sort(texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1))
-    once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(0xFFFFFFFF)
+    texts = np.repeat(
+        np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets)
+    )
+    keys = np.sort(
+        texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1)
+    )
+    once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(
+        0xFFFFFFFF
+    )
     np.add.at(counts, once.astype(np.int64), np.uint32(1))
 
 
@@ -302,14 +375,22 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
     limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)
     weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
-    weights[common] = np.maximum(_FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
+    weights[common] = np.maximum(
+        _FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1
+    )
     return weights
 
 
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """Return the step from DOCUMENTS and CHUNKS to the SHINGLES of every chunk."""
-    tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
-    estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks="shards")
+    tasks = each_shard(
+        shingle_shard,
+        documents=(ingest, ".documents.arrow"),
+        chunks=(chunk, ".chunks.arrow"),
+    )
+    estimate = Estimate(
+        work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks="shards"
+    )
     return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
@@ -318,24 +399,38 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
 
     def tasks(done: Artifacts) -> list[Task]:
         chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
-        share = min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))))
-        weigh = partial(weigh_shingles, store=shingle_store(done), share=share, seed=seed)
+        share = min(
+            1.0,
+            _SAMPLED_CHARS
+            / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))),
+        )
+        weigh = partial(
+            weigh_shingles, store=shingle_store(done), share=share, seed=seed
+        )
         return [partial(weigh, chunks=chunked.files(".chunks.arrow"), hashes=hashes)]
 
     config = {"sampled_chars": _SAMPLED_CHARS, "seed": seed}
     estimate = Estimate(
         # Reading the sampled text, and about 20 ns for each chunk of all shards, to find the sampled documents.
-        work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
+        work=lambda amounts: (
+            min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks
+        ),
         seconds=6e-9,
         disk=1,
         bytes=8.4e6,
         # The shingles of the sample, the tables of all chunks, and the content hashes of all documents.
-        reads=lambda amounts: _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
+        reads=lambda amounts: (
+            _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents
+        ),
     )
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)
+    return Step(
+        "weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate
+    )
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:
     """Return the shingles of every chunk."""
     shingles = done["shingles"]
-    return ShingleStore(hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy"))
+    return ShingleStore(
+        hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy")
+    )

@@ -31,7 +31,10 @@ from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.model import RECORD, Prepared
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
 
-_KEYS: Final = {**ENGINE_KEYS, **dict.fromkeys(("watch", "held_out", "memory.loss_block_tokens", "torchtitan"))}
+_KEYS: Final = {
+    **ENGINE_KEYS,
+    **dict.fromkeys(("watch", "held_out", "memory.loss_block_tokens", "torchtitan")),
+}
 _TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
@@ -48,12 +51,17 @@ def installed_version() -> Literal["0.3", "main"]:
     if not hasattr(torch.distributed, "set_timeout"):
         lacks = "it lacks torch.distributed.set_timeout, which torchtitan calls after the first step"
         cure = "install a torch newer than 2.13 (torchtitan is developed against torch's nightly builds)"
-        raise RecipeError(f"torch {torch.__version__} is too old for torchtitan: {lacks}; {cure}")
+        raise RecipeError(
+            f"torch {torch.__version__} is too old for torchtitan: {lacks}; {cure}"
+        )
     from torchtitan.config import TrainingConfig
 
     fields = set(TrainingConfig.__dataclass_fields__)
     has_new_loaders = importlib.util.find_spec("torchtitan.components.data") is not None
-    if {"max_context_length", "num_tokens_per_train_step"} <= fields and has_new_loaders:
+    if {
+        "max_context_length",
+        "num_tokens_per_train_step",
+    } <= fields and has_new_loaders:
         return "main"
     version = _version_or_commit()
     if version.startswith("0.3.") and {"seq_len", "global_batch_size"} <= fields:
@@ -68,23 +76,36 @@ def _version_or_commit() -> str:
         installed = importlib.metadata.distribution("torchtitan")
     except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
         return "of unknown version"
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # pip's, PEP 610
+    origin = json.loads(
+        installed.read_text("direct_url.json") or "{}"
+    )  # pip's, PEP 610
     return str(origin.get("vcs_info", {}).get("commit_id") or installed.version)
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a training; return the folder of the finished model."""
-    advice = "leave these at their defaults, or train on one device with --engine nextlong"
+    advice = (
+        "leave these at their defaults, or train on one device with --engine nextlong"
+    )
     check_supported(recipe, _KEYS, trainer="--engine torchtitan", advice=advice)
     installed_version()
-    if not (version := _version_or_commit()).startswith(_TRIED) and os.environ.get("RANK", "0") == "0":
-        tables.say(f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have", console)
+    if (
+        not (version := _version_or_commit()).startswith(_TRIED)
+        and os.environ.get("RANK", "0") == "0"
+    ):
+        tables.say(
+            f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have",
+            console,
+        )
     recipe = _with_local_paths(recipe)
     from nextlong.train.titan.config import prepared
 
     ready, final = prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
     if _is_finished(ready):
-        tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
+        tables.say(
+            f"all {recipe.training.steps} steps are done; choose another `out` to train from the start",
+            console,
+        )
     elif "WORLD_SIZE" in os.environ:
         _train_as_rank(ready)
     else:
@@ -100,7 +121,9 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 
 def _start_processes(ready: Prepared, console: Console) -> None:
     count = ready.recipe.hardware.count
-    available = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    available = (
+        torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    )
     if count > available:
         raise RecipeError(
             f"hardware.count={count} devices, and this machine has {available}; start it on each machine with torchrun, as for 2 "
@@ -110,26 +133,49 @@ def _start_processes(ready: Prepared, console: Console) -> None:
     ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     for line in ready.notes():
         tables.say(line, console)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", "nextlong"]
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(count),
+        "-m",
+        "nextlong",
+    ]
     trains = ["train", str(ready.out / "recipe.yaml"), "--engine", "torchtitan"]
-    status = subprocess.run([sys.executable, *torchrun, *trains], check=False).returncode
+    status = subprocess.run(
+        [sys.executable, *torchrun, *trains], check=False
+    ).returncode
     if status != 0:
-        raise RunError(f"torchtitan ended with exit code {status}; see its messages above; the same command resumes")
+        raise RunError(
+            f"torchtitan ended with exit code {status}; see its messages above; the same command resumes"
+        )
 
 
 def _train_as_rank(ready: Prepared) -> None:
     """Train as one of torchrun's processes."""
-    recipe, rank, processes = ready.recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    recipe, rank, processes = (
+        ready.recipe,
+        int(os.environ["RANK"]),
+        int(os.environ["WORLD_SIZE"]),
+    )
     if processes != recipe.hardware.count:
         cure = "make them equal"
-        raise RecipeError(f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; {cure}")
+        raise RecipeError(
+            f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; {cure}"
+        )
     if rank == 0:
         ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
-    if _last_save(recipe) is None and not _is_finished(ready):  # rank 0 may have finished it a moment ago
+    if _last_save(recipe) is None and not _is_finished(
+        ready
+    ):  # rank 0 may have finished it a moment ago
         if rank == 0:
             # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
             # The other ranks wait for this one before they write.
-            shutil.rmtree(ready.out / "checkpoints" / f"step-{recipe.training.steps}", ignore_errors=True)
+            shutil.rmtree(
+                ready.out / "checkpoints" / f"step-{recipe.training.steps}",
+                ignore_errors=True,
+            )
         os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
         from torchtitan.train import main
 
@@ -138,9 +184,13 @@ def _train_as_rank(ready: Prepared) -> None:
         try:
             main()
         except RuntimeError as error:
-            if "not finite" not in str(error):  # torchtitan's message for a loss of NaN, on all ranks
+            if "not finite" not in str(
+                error
+            ):  # torchtitan's message for a loss of NaN, on all ranks
                 raise
-            raise RunError(f"{error}; checkpoints are of earlier steps: {STOPPED_ADVICE}") from None
+            raise RunError(
+                f"{error}; checkpoints are of earlier steps: {STOPPED_ADVICE}"
+            ) from None
     if rank == 0:
         _finish(ready)
 
@@ -158,21 +208,32 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
             raise RecipeError(f"model.path={recipe.model.path!r} {reason}") from None
     if not list(folder.glob("*.safetensors")):
         cure = "save it as safetensors"
-        raise RecipeError(f"model.path={recipe.model.path!r} holds no .safetensors, which torchtitan reads; {cure}")
+        raise RecipeError(
+            f"model.path={recipe.model.path!r} holds no .safetensors, which torchtitan reads; {cure}"
+        )
     model = recipe.model.model_copy(update={"path": str(folder.absolute())})
-    return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
+    return recipe.model_copy(
+        update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())}
+    )
 
 
 def _last_save(recipe: TrainRecipe) -> Path | None:
     """Return torchtitan's last save, of weights alone, if it is complete: the index is written last."""
     saved = Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
-    return saved if (saved / _INDEX).is_file() and not (saved / ".metadata").exists() else None
+    return (
+        saved
+        if (saved / _INDEX).is_file() and not (saved / ".metadata").exists()
+        else None
+    )
 
 
 def _is_finished(ready: Prepared) -> bool:
     """Return whether `final/` is of this recipe. Raises RunError if the training data have changed since."""
     final = Path(ready.recipe.out) / "final"
-    if not (final / RECORD).is_file() or store.read_json(final / RECORD)["recipe"] != ready.recipe.trained_keys():
+    if (
+        not (final / RECORD).is_file()
+        or store.read_json(final / RECORD)["recipe"] != ready.recipe.trained_keys()
+    ):
         return False
     ready.check_record(final)
     return True
@@ -188,19 +249,27 @@ def _finish(ready: Prepared) -> None:
         if _is_finished(ready):  # rank 0 has finished it
             return
         problem = f"torchtitan has left no weights of step {recipe.training.steps} in {recipe.out}/checkpoints"
-        raise RunError(f"{problem}; remove --checkpoint options from torchtitan.options, then run again")
+        raise RunError(
+            f"{problem}; remove --checkpoint options from torchtitan.options, then run again"
+        )
     for name in sorted(set(store.read_json(saved / _INDEX)["weight_map"].values())):
         try:
-            with safe_open(saved / name, framework="pt"):  # reads the header, and compares it with the size of the file
+            with safe_open(
+                saved / name, framework="pt"
+            ):  # reads the header, and compares it with the size of the file
                 pass
         except (FileNotFoundError, SafetensorError):
             cure = f"delete {saved} and run again: training resumes from the checkpoint before"
             raise RunError(f"{saved / name} is missing or torn; {cure}") from None
-    ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
+    ready.config.dtype = (
+        "bfloat16" if recipe.training.precision == "bf16" else "float32"
+    )
     with explained(saved):
         ready.config.save_pretrained(saved)
         if ready.tokenizer is not None:
             ready.tokenizer.save_pretrained(saved)
         ready.write_record(saved)
-        shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
+        shutil.rmtree(
+            saved / "sharded", ignore_errors=True
+        )  # each rank's part of the same weights
         publish(saved, Path(recipe.out) / "final")

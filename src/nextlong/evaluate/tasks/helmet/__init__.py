@@ -6,4 +6,11 @@ docs/evaluate/helmet.md.
 
 from nextlong.evaluate.tasks.helmet import longqa, passages, recall
 
-TASKS = (*recall.TASKS, *passages.TASKS, *recall.ICL_2025, *longqa.TASKS, *recall.RULER.values(), *recall.ICL_2024)
+TASKS = (
+    *recall.TASKS,
+    *passages.TASKS,
+    *recall.ICL_2025,
+    *longqa.TASKS,
+    *recall.RULER.values(),
+    *recall.ICL_2024,
+)
