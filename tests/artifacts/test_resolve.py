@@ -514,18 +514,22 @@ def test_rows_travel_without_their_open_files(rows):
     assert ids_of(pickle.loads(sent), 1) == expected
 
 
-def test_the_fingerprint_is_of_what_stands_where(marked_run, rows):
+def test_the_fingerprint_covers_the_sequences_and_their_rows(marked_run, rows):
     index = marked_run.files.read_index()
+    files = marked_run.files
+    other_files = replace(files, fingerprint="another")
     others = [
-        Rows([], index=own, offsets=np.array(offsets))
-        for own, offsets in [
-            (index[::-1], [0, 1, 4, 12]),
-            (index, [0, 1, 4, 12]),
-            (index[::-1], [0, 1, 5, 12]),
+        Rows([source], index=own, offsets=np.array(offsets))
+        for source, own, offsets in [
+            (files, index[::-1], [0, 1, 4, 12]),
+            (files, index, [0, 1, 4, 12]),
+            (files, index[::-1], [0, 1, 5, 12]),
+            (other_files, index[::-1], [0, 1, 4, 12]),
         ]
     ]
     assert [other.fingerprint == rows.fingerprint for other in others] == [
         True,
+        False,
         False,
         False,
     ]

@@ -25,6 +25,20 @@ def short_run(recipe_for, shared_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def other_runs(recipe_for, shared_run, tmp_path_factory):
+    """Variants with as many sequences of the same lengths as the shared run."""
+    run_dir = shutil.copytree(shared_run, tmp_path_factory.mktemp("other") / "run")
+    settings = {
+        "tail": "compose.position=tail",
+        "tokenizer": "tokenizer.train=400",
+        "seed": "seed=9",
+    }
+    for name, setting in settings.items():
+        pipeline.run(recipe_for(run_dir, setting, f"name={name}"))
+    return {name: f"{run_dir}@{name}" for name in settings}
+
+
+@pytest.fixture(scope="session")
 def dataset_of():
     from nextlong.torch import SequenceDataset
 

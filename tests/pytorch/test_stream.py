@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import chain, islice, zip_longest
@@ -300,6 +301,37 @@ def test_a_state_of_another_order(dataset):
         RunError, match="this state is of another data set, seed or order"
     ):
         dataset.stream(seed=1).load_state_dict(dataset.stream().state_dict(rows=0))
+
+
+@pytest.mark.parametrize("name", ["tail", "tokenizer", "seed"])
+def test_a_state_of_other_sequences_of_the_same_lengths_is_refused(
+    dataset, dataset_of, other_runs, name
+):
+    other = dataset_of(other_runs[name], columns=["input_ids"])
+    assert len(other) == len(dataset)
+    state = dataset.stream(seed=3).state_dict(rows=10)
+    with pytest.raises(RunError, match="another data set"):
+        other.stream(seed=3).load_state_dict(state)
+
+
+def test_a_state_of_a_mix_with_another_run_is_refused(
+    shared_run, dataset_of, other_runs, short_run
+):
+    mixed = dataset_of([short_run, shared_run])
+    other = dataset_of([short_run, other_runs["tail"]])
+    assert len(other) == len(mixed)
+    state = mixed.stream().state_dict(rows=10)
+    with pytest.raises(RunError, match="another data set"):
+        other.stream().load_state_dict(state)
+
+
+def test_a_state_of_a_copy_of_the_run_is_loaded(
+    dataset, dataset_of, shared_run, tmp_path, loaded
+):
+    copy = dataset_of(shutil.copytree(shared_run, tmp_path / "copy"))
+    stream = copy.stream()
+    stream.load_state_dict(dataset.stream().state_dict(rows=10))
+    assert loaded(stream) == loaded(dataset.stream())[10:]
 
 
 def test_a_state_of_one_of_several_workers(dataset):

@@ -197,8 +197,11 @@ class SequenceFiles:
 
     CHUNKS and hashes have one file per shard. Runs whose chunk ids mean the same chunks have the same `corpus_id`.
     `special_texts` maps roles to the text of separators and special tokens.
+    `fingerprint` is that of the step `compose`: it covers the texts, the tokenizer and
+    every setting that the token ids depend on.
     """
 
+    fingerprint: str
     sequences: Sequence[Path]
     take: tuple[int, ...]
     corpus: CorpusFiles
@@ -216,9 +219,11 @@ class SequenceFiles:
     def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
         """Return the files of finished steps; the first `take[i]` sequences of SEQUENCES file i are the data set."""
         tokenizer = done["tokenizer"]
+        composed = done["compose"]
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
         return cls(
-            sequences=done["compose"].files(".sequences.arrow"),
+            fingerprint=composed.manifest["fingerprint"],
+            sequences=composed.files(".sequences.arrow"),
             take=tuple(take),
             corpus=corpus(done),
             corpus_id=chunks_of(done).manifest["fingerprint"],

@@ -389,10 +389,12 @@ class Rows:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the assignment of sequences to rows."""
-        return hashlib.blake2b(
-            self.index.tobytes() + self._offsets.tobytes(), digest_size=8
-        ).hexdigest()
+        """Hash of what the sequences hold, and of which sequences are in which row."""
+        composed = [source.fingerprint for source in self._sources]
+        state = hashlib.blake2b(" ".join(composed).encode(), digest_size=8)
+        state.update(self.index.tobytes())
+        state.update(self._offsets.tobytes())
+        return state.hexdigest()
 
     @property
     def longest(self) -> int:

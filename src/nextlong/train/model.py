@@ -14,7 +14,6 @@ model computes with, is saved with, and is loaded with.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -185,10 +184,6 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     # Positions count to the end of the longest document.
     longest = rows.row_tokens if recipe.attention == "row" else rows.sequence_tokens
     changes = _set_rope_base(config, recipe, max_tokens=longest)
-    composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
-    fingerprint = hashlib.blake2b(
-        " ".join([*composed, rows.fingerprint]).encode(), digest_size=8
-    ).hexdigest()
     return Prepared(
         recipe,
         config,
@@ -198,7 +193,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         held_out,
         row_tokens,
         rows_per_step,
-        fingerprint,
+        rows.fingerprint,
     )
 
 

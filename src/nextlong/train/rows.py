@@ -54,8 +54,7 @@ class _SourceRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows as a trainer takes them: how many, the tokens of the longest row and sequence, and a fingerprint of which sequences are
-    in which row.
+    """Rows as a trainer takes them: how many, the tokens of the longest row and sequence, and a fingerprint of their contents.
 
     `read` returns a row as stored, and `dropped` counts conversations that are longer than a row. `attention` says which tokens see
     each other, and `vocabulary` how many ids the model knows (None: not checked).
