@@ -1,20 +1,18 @@
-"""Records, rejects and columns, whatever the format; conversations as text."""
+"""Records, rejects and columns, whatever the format."""
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
+from nextlong.reading.formats import format_of
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import (
     ReadRequest,
     Record,
     Reject,
     RejectKind,
-    conversation_text,
     explained,
     text_problem,
 )
@@ -66,7 +64,7 @@ def test_a_reject_says_its_kind_and_what_there_is_to_say_of_it():
     ],
 )
 def test_an_id_is_a_scalar_as_text_or_the_place(file, value, told):
-    assert request(file).record(TEXT, value, 3, (1,)) == Record(TEXT, told, 3, (1,))
+    assert request(file).record("a", value, 3, (1,)) == Record("a", told, 3, (1,))
 
 
 @pytest.mark.parametrize(
@@ -141,55 +139,6 @@ def test_of_a_file_that_changed_that_is_what_is_said(file, tmp_path):
         raise OSError("half a line")
 
 
-ROLES = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Why?\n"},
-    {"role": "assistant", "content": "So."},
-]
-SHARED = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]
-TEXT = "system: Be brief.\n\nuser: Why?\n\nassistant: So."
-
-
-def test_turns_stand_one_below_the_other_under_their_roles():
-    assert conversation_text(ROLES) == TEXT
-    assert conversation_text(SHARED) == "user: Why?\n\nassistant: So."
-    parts = [
-        {"type": "text", "text": "See"},
-        {"type": "image_url"},
-        {"type": "text", "text": "this."},
-    ]
-    assert conversation_text([{"role": "user", "content": parts}]) == "user: See\nthis."
-    assert (
-        conversation_text(
-            [*ROLES[:2], {"role": "assistant", "content": None, "tool_calls": [1]}]
-        )
-        == TEXT.rpartition("\n\n")[0]
-    )
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        [],
-        "text",
-        ["text"],
-        [{"role": "user"}],
-        [{"role": 1, "content": "x"}],
-        [{"role": "user", "content": 3}],
-        None,
-    ],
-)
-def test_what_is_no_conversation_has_no_text(value):
-    assert conversation_text(value) is None
-
-
-def records(path, text):
-    source = Source(path=str(path), text=text)
-    (file,) = list_files(source, where="FILE")
-    assert estimate_text_bytes([file], source) > 0
-    return list(read_records(FilePart(file), source, max_document_chars=1000))
-
-
 def test_of_a_head_that_is_cut_within_a_line_only_whole_lines_are_counted(tmp_path):
     rows = [
         orjson.dumps({"text": "tide " * 20, "other": "x" * 100}) + b"\n"
@@ -209,37 +158,3 @@ def test_of_a_head_that_is_cut_within_a_line_only_whole_lines_are_counted(tmp_pa
     )
     whole_file = format_of(file.name, source).text_bytes(file, source, file.bytes)
     assert whole_file == (4000, file.bytes)
-
-
-def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(
-    tmp_path,
-):
-    rows = [
-        {"id": "a", "messages": ROLES},
-        {"id": "b", "messages": [1, 2]},
-        {"id": "c", "messages": SHARED},
-    ]
-    (tmp_path / "chat.jsonl").write_bytes(
-        b"".join(orjson.dumps(row) + b"\n" for row in rows)
-    )
-    first, second, third = records(tmp_path / "chat.jsonl", "messages")
-    assert first == Record(TEXT, "a", 1)
-    assert second == Reject("chat.jsonl", 2, RejectKind.NOT_A_STRING)
-    assert (third.text, third.source_id) == ("user: Why?\n\nassistant: So.", "c")
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_tables_of_conversations_are_documents(tmp_path, suffix):
-    table = pa.table({"id": ["a", "b"], "conversations": [SHARED, None]})
-    path = tmp_path / f"chat.{suffix}"
-    if suffix == "parquet":
-        pq.write_table(table, path)
-    else:
-        with (
-            pa.OSFile(str(path), "wb") as sink,
-            pa.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-    first, second = records(path, "conversations")
-    assert first == Record("user: Why?\n\nassistant: So.", "a", 1)
-    assert second == Reject(path.name, 2, RejectKind.NULL)

@@ -39,7 +39,7 @@ def test_table_without_the_text_column_names_the_nearest(tmp_path):
 
 def test_text_column_of_another_type_is_refused(tmp_path):
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(CorpusError, match="column 'text' holds int64, not strings"):
+    with pytest.raises(CorpusError, match="column 'text' holds int64, not text"):
         read(tmp_path / "a.parquet")
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from nextlong.cli.common import first_few
 from nextlong.errors import CorpusError
+from nextlong.reading.document_text import conversation_text
 from nextlong.reading.files import COMPRESSIONS, InputFile
 from nextlong.reading.formats import UNREADABLE, format_of, head_columns
 from nextlong.reading.listing import list_files
-from nextlong.reading.records import conversation_text
 from nextlong.recipe import Source
 from nextlong.text import first_sentence
 

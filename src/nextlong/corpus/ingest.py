@@ -176,7 +176,7 @@ def ingest_step(
     before = tuple(line_counts)
     return Step(
         "ingest",
-        6,
+        7,
         config,
         before,
         tasks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
@@ -14,6 +14,13 @@ import orjson
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
+from nextlong.reading.document_text import (
+    ABSENT,
+    document_text,
+    field_at,
+    paths_of,
+    value_at,
+)
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.records import (
     Items,
@@ -21,7 +28,6 @@ from nextlong.reading.records import (
     Reject,
     RejectKind,
     SplittableFormat,
-    conversation_text,
 )
 from nextlong.text import Json, counted
 
@@ -31,7 +37,6 @@ _COLUMN_CHECK_RECORDS: Final = 100
 # Limits the length of a line: JSON may escape a character as two times six bytes, and other columns need space.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
-_ABSENT: Final = object()  # the value of a missing key; JSON can hold None
 
 
 class _JsonLines(SplittableFormat):
@@ -41,18 +46,18 @@ class _JsonLines(SplittableFormat):
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long for a document is never held in memory as a whole."""
-        part, source = request.part, request.source
-        file, is_first_part = (
-            part.file,
-            not part.start,
-        )  # a later part may contain rejects only
-        with_column, without_column, keys = 0, 0, list[str]()
+        part, own_id = request.part, request.source.id
+        text_columns = request.source.text_columns
+        file = part.file
+        is_first_part = not part.start  # a later part may contain rejects only
+        records, keys = 0, list[str]()
+        unseen = set(text_columns)  # text columns that no record had so far
         max_line_bytes = (
             _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         )
         for number, line in _lines(stream, part, max_line_bytes):
             value = (
-                _parse(line, source.text)
+                _parse(line, text_columns)
                 if len(line) <= max_line_bytes
                 else (RejectKind.LINE_TOO_LONG, "")
             )
@@ -61,39 +66,21 @@ class _JsonLines(SplittableFormat):
                     _refuse_array(file, line)
                 yield Reject(file.name, number, *value)
                 continue
-            found = _lookup(value, source.text, default=_ABSENT)
-            if found is _ABSENT:
-                without_column += 1
-                nested = (
-                    (key, field)
-                    for key, field in value.items()
-                    if isinstance(field, dict)
-                )
-                keys = keys or [
-                    *value,
-                    *(f"{key}.{inner}" for key, field in nested for inner in field),
-                ]
-                if (
-                    without_column >= _COLUMN_CHECK_RECORDS
-                    and not with_column
-                    and is_first_part
-                ):
-                    request.refuse_column(source.text, keys)
-                yield Reject(file.name, number, RejectKind.NO_COLUMN)
-                continue
-            with_column += 1
-            text = conversation_text(found) if isinstance(found, list) else found
+            records += 1
+            found = [value_at(value, column) for column in text_columns]
+            if unseen:
+                unseen -= _present(text_columns, found)
+                keys = keys or [path for path, _ in paths_of(value)]
+                if unseen and records >= _COLUMN_CHECK_RECORDS and is_first_part:
+                    request.refuse_column(min(unseen), keys)
+            text = document_text(text_columns, found)
             if isinstance(text, str):
                 values = tuple(_lookup(value, name) for name in request.columns)
-                yield request.record(text, _lookup(value, source.id), number, values)
+                yield request.record(text, _lookup(value, own_id), number, values)
             else:
-                yield Reject(
-                    file.name,
-                    number,
-                    RejectKind.NULL if found is None else RejectKind.NOT_A_STRING,
-                )
-        if without_column and not with_column and is_first_part and part.stop is None:
-            request.refuse_column(source.text, keys)
+                yield Reject(file.name, number, *text)
+        if records and unseen and is_first_part and part.stop is None:
+            request.refuse_column(min(unseen), keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
         """Yield the objects of the first lines. Raises CorpusError for a JSON array, ValueError if no line is an object."""
@@ -104,7 +91,7 @@ class _JsonLines(SplittableFormat):
             lines += 1
             if number == 1:
                 _refuse_array(file, line)
-            value = _parse(line, "")
+            value = _parse(line, ())
             if isinstance(value, dict):
                 has_objects = True
                 yield value
@@ -189,19 +176,18 @@ def _skip_line(reader: io.BufferedReader) -> int:
     return skipped
 
 
-def _lookup(record: Json, column: str, *, default: Any = None) -> Any:
-    """Return record[column], or the nested field of a dotted name."""
-    if column in record:
-        return record[column]
-    value: Any = record
-    for part in column.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return default
-        value = value[part]
-    return value
+def _lookup(record: Json, path: str) -> Any:
+    """Return the value of a column or nested field; None if the record lacks it."""
+    value = field_at(record, path)
+    return None if value is ABSENT else value
 
 
-def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
+def _present(columns: Sequence[str], values: Sequence[Any]) -> set[str]:
+    pairs = zip(columns, values, strict=True)
+    return {column for column, value in pairs if value is not ABSENT}
+
+
+def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind, str]:
     """Return the object of a line, or kind and detail of the error."""
     try:
         value = orjson.loads(line)
@@ -209,10 +195,11 @@ def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
         try:
             # Python's parser also accepts common deviations outside the text: NaN as a score, half a surrogate pair in a title.
             value = json.loads(line.decode("utf-8"))
-            if isinstance(value, dict) and isinstance(
-                text := _lookup(value, text_column), str
-            ):
-                text.encode("utf-8")
+            if isinstance(value, dict):
+                found = [value_at(value, column) for column in text_columns]
+                text = document_text(text_columns, found)
+                if isinstance(text, str):
+                    text.encode("utf-8")
         except UnicodeDecodeError:
             return RejectKind.INVALID_UTF8, ""
         except UnicodeEncodeError:

@@ -46,7 +46,7 @@ class _Pages(InputFormat):
     def _check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
         """Return the file. Raises CorpusError for missing packages and for columns that pages do not have."""
         self.head(stream, request.part.file)
-        _, *named = request.required()
+        named = [(name, key) for name, key in request.required() if key != "text"]
         for name, key in (
             [*named, (request.source.id, "id")] if request.source.names_ids else named
         ):

@@ -13,23 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
-
-# Keys of role and content in the two layouts of chat data: OpenAI and TRL, ShareGPT.
-TURN_KEYS: Final = (("role", "content"), ("from", "value"))
-_ROLES: Final = {
-    "human": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-}
 
 
 class Record(NamedTuple):
@@ -97,7 +87,7 @@ class ReadRequest:
     def required(self) -> list[tuple[str, str]]:
         """Return the required columns, text first, each with the recipe key that names it."""
         return [
-            (self.source.text, "text"),
+            *((name, "text") for name in self.source.text_columns),
             *((name, "metadata or filter") for name in self.columns),
         ]
 
@@ -239,31 +229,3 @@ def explained(file: InputFile) -> Iterator[None]:
         raise CorpusError(
             f"{file.path} is truncated or damaged ({reason}); {cure}"
         ) from None
-
-
-def conversation_text(value: Any) -> str | None:
-    """Format a list of turns as one text, `role: content` per turn, separated by blank lines; None if it is not such a list.
-
-    Turns without text, such as tool calls, are skipped. The content of a turn may be a list of parts, whose texts are joined.
-    """
-    if not isinstance(value, list) or not value:
-        return None
-    turns = []
-    for turn in value:
-        found = (
-            pair
-            for pair in TURN_KEYS
-            if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn
-        )
-        role_key, content_key = next(found, (None, None))
-        if role_key is None or not isinstance(role := turn[role_key], str):
-            return None
-        content = turn[content_key]
-        if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
-            content = "\n".join(part for part in parts if isinstance(part, str))
-        if content is not None and not isinstance(content, str):
-            return None
-        if content and not content.isspace():
-            turns.append(f"{_ROLES.get(role, role)}: {content.strip()}")
-    return "\n\n".join(turns)

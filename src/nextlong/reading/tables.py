@@ -11,8 +11,8 @@ import codecs
 import csv
 import io
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
 from typing import Any, Final
@@ -22,7 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
-from nextlong.reading import records
+from nextlong.reading.document_text import (
+    EACH,
+    TURN_KEYS,
+    document_text,
+    values_inside,
+)
 from nextlong.reading.files import FilePart, InputFile, open_file
 from nextlong.reading.records import (
     InputFormat,
@@ -52,12 +57,56 @@ _BYTE_ORDER_MARKS: Final = {  # UTF-32's begins with UTF-16's
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 
-_STRING_KINDS: Final = (
+_TEXT_KINDS: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
     pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
 )
+_LIST_KINDS: Final = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+_NOT_UTF8: Final = b"\xff"  # stands for a value with a string that is not UTF-8
 _Path = tuple[str, ...]  # of a column or a struct field; () if there is none
+
+
+@dataclass(frozen=True)
+class _TextColumn:
+    """A column of the text, and the path inside the items of its list, such as `.text`."""
+
+    path: _Path
+    inside: str | None = None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns that are read of a file; the path of the id is () if there is none."""
+
+    texts: tuple[_TextColumn, ...]
+    id: _Path
+    others: tuple[_Path, ...]
+
+    @property
+    def dotted(self) -> list[str]:
+        """The names of the columns, each once, with dots between the parts of a path."""
+        return list(dict.fromkeys(".".join(path) for path in self._paths))
+
+    @property
+    def top_level(self) -> set[str]:
+        """The columns that contain them."""
+        return {path[0] for path in self._paths}
+
+    @property
+    def _paths(self) -> list[_Path]:
+        paths = [*(text.path for text in self.texts), self.id, *self.others]
+        return [path for path in paths if path]
 
 
 class _Parquet(SplittableFormat):
@@ -68,16 +117,15 @@ class _Parquet(SplittableFormat):
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, for row groups of any size."""
         parquet, part = _open_parquet(stream), request.part
-        paths = _resolve_columns(parquet.schema_arrow, request)
-        row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(
-            parquet.metadata.num_rows, 1
-        )
+        columns = _resolve_columns(parquet.schema_arrow, request)
+        text_bytes = _text_column_bytes(parquet.metadata, request.source)
+        row_bytes = text_bytes // max(parquet.metadata.num_rows, 1)
         size = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
         groups = None if part.row_groups is None else range(*part.row_groups)
         batches = parquet.iter_batches(
-            size, row_groups=groups, columns=_dotted(paths), use_threads=False
+            size, row_groups=groups, columns=columns.dotted, use_threads=False
         )
-        yield from _read_batches(batches, request, paths)
+        yield from _read_batches(batches, request, columns)
 
     def head(
         self,
@@ -96,7 +144,7 @@ class _Parquet(SplittableFormat):
     ) -> tuple[int, int]:
         """Return (bytes of text, bytes on disk) of a file, from its footer."""
         with open_file(file) as stream:
-            return _text_column_bytes(pq.read_metadata(stream), source.text), file.bytes
+            return _text_column_bytes(pq.read_metadata(stream), source), file.bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return parts of consecutive row groups of about `part_bytes`; the whole file if its footer cannot be read."""
@@ -138,7 +186,7 @@ class _Parquet(SplittableFormat):
         """Read rows of the row group at a position."""
         parquet, file = _open_parquet(stream), request.part.file
         groups = parquet.metadata.num_row_groups
-        paths = _resolve_columns(parquet.schema_arrow, request)
+        columns = _resolve_columns(parquet.schema_arrow, request)
         if not groups:
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
@@ -149,16 +197,16 @@ class _Parquet(SplittableFormat):
             [],
             0,
         )
-        size, columns = max(1, min(_SAMPLE_ROWS, max_rows)), _dotted(paths)
+        size = max(1, min(_SAMPLE_ROWS, max_rows))
         for batch in parquet.iter_batches(
-            size, row_groups=[group], columns=columns, use_threads=False
+            size, row_groups=[group], columns=columns.dotted, use_threads=False
         ):
             batches.append(batch.slice(0, max_rows - taken))
             taken += batches[-1].num_rows
             if taken >= max_rows:
                 break
         return _read_batches(
-            batches, request, paths
+            batches, request, columns
         ), taken / rows / groups if taken else 1.0
 
 
@@ -169,9 +217,9 @@ class _Arrow(InputFormat):
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
-        paths = _resolve_columns(_open_arrow(stream).schema, request)
-        reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-        yield from _read_batches(_arrow_batches(reader), request, paths)
+        columns = _resolve_columns(_open_arrow(stream).schema, request)
+        reader = _open_arrow(stream, columns=columns.top_level)
+        yield from _read_batches(_arrow_batches(reader), request, columns)
 
     def head(
         self,
@@ -187,15 +235,18 @@ class _Arrow(InputFormat):
         source: Source,
         head_bytes: int,  # noqa: ARG002
     ) -> tuple[int, int]:
-        """Return (bytes of text, bytes) of the first record batch; only its text column is read from a file."""
+        """Return (bytes of text, bytes) of the first record batch; only its text columns are read from a file."""
         with open_file(file) as stream:
-            path, _ = _resolve(_open_arrow(stream).schema, source.text)
-            reader = _open_arrow(stream, columns=path[:1])
-            for batch in _arrow_batches(reader) if path else ():
-                count = getattr(reader, "num_record_batches", None)
-                return _column(
-                    batch, path
-                ).nbytes, batch.nbytes if count is None else file.bytes // count
+            schema = _open_arrow(stream).schema
+            found = [_resolve_text(schema, name) for name in source.text_columns]
+            paths = [text.path for text, kind in found if kind is not None]
+            reader = _open_arrow(stream, columns={path[0] for path in paths})
+            count = getattr(reader, "num_record_batches", None)
+            for batch in _arrow_batches(reader) if paths else ():
+                text_bytes = sum(_column(batch, path).nbytes for path in paths)
+                return text_bytes, (
+                    batch.nbytes if count is None else file.bytes // count
+                )
             return (0, 0)
 
 
@@ -216,13 +267,14 @@ class _Delimited(InputFormat):
                 f"{file.path}:1: the header row is invalid ({header}); correct the row"
             )
         names = [name.strip() for name in header]
-        if names.count(source.text) != 1 and len(names) == 1:
+        if len(names) == 1 and source.text_columns != tuple(names):
             self._refuse_delimiter(names[0], file)
         for name, key in request.required():
             if names.count(name) != 1:
                 request.refuse_column(name, names, key=key)
         id_index = names.index(source.id) if names.count(source.id) == 1 else None
-        text_index, *indexes = (names.index(name) for name, _ in request.required())
+        text_indexes = [names.index(name) for name in source.text_columns]
+        indexes = [names.index(name) for name in request.columns]
         for line, row in rows:
             if isinstance(row, str):
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
@@ -246,12 +298,11 @@ class _Delimited(InputFormat):
                 yield Reject(file.name, line, RejectKind.INVALID_UTF8)
             else:
                 own_id = None if id_index is None else row[id_index]
-                yield request.record(
-                    row[text_index],
-                    own_id,
-                    line,
-                    tuple(row[index] or None for index in indexes),
-                )
+                fields = [row[index] for index in text_indexes]
+                text = document_text(source.text_columns, fields)
+                assert isinstance(text, str), text  # fields are strings
+                values = tuple(row[index] or None for index in indexes)
+                yield request.record(text, own_id, line, values)
 
     def head(
         self, stream: pa.NativeFile, file: InputFile
@@ -366,89 +417,133 @@ def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]
 
 
 def _read_batches(
-    batches: Iterable[pa.RecordBatch], request: ReadRequest, paths: Sequence[_Path]
+    batches: Iterable[pa.RecordBatch], request: ReadRequest, columns: _Columns
 ) -> Items:
-    """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
-    text_path, id_path, *others = paths
+    """Yield the record or reject of each row."""
     name, line = request.part.file.name, request.part.lines_before
+    text_columns = request.source.text_columns
     for batch in batches:
-        # Columns become Python objects a few rows at a time: `ids` and each of `columns` have one value per row.
+        # Columns become Python objects a few rows at a time: `ids` and each of `others` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
             ids = (
-                _column(rows, id_path).to_pylist()
-                if id_path
+                _column(rows, columns.id).to_pylist()
+                if columns.id
                 else [None] * rows.num_rows
             )
-            columns = [_column(rows, path).to_pylist() for path in others]
-            values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
-            for text, own_id, row_values in zip(
-                _texts(_column(rows, text_path)), ids, values, strict=True
-            ):
+            others = [_column(rows, path).to_pylist() for path in columns.others]
+            values = zip(*others, strict=True) if others else [()] * rows.num_rows
+            texts = zip(*(_values(rows, text) for text in columns.texts), strict=True)
+            for found, own_id, row_values in zip(texts, ids, values, strict=True):
                 line += 1
+                text = document_text(text_columns, found)
                 if isinstance(text, str):
                     yield request.record(text, own_id, line, row_values)
-                elif isinstance(text, bytes):
-                    yield Reject(name, line, RejectKind.INVALID_UTF8)
                 else:
-                    yield Reject(
-                        name,
-                        line,
-                        RejectKind.NULL if text is None else RejectKind.NOT_A_STRING,
-                    )
+                    yield Reject(name, line, *text)
 
 
-def _texts(column: pa.Array) -> list[Any]:
-    """Return the text of each row: None if it is null, bytes if it is not UTF-8, a list if it is not a conversation."""
-    if _is_conversation(column.type):
-        return [
-            turns if (text := records.conversation_text(turns)) is None else text
-            for turns in column.to_pylist()
-        ]
+def _values(rows: pa.RecordBatch, text: _TextColumn) -> list[Any]:
+    """Return the value of each row in a text column; bytes for a string that is not UTF-8."""
+    column = _column(rows, text.path)
     try:
-        return list(column.to_pylist())
+        values = column.to_pylist()
     except UnicodeDecodeError:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        texts: list[Any] = column.cast(pa.large_binary()).to_pylist()
-        for row, raw in enumerate(texts):
-            with suppress(UnicodeDecodeError):
-                texts[row] = None if raw is None else raw.decode("utf-8")
-        return texts
-
-
-def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
-    """Return the paths of the text, the id (() if it is missing or not a scalar) and the other columns."""
-    structs = [field for field in schema if pa.types.is_struct(field.type)]
-    known = [
-        *schema.names,
-        *(f"{field.name}.{inner.name}" for field in structs for inner in field.type),
+        values = [_value_or_bytes(scalar) for scalar in column]
+    if text.inside is None:
+        return list(values)
+    return [
+        value if value is _NOT_UTF8 else values_inside(value, text.inside)
+        for value in values
     ]
-    paths = []
-    for name, key in request.required():
+
+
+def _value_or_bytes(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return _NOT_UTF8
+
+
+def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> _Columns:
+    """Return where the columns of a request are. Raises CorpusError for one that is missing or holds no text."""
+    texts = []
+    for name in request.source.text_columns:
+        text, kind = _resolve_text(schema, name)
+        if kind is None:
+            request.refuse_column(name, _paths_in(schema))
+        if not _is_text(kind):
+            raise CorpusError(_not_text(request.part.file, name, kind))
+        texts.append(text)
+    others = []
+    for name in request.columns:
         path, kind = _resolve(schema, name)
         if kind is None:
-            request.refuse_column(name, known, key=key)
-        paths.append(path)
-        value_type = (
-            kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
-        )
-        if (
-            key == "text"
-            and not any(is_kind(value_type) for is_kind in _STRING_KINDS)
-            and not _is_conversation(kind)
-        ):
-            problem = f"column {name!r} holds {kind}, not strings or conversations"
-            raise CorpusError(
-                f"{request.part.file.path}: {problem}; set text to another column"
-            )
+            request.refuse_column(name, _paths_in(schema), key="metadata or filter")
+        others.append(path)
     id_path, id_type = _resolve(schema, request.source.id)
     is_scalar = (
         id_type is not None
         and not pa.types.is_nested(id_type)
         and not pa.types.is_binary(id_type)
     )
-    return [paths[0], id_path if is_scalar else (), *paths[1:]]
+    return _Columns(tuple(texts), id_path if is_scalar else (), tuple(others))
+
+
+def _resolve_text(
+    schema: pa.Schema, name: str
+) -> tuple[_TextColumn, pa.DataType | None]:
+    """Return a text column, which may be inside a list (`a[].b`), and its type; None if it is missing."""
+    path, kind = _resolve(schema, name)
+    if kind is not None or EACH not in name:
+        return _TextColumn(path), kind
+    column, _, inside = name.partition(EACH)
+    path, kind = _resolve(schema, column)
+    return _TextColumn(path, inside), _type_inside(kind, f"{EACH}{inside}")
+
+
+def _type_inside(kind: pa.DataType | None, inside: str) -> pa.DataType | None:
+    """Return the type at a path such as `[].text` inside a type; None if there is none."""
+    while inside and kind is not None:
+        if inside.startswith(EACH):
+            kind = kind.value_type if _is_list(kind) else None
+            inside = inside.removeprefix(EACH)
+        else:
+            part, mark, rest = inside.removeprefix(".").partition(EACH)
+            for name in part.split("."):
+                kind = _field_type(kind, name)
+            inside = mark + rest
+    return kind
+
+
+def _field_type(kind: pa.DataType | None, name: str) -> pa.DataType | None:
+    is_known = (
+        kind is not None
+        and pa.types.is_struct(kind)
+        and kind.get_field_index(name) >= 0
+    )
+    return kind.field(name).type if kind is not None and is_known else None
+
+
+def _paths_in(schema: pa.Schema) -> list[str]:
+    """Return the names of columns, and the paths of fields in structs and lists of structs."""
+    fields = [path for field in schema for path in _field_paths(field.name, field.type)]
+    return [*schema.names, *fields]
+
+
+def _field_paths(name: str, kind: pa.DataType) -> list[str]:
+    if _is_list(kind) and pa.types.is_struct(kind.value_type):
+        return [f"{name}{EACH}.{field.name}" for field in kind.value_type]
+    if pa.types.is_struct(kind):
+        return [f"{name}.{field.name}" for field in kind]
+    return []
+
+
+def _not_text(file: InputFile, name: str, kind: pa.DataType) -> str:
+    """Return the message about a column of a type that holds no text."""
+    fields = _field_paths(name, kind)
+    cure = f"one of its fields: {', '.join(fields)}" if fields else "another column"
+    return f"{file.path}: column {name!r} holds {kind}, not text; set text to {cure}"
 
 
 def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]:
@@ -458,24 +553,27 @@ def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]
         schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     )
     for part in path[1:]:
-        known = (
-            kind is not None
-            and pa.types.is_struct(kind)
-            and kind.get_field_index(part) >= 0
-        )
-        kind = kind.field(part).type if known else None
+        kind = _field_type(kind, part)
     return (path, kind) if kind is not None else ((), None)
 
 
-def _is_conversation(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list of turns."""
-    if not (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    ) or not pa.types.is_struct(kind.value_type):
-        return False
-    return any(
-        all(kind.value_type.get_field_index(key) >= 0 for key in pair)
-        for pair in records.TURN_KEYS
+def _is_text(kind: pa.DataType) -> bool:
+    """Return whether values of an Arrow type can be text: strings, bytes, conversations, lists of these."""
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    if _is_list(kind):
+        return _is_turn(kind.value_type) or _is_text(kind.value_type)
+    return any(is_kind(kind) for is_kind in _TEXT_KINDS)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in _LIST_KINDS)
+
+
+def _is_turn(kind: pa.DataType) -> bool:
+    """Return whether an Arrow type is a turn of a conversation."""
+    return pa.types.is_struct(kind) and any(
+        all(kind.get_field_index(key) >= 0 for key in pair) for pair in TURN_KEYS
     )
 
 
@@ -483,17 +581,17 @@ def _column(batch: pa.RecordBatch, path: _Path) -> Any:
     return reduce(pc.struct_field, path[1:], batch.column(path[0]))
 
 
-def _dotted(paths: Iterable[_Path]) -> list[str]:
-    return list(dict.fromkeys(".".join(path) for path in paths if path))
-
-
-def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
-    """Return the uncompressed bytes of a column and its nested columns, from the footer; 0 if it is missing."""
+def _text_column_bytes(metadata: pq.FileMetaData, source: Source) -> int:
+    """Return the uncompressed bytes of the text columns and the columns in them, from the footer; 0 if missing."""
+    # Of `a[].b`, all of `a` is counted: the footer names the lists inside in several ways.
+    columns = [name.partition(EACH)[0] for name in source.text_columns]
     paths = [
         metadata.schema.column(index).path for index in range(metadata.num_columns)
     ]
     indexes = [
-        index for index, path in enumerate(paths) if f"{path}.".startswith(f"{column}.")
+        index
+        for index, path in enumerate(paths)
+        if any(f"{path}.".startswith(f"{column}.") for column in columns)
     ]
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     return sum(

@@ -165,6 +165,17 @@ def keyed(default: Any, meaning: str) -> Any:
 _ID: Final = "id"
 
 
+def _one_or_several(columns: Any) -> Any:
+    """Return the only item of a list, so that a column has one spelling."""
+    if columns in ([], ()):
+        raise ValueError("names no column; name the one with the text")
+    is_one = isinstance(columns, list | tuple) and len(columns) == 1
+    return columns[0] if is_one else columns
+
+
+_TextColumns = Annotated[Named | _Names, BeforeValidator(_one_or_several)]
+
+
 class Source(Section):
     """One source of documents: a path, folder, glob or URL, under one name."""
 
@@ -175,7 +186,12 @@ class Source(Section):
     name: str = keyed(
         "", "name of the source in reports and metadata; default: the path"
     )
-    text: str = keyed("text", "column with the text; a.b reads a nested field")
+    text: _TextColumns = keyed(
+        "text",
+        "column with the text: strings, UTF-8 bytes, lists of strings, conversations; "
+        "a.b reads a field, a[].b a field of each object in a list; "
+        "[title, body] joins columns by blank lines",
+    )
     id: Named = keyed(
         _ID,
         "column with document ids; documents without an id are named file:line; a column other than `id` must exist",
@@ -214,6 +230,11 @@ class Source(Section):
                 f"unknown input format; choose auto or one of {', '.join(known)}"
             )
         return name
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of the text, also of a single one."""
+        return (self.text,) if isinstance(self.text, str) else self.text
 
     @property
     def names_ids(self) -> bool:

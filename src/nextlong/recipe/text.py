@@ -330,7 +330,8 @@ def _walk(
 ) -> tuple[list[int | str], Any]:
     """Return the keys in an error location, and the model at its end (for a list, that of its elements).
 
-    Other parts of a location name a branch of a union: literal['auto'], or the `kind` of a section.
+    Other parts of a location name a branch of a union: str, literal['auto'], or the `kind`
+    of a section.
     """
     keys: list[int | str] = []
     model: Any = root
@@ -346,7 +347,8 @@ def _walk(
         ):
             model = kinds[part]  # of a union of sections, the one with this `kind`
         else:
-            if not any(mark in part for mark in ("[", "constrained-")):
+            is_branch = any(mark in part for mark in ("[", "constrained-"))
+            if not is_branch and part != "str":
                 keys.append(part)
             model = _held(_fields(model)[part]) if part in _fields(model) else None
     return keys, model

@@ -1,0 +1,224 @@
+"""Document text: the values of a record's text columns → the text of a document.
+
+In:  the recipe's `text`, and the values of a record as Python objects. Out: one string, or
+the reason why there is none. Every reader uses this module, so that the same record gives
+the same text in every format.
+
+A path names a column (`text`), a field of an object (`a.b`), or a field of each object in a
+list (`body_text[].text`). Strings of a list, and several columns, are joined by blank
+lines; null and empty ones are skipped, so that every character of the others is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from nextlong.reading.records import RejectKind
+
+# Keys of role and content in the two layouts of chat data: OpenAI and TRL, ShareGPT.
+TURN_KEYS: Final = (("role", "content"), ("from", "value"))
+EACH: Final = "[]"  # in a path: each item of a list
+ABSENT: Final = object()  # the value at a path that a record lacks; JSON can hold None
+_BLANK_LINE: Final = "\n\n"
+_ROLES: Final = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+}
+_MAX_DEPTH: Final = 16  # of nested lists and objects
+_SHOWN_FIELDS: Final = 8  # of an object in a message
+
+_Problem = tuple[RejectKind, str]  # kind and detail of a reject
+
+
+def field_at(record: Any, path: str) -> Any:
+    """Return the value of a column, or of the field `a.b`; ABSENT if the record has none.
+
+    A key that is spelled like the path comes first: a column may be called `a.b`.
+    """
+    if isinstance(record, dict) and path in record:
+        return record[path]
+    value = record
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return ABSENT
+        value = value[part]
+    return value
+
+
+def value_at(record: Any, path: str) -> Any:
+    """Return the value at a path of the text, which may contain `[]`; ABSENT if none."""
+    value = field_at(record, path)
+    if value is ABSENT and EACH in path:
+        column, _, inside = path.partition(EACH)
+        value = values_inside(field_at(record, column), inside)
+    return value
+
+
+def values_inside(value: Any, inside: str) -> Any:
+    """Return the value at a path inside each item of a list, such as `.text`.
+
+    Items without the path are skipped. A null list is None; ABSENT if the value is not a
+    list, or if no item has the path.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return ABSENT
+    if not inside:
+        return value
+    found = [_value_inside(item, inside) for item in value]
+    present = [item for item in found if item is not ABSENT]
+    return ABSENT if value and not present else present
+
+
+def _value_inside(item: Any, inside: str) -> Any:
+    if item is None:
+        return None
+    if inside.startswith(EACH):
+        return values_inside(item, inside.removeprefix(EACH))
+    return value_at(item, inside.removeprefix("."))
+
+
+def paths_of(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each path of a record with its value: columns, fields of objects and of lists."""
+    for name, value in record.items():
+        yield str(name), value
+        yield from _paths_inside(str(name), value, 1)
+
+
+def _paths_inside(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if depth == _MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        for name, field in value.items():
+            yield f"{path}.{name}", field
+            yield from _paths_inside(f"{path}.{name}", field, depth + 1)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        objects = [item for item in value if isinstance(item, dict)]
+        names = dict.fromkeys(name for item in objects for name in item)
+        for name in names:
+            fields = [item[name] for item in objects if name in item]
+            yield f"{path}{EACH}.{name}", fields
+            # Lists inside the objects are read as one list.
+            inner = [
+                part for field in fields if isinstance(field, list) for part in field
+            ]
+            yield from _paths_inside(f"{path}{EACH}.{name}", inner, depth + 1)
+
+
+def document_text(columns: Sequence[str], values: Sequence[Any]) -> str | _Problem:
+    """Return the text of a document, or kind and detail of its reject.
+
+    `values` are those at the paths `columns`; null ones of several are skipped.
+    """
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0]
+    texts = []
+    for column, value in zip(columns, values, strict=True):
+        if value is ABSENT:
+            continue
+        text = text_of(value)
+        if isinstance(text, str):
+            texts.append(text)
+            continue
+        kind, _ = text
+        if kind is RejectKind.NOT_A_STRING:
+            return kind, _advice(column, value)
+        if kind is not RejectKind.NULL:
+            return text
+    if texts:
+        return _joined(texts)
+    is_absent = all(value is ABSENT for value in values)
+    return (RejectKind.NO_COLUMN if is_absent else RejectKind.NULL), ""
+
+
+def text_of(value: Any, *, depth: int = 0) -> str | _Problem:
+    """Return the text of a string, UTF-8 bytes, a conversation, or a list of these.
+
+    `depth` counts the lists around the value.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return RejectKind.NULL, ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return RejectKind.INVALID_UTF8, ""
+    if not isinstance(value, list) or depth == _MAX_DEPTH:
+        return RejectKind.NOT_A_STRING, ""
+    if (conversation := conversation_text(value)) is not None:
+        return conversation
+    texts = []
+    for item in value:
+        if item is None:
+            continue
+        text = text_of(item, depth=depth + 1)
+        if not isinstance(text, str):
+            return text
+        texts.append(text)
+    return _joined(texts) if texts or not value else (RejectKind.NULL, "")
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return _BLANK_LINE.join(filter(None, texts))
+
+
+def _advice(column: str, value: Any) -> str:
+    """Return what a value without text is, and how to name the text in it; "" for numbers."""
+    is_list = isinstance(value, list)
+    items = value if is_list else [value]
+    first = next((item for item in items if isinstance(item, dict)), None)
+    if first is None:
+        return ""
+    objects = "a list of objects" if is_list else "an object"
+    fields = ", ".join(map(str, list(first)[:_SHOWN_FIELDS]))
+    advice = f"{column!r} is {objects} with the fields {fields}"
+    field = text_field(first)
+    if field is None:
+        return advice
+    path = f"{column}{EACH if is_list else ''}.{field}"
+    return f"{advice}; to use one of them: text: {path}"
+
+
+def text_field(fields: Mapping[str, Any]) -> str | None:
+    """Return the field of an object that has the longest text, None if none has text."""
+    lengths = {}
+    for name, value in fields.items():
+        text = text_of(value)
+        if isinstance(text, str) and text:
+            lengths[name] = len(text)
+    return max(lengths, key=lambda name: lengths[name], default=None)
+
+
+def conversation_text(value: Any) -> str | None:
+    """Format a list of turns as one text, `role: content` per turn, separated by blank lines; None if it is not such a list.
+
+    Turns without text, such as tool calls, are skipped. The content of a turn may be a list of parts, whose texts are joined.
+    """
+    if not isinstance(value, list) or not value:
+        return None
+    turns = []
+    for turn in value:
+        found = (
+            pair
+            for pair in TURN_KEYS
+            if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn
+        )
+        role_key, content_key = next(found, (None, None))
+        if role_key is None or not isinstance(role := turn[role_key], str):
+            return None
+        content = turn[content_key]
+        if isinstance(content, list):
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = "\n".join(part for part in parts if isinstance(part, str))
+        if content is not None and not isinstance(content, str):
+            return None
+        if content and not content.isspace():
+            turns.append(f"{_ROLES.get(role, role)}: {content.strip()}")
+    return "\n\n".join(turns)
