@@ -1,6 +1,7 @@
 """Publishing to a folder and to file systems of fsspec, some of which fail."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,13 @@ import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError, RunError
-from nextlong.export.publish import RECORD, Destination, ExportFile, publish
+from nextlong.export.publish import (
+    RECORD,
+    Destination,
+    ExportFile,
+    publish,
+    publish_card,
+)
 
 CONTENTS = {
     "README.md": b"# A data set\n",
@@ -155,6 +162,26 @@ def test_another_export_with_the_same_names_is_refused_or_replaced(
         "train/part-00001.parquet",
     ]  # the card too, which says that all is there
     assert data_at(destination) == changed
+
+
+def test_the_command_that_replaces_an_export_quotes_the_destination(tmp_path):
+    there = str(tmp_path / "my data")
+    publish(export(tmp_path), there)
+    changed = {**CONTENTS, "train/part-00000.parquet": b"other"}
+    with pytest.raises(ExportError, match=f"--into '{re.escape(there)}' --replace"):
+        publish(export(tmp_path, changed), there)
+
+
+def test_the_card_above_several_exports_is_sent_and_kept_up_to_date(destination):
+    publish_card("# first", destination)
+    publish_card("# second", destination)
+    assert data_at(destination) == {"README.md": b"# second"}
+
+
+def test_the_card_above_several_exports_spares_a_card_of_the_user(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    publish_card("# ours", str(tmp_path))
+    assert data_at(str(tmp_path)) == {"README.md": b"mine"}
 
 
 def test_a_card_told_anew_is_sent_again(destination, tmp_path):

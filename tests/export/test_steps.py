@@ -31,7 +31,7 @@ from nextlong.export.steps import _read_rows, _shard_bounds
 from nextlong.runs import export as runs_export
 
 
-def bounds_of(rows, room):
+def bounds_of(rows, room, form="jsonl"):
     """Return where shards of rows of the given tokens end, where a file has room for so many tokens."""
     index = np.zeros(len(rows), schemas.SEQUENCE_INDEX)
     index["length"] = rows
@@ -39,7 +39,7 @@ def bounds_of(rows, room):
         index,
         np.arange(len(rows) + 1),
         [],
-        made=format_of("jsonl"),
+        made=format_of(form),
         options=options(shard_bytes=4 * room),
     )
 
@@ -60,6 +60,28 @@ def test_files_hold_every_row_once_and_none_could_take_one_more(rows, room):
         assert len(held) == 1 or (held and sum(held) <= room)
         if last < len(rows):
             assert sum(held) + rows[last] > room
+
+
+@pytest.mark.parametrize(
+    ("rows", "room", "bounds"),
+    [
+        ([4, 4, 4, 4, 4], 8, [0, 2, 5]),
+        ([4, 4, 4], 1, [0, 3]),
+        ([4, 4, 4, 4], 1, [0, 2, 4]),
+        ([4], 8, [0, 1]),
+        ([], 8, [0]),
+    ],
+)
+def test_a_megatron_file_never_has_a_single_row_beside_others(rows, room, bounds):
+    assert bounds_of(rows, room, form="megatron") == bounds
+
+
+@given(rows=st.lists(st.integers(0, 50), max_size=30), room=st.integers(1, 80))
+def test_megatron_files_hold_every_row_once_and_at_least_two(rows, room):
+    bounds = bounds_of(rows, room, form="megatron")
+    sizes = np.diff(bounds).tolist()
+    assert sum(sizes) == len(rows)
+    assert all(size >= min(2, len(rows)) for size in sizes)
 
 
 def index_of(*runs):

@@ -205,7 +205,34 @@ def test_the_card_names_the_files_of_every_split(folder, reference, tmp_path):
 
     pushed = folder.parent if folder.name == "train" else folder
     splits = load_dataset(str(pushed), cache_dir=str(tmp_path))
-    references = {path.stem: path for path in reference.parent.glob("*.json")}
+    references = {path.stem: path for path in reference.parent.glob("[!.]*.json")}
     assert splits.keys() == references.keys()
     for split, rows in splits.items():
         assert_rows(rows, references[split])
+
+
+@exported("arrow", splits=["train"])
+def test_load_from_disk_reads_both_splits_of_an_arrow_export(folder, reference):
+    from datasets import DatasetDict, load_from_disk
+
+    if folder.name != "train":
+        return  # this export has one split
+    splits = load_from_disk(str(folder.parent))
+    assert isinstance(splits, DatasetDict)
+    references = {path.stem: path for path in reference.parent.glob("[!.]*.json")}
+    assert splits.keys() == references.keys()
+    for split, rows in splits.items():
+        assert_rows(rows, references[split])
+
+
+@exported("parquet", splits=["train"])
+def test_load_dataset_reads_a_destination_of_several_formats(
+    folder, reference, tmp_path
+):
+    from datasets import load_dataset
+
+    pushed = folder.parent if folder.name == "train" else folder
+    if not (pushed.parent / "README.md").exists():
+        return  # torchtitan's rows are an export of their own
+    splits = load_dataset(str(pushed.parent), cache_dir=str(tmp_path))
+    assert_rows(splits["train"], reference)

@@ -150,6 +150,15 @@ def test_each_of_its_training_samples_is_one_document(indexed, folder, reference
 
 
 @exported("megatron", splits=["train"])
+def test_every_file_of_an_export_has_a_sample(indexed, folder, reference):
+    """Megatron asserts that each prefix it is given without a weight has one."""
+    datasets = opened(indexed, folder)
+    for dataset in datasets:
+        tokens = int(dataset.sequence_lengths.sum())
+        assert (tokens - 1) // dataset.sequence_lengths[0] > 0
+
+
+@exported("megatron", splits=["train"])
 def test_it_reads_an_export_as_the_page_says(
     indexed, folder, reference, monkeypatch, tmp_path
 ):

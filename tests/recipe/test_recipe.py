@@ -524,6 +524,9 @@ def test_a_format_whose_documents_must_end_wants_a_token_for_it():
     assert told.startswith(
         "recipe: export.formats: olmo requires an EOS token at the end of every document, but tokenizer.eos is null"
     )
+    same = ["tokenizer.eos=<|endoftext|>", "tokenizer.bos=<|endoftext|>"]
+    with pytest.raises(RecipeError, match="tokenizer.bos and tokenizer.eos"):
+        Recipe.from_dict(PLAIN, overrides=["export.formats=olmo", *same])
     asked = ["export.formats=olmo", "tokenizer.eos=<|endoftext|>"]
     assert Recipe.from_dict(PLAIN, overrides=asked).tokenizer.eos == "<|endoftext|>"
 

@@ -281,7 +281,7 @@ def test_a_recipe_with_fences_stays_in_its_block():
         ("arrow", ".", "load_from_disk(folder)"),
         ("mds", "train/", "StreamingDataset(local=f'{folder}/train'"),
         ("mds", ".", "StreamingDataset(local=folder, "),
-        ("megatron", "train/tokens", "IndexedDataset(f'{folder}/train/tokens')"),
+        ("megatron", "train/part-*", "glob(f'{folder}/train/part-*' + '.bin'))"),
         ("torchtitan", "*.parquet", "load_dataset(folder, split='train')"),
         (
             "olmo",

@@ -228,12 +228,12 @@ def test_a_folder_is_swapped_whole_and_what_the_user_put_there_stays(tmp_path):
 
     folder = tmp_path / "data" / "jsonl"
     told = json.dumps({"files": {"train/rows": {}}})
-    data_folder.place(folder, files("one"), card="card", delivered=told)
+    data_folder.place(folder, files("one"), texts={"README.md": "card"}, delivered=told)
     (folder / "train" / "NOTES.txt").write_text("mine")
     folder.rename(
         folder.with_name(".jsonl.old")
     )  # as a kill between the two renames leaves it
-    data_folder.place(folder, files("two"), card="card", delivered=told)
+    data_folder.place(folder, files("two"), texts={"README.md": "card"}, delivered=told)
     assert (folder / "train" / "rows").read_text() == "two"
     assert (folder / "train" / "NOTES.txt").read_text() == "mine"
     assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
@@ -241,7 +241,9 @@ def test_a_folder_is_swapped_whole_and_what_the_user_put_there_stays(tmp_path):
         ("new card", told),
         ("new card", f"{told}\n"),
     ):  # of the same rows
-        data_folder.place(folder, files("two"), card=card, delivered=now)
+        data_folder.place(
+            folder, files("two"), texts={"README.md": card}, delivered=now
+        )
         assert [
             (folder / name).read_text()
             for name in (data_folder.CARD, data_folder.DELIVERED)
@@ -282,15 +284,15 @@ def test_a_kill_loses_nothing_that_the_user_put_beside_the_rows(
 ):
     folder = tmp_path / "data" / "jsonl"
     one, told = exports(tmp_path, "one", ["train/a", "train/b"])
-    data_folder.place(folder, one, card="card", delivered=told)
+    data_folder.place(folder, one, texts={"README.md": "card"}, delivered=told)
     (folder / "train" / "NOTES.txt").write_text("mine")
     (folder / "train" / "c").write_text("mine as well")
     (folder / "gone").symlink_to("nowhere")
     two, told = exports(tmp_path, "two", ["train/a", "train/c"])
     with monkeypatch.context() as killed, suppress(Killed):
         dies(killed, call, at)
-        data_folder.place(folder, two, card="new", delivered=told)
-    data_folder.place(folder, two, card="new", delivered=told)
+        data_folder.place(folder, two, texts={"README.md": "new"}, delivered=told)
+    data_folder.place(folder, two, texts={"README.md": "new"}, delivered=told)
     names = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -319,7 +321,7 @@ def test_the_names_in_data_are_brought_to_the_disk_after_the_renames(
         store, "sync", lambda path: (synced.append((path, folder.exists())), real(path))
     )
     files, told = exports(tmp_path, "one", ["train/a"])
-    data_folder.place(folder, files, card="card", delivered=told)
+    data_folder.place(folder, files, texts={"README.md": "card"}, delivered=told)
     assert synced[0] == (folder.with_name(".jsonl.new") / "train", False)
     assert synced[-1] == (folder.parent, True)
 
@@ -421,7 +423,9 @@ def test_without_hard_links_there_are_symbolic_ones(tmp_path, monkeypatch):
     (tmp_path / "step").mkdir()
     (tmp_path / "step" / "rows").write_text("rows")
     file = ExportFile(tmp_path / "step" / "rows", "rows", 4, "")
-    data_folder.place(tmp_path / "data" / "jsonl", [file], card="", delivered="{}")
+    data_folder.place(
+        tmp_path / "data" / "jsonl", [file], texts={"README.md": ""}, delivered="{}"
+    )
     link = tmp_path / "data" / "jsonl" / "rows"
     assert link.is_symlink()
     assert not link.readlink().is_absolute()

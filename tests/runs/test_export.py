@@ -256,6 +256,40 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
 
 
+def test_the_destination_of_several_formats_has_a_card_that_names_one(
+    own_run, tmp_path
+):
+    there = tmp_path / "there"
+    push = [f"export.push={there}", "export.validation=0.4", "workers=1"]
+    exported([own_run], formats=["jsonl", "arrow", "parquet"], overrides=push)
+    matter = yaml.safe_load((there / "README.md").read_text("utf-8").split("---\n")[1])
+    (configuration,) = matter["configs"]
+    assert [part["path"] for part in configuration["data_files"]] == [
+        "jsonl/train/*.jsonl",
+        "jsonl/validation/*.jsonl",
+    ]
+
+
+def test_the_splits_of_an_arrow_export_are_named_as_save_to_disk_names_them(
+    own_run, tmp_path
+):
+    push = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "workers=1"]
+    exported([own_run], formats=["arrow"], overrides=push)
+    for folder in (tmp_path / "there", nextlong.open(own_run).data / "arrow"):
+        named = json.loads((folder / "dataset_dict.json").read_text())
+        assert named == {"splits": ["train", "validation"]}
+
+
+def test_tokens_that_megatron_files_add_are_counted_and_told(own_run, capsys):
+    eod = "export.megatron_eod=<|endoftext|>"
+    options = ["--to", "megatron", "--set", eod, "--json"]
+    assert main(["export", str(own_run), *options]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert "longer-documents" in [warned["name"] for warned in warnings]
+    card = (nextlong.open(own_run).data / "megatron" / "README.md").read_text("utf-8")
+    assert f"| {12 * 2049:,} |" in card
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_destination_of_another_export_is_refused_before_anything_is_made(
     own_run, shorter_run, tmp_path, mixed
@@ -349,7 +383,7 @@ def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empt
         in told
     )
     assert "warning:" in told
-    assert "11,424 tokens in the rows of train are padding (68.2 % are filled)" in told
+    assert "export.pack=3,000 is not a multiple of the sequence length" in told
     card = (nextlong.open(own_run).data / "jsonl" / "README.md").read_text("utf-8")
     assert "| 68.2 % |" in card
 

@@ -586,6 +586,7 @@ def test_every_warning_has_its_place_in_the_documentation():
     assert [name for name in headings if "-" in name] == [
         *CHECKS,
         "empty-rows",
+        "longer-documents",
         "read-in-train",
     ]
 
@@ -594,7 +595,8 @@ def test_every_warning_has_its_place_in_the_documentation():
 def test_rows_with_room_to_spare(tokens, names):
     told = of_rows(
         {"train": SplitResult(rows=20, sequences=20, documents=9, tokens=tokens)},
-        room=100,
+        lengths={100},
+        pack=None,
     )
     assert tuple(warned.name for warned in told) == names
 
@@ -610,6 +612,26 @@ def test_validation_that_train_reads_too(in_train, names):
         chunks_in_train=in_train,
     )
     assert (
-        tuple(warned.name for warned in of_rows({"validation": split}, room=100))
+        tuple(
+            warned.name
+            for warned in of_rows({"validation": split}, lengths={100}, pack=None)
+        )
         == names
     )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "pack", "cause"),
+    [
+        ({400, 512}, None, "sequences of 400 and 512 tokens"),
+        ({512}, None, "sequences vary in length"),
+        ({512}, 2000, "export.pack=2,000 is not a multiple"),
+        ({512}, 2048, "too few sequences"),
+        ({256, 512}, 2048, "too few sequences"),
+    ],
+)
+def test_the_reason_for_short_rows_is_one_that_holds(lengths, pack, cause):
+    split = SplitResult(rows=20, sequences=20, documents=9, tokens=1000)
+    (warned,) = of_rows({"train": split}, lengths=lengths, pack=pack)
+    assert warned.name == "empty-rows"
+    assert cause in warned.message

@@ -530,6 +530,15 @@ def test_megatron(emitted, overrides):
     )
 
 
+def test_megatron_gets_each_prefix_with_its_tokens_as_the_weight(emitted):
+    folder = emitted("megatron")
+    launch = folder / "launch.sh"
+    given = read(launch, 'pretrain_gpt.py"', SWITCHES, MEGATRON)["train_data_path"]
+    listed = (folder / "data" / "blend.txt").read_text().split()
+    assert given[0::2] == listed[0::2]
+    assert given[1::2] == [str(folder / "data" / name) for name in listed[1::2]]
+
+
 def test_megatron_with_every_layer_kept(emitted):
     launch = emitted("megatron", "memory.checkpointing=none") / "launch.sh"
     assert (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import posixpath
+import shlex
 import shutil
 import tempfile
 import time
@@ -30,13 +31,19 @@ from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import Json, counted
 
 RECORD: Final = ".nextlong-push.json"
+CARD: Final = "README.md"
 DELIVERED: Final = "manifest.json"  # describes the exported files
-_CARDS: Final = frozenset(
-    {"README.md", DELIVERED}
-)  # may change while the data stays the same
+_CARDS: Final = frozenset({CARD, DELIVERED})  # may change while the data stays the same
 # A reader that finds one of these assumes that all other files are complete.
 _LAST_NAMES: Final = frozenset(
-    {"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"}
+    {
+        CARD,
+        DELIVERED,
+        "index.json",
+        "dataset_info.json",
+        "state.json",
+        "dataset_dict.json",
+    }
 )
 _LAST_SUFFIXES: Final = (".idx",)
 # Files that people and hubs add to data sets, besides hidden files.
@@ -160,6 +167,27 @@ def publish(
     return [file.name for file in due]
 
 
+def publish_card(text: str, destination: str) -> None:
+    """Send the card of a folder that has the exports of several formats below it.
+
+    A README.md there that was not sent by nextlong is kept.
+    """
+    place = Destination(destination)
+    with _refusals(destination):
+        record = place.read_record()
+        if place.fs.exists(place.at(CARD)) and CARD not in record:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / CARD
+            path.write_text(text, encoding="utf-8")
+            size = path.stat().st_size
+            file = ExportFile(path, CARD, size, store.hash_file(path))
+            record[CARD] = file.entry(whole=False)
+            place.write_record(record)
+            _send(file, place, record)
+            place.write_record(record)
+
+
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
     """Raise ExportError, before anything is computed, if a destination is not writable or holds files of other origin.
 
@@ -181,7 +209,8 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
 
 def _of_another(destination: str, other: Sequence[str]) -> ExportError:
     problem = f"{destination} contains {counted(len(other), 'file')} of another export, such as {other[0]!r}"
-    cure = f"choose another destination, or replace them: nextlong export RUN --into {destination} --replace"
+    command = f"nextlong export RUN --into {shlex.quote(destination)} --replace"
+    cure = f"choose another destination, or replace them: {command}"
     return ExportError(f"{problem}; {cure}")
 
 

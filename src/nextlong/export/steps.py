@@ -215,6 +215,8 @@ def _format_step(
         config["compression"] = compression
     if made.extra_tokens:
         config["extra_tokens"] = made.extra_tokens
+    if made.min_shard_rows > 1:
+        config["min_shard_rows"] = made.min_shard_rows
     requested_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
@@ -328,15 +330,23 @@ def _shard_bounds(
             RowSizes(row_tokens, np.diff(offsets), of_rows), options
         )
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    return [
-        0,
-        *(
-            last
-            for _, last in lookup.runs_within(
-                _ID_BYTES * row_tokens, options.shard_bytes
-            )
-        ),
-    ]
+    runs = lookup.runs_within(_ID_BYTES * row_tokens, options.shard_bytes)
+    bounds = [0, *(last for _, last in runs)]
+    return _without_small_files(bounds, min_rows=made.min_shard_rows)
+
+
+def _without_small_files(bounds: list[int], *, min_rows: int) -> list[int]:
+    """Return the bounds of files of at least `min_rows` rows, or of all rows."""
+    if len(bounds) == 1:
+        return bounds
+    kept = [bounds[0]]
+    for bound in bounds[1:]:
+        if bound - kept[-1] >= min_rows:
+            kept.append(bound)
+    # The rows after the last bound belong to the file before them, if there is one.
+    if len(kept) > 1:
+        kept.pop()
+    return [*kept, bounds[-1]]
 
 
 def _export_shard(

@@ -221,6 +221,13 @@ class Recipe(Section):
             cure = "set it to your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2): "
             cure += "`nextlong run RECIPE --set tokenizer.eos=NAME`"
             raise ValueError(f"export.formats: {' and '.join(need_eos)} {why}; {cure}")
+        if need_eos and self.tokenizer.bos == self.tokenizer.eos:
+            why = (
+                f"takes {self.tokenizer.eos!r} for the end of a document, but "
+                "tokenizer.bos and tokenizer.eos are both this token"
+            )
+            cure = "set tokenizer.bos to null"
+            raise ValueError(f"export.formats: {' and '.join(need_eos)} {why}; {cure}")
         if self.export.pack is not None and self.export.pack < self.sequence_tokens:
             why = (
                 f"is less than the length of a sequence, {self.sequence_tokens} tokens"

@@ -24,7 +24,7 @@ from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
 from nextlong.runs.card import Exported
-from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
+from nextlong.runs.warnings import FROM_SCRATCH, control
 from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import Json, counted
 
@@ -148,7 +148,8 @@ def exported(written: Exported) -> list[tuple[str, str]]:
         ]
     facts += [(name, f"{written.folder / name}") for name in recipe.export.formats]
     facts.append(("data card", f"{written.folder / 'README.md'}"))
-    facts += [("warning", str(one)) for one in of_rows(rows.splits, room=room)]
+    about_rows = written.warnings(*recipe.export.formats)
+    facts += [("warning", str(warning)) for warning in about_rows]
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
@@ -229,7 +230,7 @@ def export_of(written: Exported) -> Json:
     recipe, rows = written.recipe, written.rows
     warnings = [
         *(written.stats.warnings if written.stats else ()),
-        *of_rows(rows.splits, room=written.room),
+        *written.warnings(*recipe.export.formats),
     ]
     counts = {"rows", "sequences", "documents", "tokens"}
     return {

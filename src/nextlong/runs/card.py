@@ -38,7 +38,7 @@ from nextlong.runs import data_folder
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Spread
 from nextlong.runs.stats import Stats, read
-from nextlong.runs.warnings import control, of_rows
+from nextlong.runs.warnings import Warned, control, of_files, of_rows
 from nextlong.schemas import Layout
 from nextlong.text import Json, public_name
 
@@ -154,9 +154,38 @@ class Exported:
         splits = export_steps.splits_of(self.recipe.export)
         return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
 
+    def split_files(self, name: str) -> Mapping[str, str]:
+        """Return the text of each file by which a format's folder names its splits."""
+        describe_splits = format_of(name).describe_splits
+        if len(self.below) == 1 or describe_splits is None:
+            return {}
+        return describe_splits(list(self.below))
+
     def step(self, name: str, split: str) -> Artifact:
         """Return the step that wrote one split of a format."""
         return self.done[export_steps.step_name(name, split)]
+
+    def tokens(self, name: str, split: str) -> int:
+        """Return the tokens in the files of a split, with those that the format adds."""
+        shards = self.step(name, split).results(ShardResult)
+        counted = [shard.tokens for shard in shards if shard.tokens is not None]
+        return sum(counted) if counted else self.rows.splits[split].tokens
+
+    def warnings(self, *formats: str) -> list[Warned]:
+        """Return the warnings about the rows, and about the files of some formats."""
+        lengths = {run.recipe.sequence_tokens for run in self.runs}
+        splits = self.rows.splits
+        warned = list(of_rows(splits, lengths=lengths, pack=self.recipe.export.pack))
+        for name in formats:
+            for split, arranged in splits.items():
+                added = self.tokens(name, split) - arranged.tokens
+                warned += of_files(
+                    name,
+                    split=split,
+                    added_tokens=added,
+                    target_tokens=max(lengths),
+                )
+        return warned
 
     def files(self, name: str) -> list[ExportFile]:
         """Return the files of a format, all its splits, by their names in the folder of the format."""
@@ -182,21 +211,35 @@ def of_format(written: Exported, name: str) -> str:
 
 
 def of_data(written: Exported) -> str:
-    """Return the card of `data/`, with all its formats. Those of the run's recipe come first, whatever was written last."""
-    first = written.recipe.export.formats[0]
-    facts = _facts(
-        written,
-        first,
-        {split: f"{first}/{part}" for split, part in written.below.items()},
-    )
-    laid = {first: facts["laid"][0]._replace(folder=first)}
-    laid |= {
-        one.format.name: one
-        for one in _laid_in(written.folder)
-        if one.format.name != first
-    }
-    names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
-    return card(facts | {"laid": [laid[name] for name in names if name in laid]})
+    """Return the card of `data/`, with all its formats.
+
+    Those of the run's recipe come first, whatever was written last.
+    """
+    facts, laid = _laid_formats(written, written.recipe.export.formats[:1])
+    for other in _laid_in(written.folder):
+        laid.setdefault(other.format.name, other)
+    first = (name for name in written.runs[0].recipe.export.formats if name in laid)
+    names = dict.fromkeys((*first, *laid))
+    return card(facts | {"laid": [laid[name] for name in names]})
+
+
+def of_formats(written: Exported) -> str:
+    """Return the card of a folder that holds the formats of the recipe alone."""
+    facts, laid = _laid_formats(written, written.recipe.export.formats)
+    return card(facts | {"laid": list(laid.values())})
+
+
+def _laid_formats(
+    written: Exported, names: Sequence[str]
+) -> tuple[Json, dict[str, Laid]]:
+    """Return the facts of the first format, and each format in a folder of its name."""
+    facts = []
+    laid = {}
+    for name in names:
+        below = {split: f"{name}/{part}" for split, part in written.below.items()}
+        facts.append(_facts(written, name, below))
+        laid[name] = facts[-1]["laid"][0]._replace(folder=name)
+    return facts[0], laid
 
 
 def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
@@ -214,10 +257,9 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     made = format_of(name, recipe.export.model_dump())
     splits = []
     for split, folder in below.items():
-        counts, size = (
-            rows.splits[split].model_dump(include=set(_COUNTS)),
-            written.step(name, split).manifest["bytes"],
-        )
+        counts = rows.splits[split].model_dump(include=set(_COUNTS))
+        counts["tokens"] = written.tokens(name, split)
+        size = written.step(name, split).manifest["bytes"]
         splits.append(
             Split(split, f"{folder}{made.reader_takes}" or ".", **counts, bytes=size)
         )
@@ -237,7 +279,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         statistics["partitions"] = "; ".join(partitions)
     warned = [
         *(stats.warnings if stats else ()),
-        *of_rows(rows.splits, room=written.room),
+        *written.warnings(name),
     ]
     sources = [
         (one.name, public_name(one.path), one.license)
@@ -464,18 +506,13 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
     """Return the record, as JSON, of one format and its files."""
     splits = {}
     for split, folder in written.below.items():
-        step, arranged = written.step(name, split), written.rows.splits[split]
-        # A format that adds tokens counts them itself.
-        counted = [
-            shard.tokens
-            for shard in step.results(ShardResult)
-            if shard.tokens is not None
-        ]
+        step = written.step(name, split)
+        arranged = written.rows.splits[split]
         splits[split] = {
             "step": step.manifest["fingerprint"],
             "config": step.manifest["config"],
             **arranged.model_dump(include={"rows", "sequences", "documents"}),
-            "tokens": sum(counted) if counted else arranged.tokens,
+            "tokens": written.tokens(name, split),
             "folder": folder,
         }
     plain = {

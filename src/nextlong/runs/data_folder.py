@@ -13,16 +13,17 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from nextlong.artifacts import record
 from nextlong.engine import store
+from nextlong.export.publish import CARD as CARD
 from nextlong.export.publish import DELIVERED, ExportFile
 from nextlong.text import Json
 
-CARD: Final = "README.md"
 MIX: Final = "mix-"  # before the name of a mix
 # File systems without hard links, or with few of them to a file.
 _NO_LINKS: Final = {
@@ -79,11 +80,15 @@ def settle(run_dir: Path) -> None:
                         again.replace(path)
 
 
-def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -> None:
-    """Make the folder of one format, in the place of an earlier one; what the user put beside the files stays.
+def place(
+    folder: Path, files: list[ExportFile], *, texts: Mapping[str, str], delivered: str
+) -> None:
+    """Make the folder of one format, in place of an earlier one.
 
-    `files` are named below the folder; `delivered` is the record of them. A file of the user's whose name is now taken gets
-    `.kept` behind its name.
+    `files` are named below the folder, `texts` are the files written here (such as the
+    card) by name, and `delivered` is the record of all of them. What the user put beside
+    the files stays; a file of the user's whose name is now taken gets `.kept` behind its
+    name.
     """
     new, old = (folder.with_name(f".{folder.name}.{mark}") for mark in ("new", "old"))
     with store.explained(folder):
@@ -93,11 +98,11 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)  # killed after them
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
-            current = [
-                (folder / name).read_text(encoding="utf-8")
-                for name in (CARD, DELIVERED)
-            ]
-            if current == [card, delivered] and all(
+            written = {**texts, DELIVERED: delivered}
+            current = {
+                name: (folder / name).read_text(encoding="utf-8") for name in written
+            }
+            if current == written and all(
                 (folder / file.name).samefile(file.path) for file in files
             ):
                 return
@@ -113,7 +118,8 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
                 target.symlink_to(os.path.relpath(file.path, target.parent))
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
-        store.write_file(new / CARD, card)
+        for name, text in texts.items():
+            store.write_file(new / name, text)
         store.write_file(new / DELIVERED, delivered)
         if folder.exists():
             folder.rename(old)

@@ -26,7 +26,13 @@ from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
+from nextlong.export.publish import (
+    DELIVERED,
+    ExportFile,
+    check_destination,
+    publish,
+    publish_card,
+)
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
@@ -323,16 +329,19 @@ def _place_data(written: Exported) -> None:
     """Put the exports with their cards into the run's `data/`."""
     folder = written.folder
     for name in written.recipe.export.formats:
-        files, text = written.files(name), card.of_format(written, name)
-        content = text.encode()
-        own = ExportFile(
-            folder / name / data_folder.CARD,
-            data_folder.CARD,
-            len(content),
-            xxh3_128_hexdigest(content),
-        )
-        delivered = card.delivered_record(written, name, [own, *files])
-        data_folder.place(folder / name, files, card=text, delivered=delivered)
+        files = written.files(name)
+        texts = {
+            data_folder.CARD: card.of_format(written, name),
+            **written.split_files(name),
+        }
+        own = []
+        for file_name, text in texts.items():
+            content = text.encode()
+            hashed = xxh3_128_hexdigest(content)
+            path = folder / name / file_name
+            own.append(ExportFile(path, file_name, len(content), hashed))
+        delivered = card.delivered_record(written, name, [*own, *files])
+        data_folder.place(folder / name, files, texts=texts, delivered=delivered)
     text, path = card.of_data(written), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -342,19 +351,23 @@ def _place_data(written: Exported) -> None:
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
     """Copy the exports from `data/` to `export.push`, if it is set: the card first, the record last. Raises ExportError."""
-    if written.recipe.export.push is not None:
-        for name in written.recipe.export.formats:
-            page, delivered = (
-                ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-                for path in (
-                    written.folder / name / one for one in (data_folder.CARD, DELIVERED)
-                )
-            )
-            publish(
-                [page, *written.files(name), delivered],
-                _destination(written.recipe.export, name),
-                others=stale,
-            )
+    export = written.recipe.export
+    if export.push is None:
+        return
+    for name in export.formats:
+        own = []
+        for file_name in (data_folder.CARD, *written.split_files(name), DELIVERED):
+            path = written.folder / name / file_name
+            hashed = store.hash_file(path)
+            own.append(ExportFile(path, file_name, path.stat().st_size, hashed))
+        *texts, delivered = own
+        publish(
+            [*texts, *written.files(name), delivered],
+            _destination(export, name),
+            others=stale,
+        )
+    if len(export.formats) > 1:
+        publish_card(card.of_formats(written), export.push)
 
 
 def _destination(export: Export, name: str) -> str:

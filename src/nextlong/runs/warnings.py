@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -475,17 +475,56 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
             yield _warned("small-tokens", bytes=held)
 
 
-def of_rows(splits: Mapping[str, SplitResult], *, room: int) -> Iterator[Warned]:
-    """Yield the warnings about the rows of each split, which hold `room` tokens each."""
+def of_rows(
+    splits: Mapping[str, SplitResult],
+    *,
+    lengths: Collection[int],
+    pack: int | None,
+) -> Iterator[Warned]:
+    """Yield the warnings about the rows of each split.
+
+    `lengths` are the distinct sequence lengths of the runs, in tokens; `pack` is
+    `export.pack`, None if a row is one sequence.
+    """
+    room = pack or max(lengths)
     for name, split in splits.items():
-        if (
-            filled := fill(split.tokens, rows=split.rows, room=room)
-        ) < THRESHOLDS.least_fill:
+        filled = fill(split.tokens, rows=split.rows, room=room)
+        if filled < THRESHOLDS.least_fill:
             yield _warned(
                 "empty-rows",
-                padding=split.rows * room - split.tokens,
                 name=name,
+                room=room,
                 filled=percent(filled),
+                why=_why_rows_are_short(sorted(lengths), pack=pack),
             )
         if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
             yield _warned("read-in-train", split=split, name=name)
+
+
+def _why_rows_are_short(lengths: Sequence[int], *, pack: int | None) -> str:
+    """Return why rows have fewer tokens than they can hold, with the fix."""
+    if pack is None and len(lengths) > 1:
+        listed = " and ".join(f"{length:,}" for length in lengths)
+        cure = "set export.pack, or make all sequences equally long"
+        return f"the runs have sequences of {listed} tokens; {cure}"
+    if pack is None:
+        return "sequences vary in length; set export.pack, or compose.fit=exact"
+    multiple = math.lcm(*lengths)
+    if pack % multiple:
+        cure = f"set it to a multiple of {multiple:,}"
+        return f"export.pack={pack:,} is not a multiple of the sequence length; {cure}"
+    return "there are too few sequences to fill the last rows; make more sequences"
+
+
+def of_files(
+    format_name: str, *, split: str, added_tokens: int, target_tokens: int
+) -> Iterator[Warned]:
+    """Yield the warnings about the files of a format, which has `added_tokens`."""
+    if added_tokens:
+        yield _warned(
+            "longer-documents",
+            name=format_name,
+            split=split,
+            added=added_tokens,
+            tokens=target_tokens,
+        )

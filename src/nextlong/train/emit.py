@@ -415,13 +415,7 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         if recipe.data.validation
         else {"train": "train"}
     )
-    data = {
-        name: shlex.join(
-            str(path.with_suffix(""))
-            for path in sorted(settings.data(split).glob("*.bin"))
-        )
-        for name, split in names.items()
-    }
+    data = {name: _blend(settings.data(split)) for name, split in names.items()}
     return _filled(
         "megatron",
         settings,
@@ -430,6 +424,21 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         scaling=scaling,
         data=data,
     )
+
+
+def _blend(folder: Path) -> str:
+    """Return the weights and prefixes of the files in `folder`, as Megatron takes them.
+
+    They are empty before the export, when the settings are only checked.
+    """
+    blend = folder / "blend.txt"
+    if not blend.exists():
+        return ""
+    arguments = []
+    for line in blend.read_text(encoding="utf-8").splitlines():
+        weight, prefix = line.split(" ")
+        arguments += [weight, str(folder / prefix)]
+    return shlex.join(arguments)
 
 
 def _olmo(settings: Settings) -> Mapping[str, str]:

@@ -83,6 +83,11 @@ def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
+def _describe_splits(names: Sequence[str]) -> Mapping[str, str]:
+    """Return the file by which `load_from_disk` recognizes a `DatasetDict`."""
+    return {"dataset_dict.json": json.dumps({"splits": list(names)})}
+
+
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
     state, info = (
@@ -128,6 +133,7 @@ FORMAT = Format(
     write=_write,
     result=_ArrowShard,
     close=_close,
+    describe_splits=_describe_splits,
     read=_read,
     wanted="spans",
     keys=frozenset({"boundaries", "pad_documents_to"}),

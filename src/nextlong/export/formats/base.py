@@ -97,9 +97,13 @@ class Format:
     with their texts. `extra_tokens` are added to `compose.target_tokens`; `eos` is whether each document must end in EOS;
     `no_packing` is the reason why a row may hold only one sequence, empty if it may hold several.
 
-    Keys: the `keys` of `export` that it accepts, and its `compressions`, of which `auto` means the first. A file holds
-    `auto_shard_mb` MB of ids (None: depends on the total), at most `most_shard_mb`; `shard_rows` divides rows into files by
-    the format's own rule.
+    Keys: the `keys` of `export` that it accepts, and its `compressions`, of which `auto`
+    means the first. A file holds `auto_shard_mb` MB of ids (None: depends on the total),
+    at most `most_shard_mb`, and at least `min_shard_rows` rows if its split has as many;
+    `shard_rows` divides rows into files by the format's own rule.
+
+    Splits: `describe_splits(names)` returns the text of each file, by name, that the
+    format's folder needs where an export has several splits.
 
     Cards and estimates: `layout` names the files; `columns`; `reader_takes` is the path below the folder that a reader gets;
     `hub` is whether the Hugging Face Hub loads it; `bytes_per_token(compression, characters per token)`.
@@ -121,7 +125,9 @@ class Format:
     compressions: tuple[str, ...] = ("none",)
     auto_shard_mb: float | None = None
     most_shard_mb: float | None = None
+    min_shard_rows: int = 1
     shard_rows: Callable[[RowSizes, Options], Sequence[int]] | None = None
+    describe_splits: Callable[[Sequence[str]], Mapping[str, str]] | None = None
     columns: tuple[str, ...] = ()
     reader_takes: str = ""
     hub: Literal["loads", "cannot"] = "cannot"

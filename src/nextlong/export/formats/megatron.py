@@ -148,7 +148,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 
 FORMAT = Format(
     name="megatron",
-    layout="megatron",
+    layout="megatron, pairs of files that `blend.txt` lists with their weights",
     suffixes=(".bin",),
     write=_write,
     result=_MegatronShard,
@@ -157,10 +157,15 @@ FORMAT = Format(
     unit="documents",
     keys=frozenset({"megatron_eod"}),
     auto_shard_mb=16_000,  # few files, because users list each of them
-    reader_takes="part-00000",
+    # Megatron reads a token after each sample, so it finds no sample in a file of one
+    # row of --seq-length tokens, and asserts that every file has one.
+    min_shard_rows=2,
+    reader_takes="part-*",
     snippet=LoadingCode(
+        "from glob import glob\n\n"
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
-        "IndexedDataset({place})  # the prefix for --data-path",
-        "len(rows), rows[0][:8]",
+        "[IndexedDataset(path.removesuffix('.bin')) "
+        "for path in sorted(glob({place} + '.bin'))]",
+        "[len(part) for part in rows], rows[0][0][:8]",
     ),
 )

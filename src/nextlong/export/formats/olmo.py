@@ -94,7 +94,8 @@ FORMAT = Format(
     snippet=LoadingCode(
         "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "
-        "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})",
+        "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})  # bos_token_id stays unset: "
+        "with it, OLMo-core ends a document only where a BOS follows its EOS",
         "len(rows), rows[0]['input_ids'][:8]",
     ),
 )
