@@ -1,6 +1,7 @@
 """The RoPE base of the recipe is computed with, saved and loaded again; adapters, bf16 and compiled layers train."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,6 +164,114 @@ def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
     assert scaled.rope_parameters["rope_type"] == kind
     assert ("factor" in scaled.rope_parameters) == (scaling == "keep")
     assert {"keep": "kept", "replace": "replaced"}[scaling] in said[0]
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [1, 1.5, 2, 3, 4, 4, 4, 4],
+    "original_max_position_embeddings": 32,
+}
+SCALED = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0},
+    "yarn without a factor": {
+        "rope_type": "yarn",
+        "factor": None,
+        "original_max_position_embeddings": 32,
+    },
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "longrope": LONGROPE,
+    "longrope with a factor": {**LONGROPE, "factor": 2.0},
+    "longrope with an attention factor": {**LONGROPE, "attention_factor": 1.5},
+}
+
+
+@pytest.fixture(params=SCALED)
+def scaled(request, tmp_path):
+    """A folder with a model for 128 tokens that has a RoPE scaling."""
+    import torch
+    import transformers
+
+    kind = "Phi3" if request.param.startswith("longrope") else "Llama"
+    own = {"original_max_position_embeddings": 32} if kind == "Phi3" else {}
+    own |= {"pad_token_id": 0}
+    made = getattr(transformers, f"{kind}Config")(
+        vocab_size=97,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        rope_parameters={"rope_theta": 1e4, **SCALED[request.param]},
+        **own,
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(made)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(4)  # so that positions are seen in the logits
+    model.save_pretrained(tmp_path / "scaled")
+    return tmp_path / "scaled"
+
+
+def logits(folder, ids):
+    """Return the logits of one document by a model that has seen no other."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers, about the factors
+@pytest.mark.parametrize("tokens", [24, 100, 256])
+def test_a_kept_scaling_gives_the_logits_of_the_source(
+    scaled, train_recipe, tmp_path, tokens
+):
+    import torch
+
+    from nextlong.train import model
+
+    recipe = train_recipe({"model.scratch": None, "model.path": str(scaled)})
+    own = model.config_of(recipe, vocabulary=None)
+    base = 1e4 if own.rope_parameters["rope_type"] == "default" else None
+    _set_rope_base(own, rope(base, "keep"), max_tokens=256)
+    model.load_weights(recipe, own).save_pretrained(tmp_path / "kept")
+    ids = torch.randint(97, (1, tokens), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(logits(tmp_path / "kept", ids), logits(scaled, ids))
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers, about the factors
+def test_a_document_of_a_packed_row_has_the_logits_that_it_has_alone(
+    scaled, train_recipe
+):
+    """A longer document beside it changes no frequency of a shorter one."""
+    import torch
+
+    from nextlong.train import model
+    from nextlong.train.rows import packed_batch
+
+    recipe = train_recipe({"model.scratch": None, "model.path": str(scaled)})
+    ours = model.load_weights(recipe, model.config_of(recipe, vocabulary=None))
+    bounds = [0, 256, 280, 380, 580]
+    ids = torch.randint(97, (1, 580), generator=torch.Generator().manual_seed(0))
+    batch = packed_batch(ids, bounds)
+    del batch["labels"]
+    with torch.no_grad():
+        together = ours(**batch, use_cache=False).logits
+    for first, last in pairwise(bounds):
+        alone = logits(scaled, ids[:, first:last])
+        torch.testing.assert_close(together[:, first:last], alone, atol=1e-4, rtol=0)
 
 
 def test_rows_that_a_model_cannot_be_stretched_to():

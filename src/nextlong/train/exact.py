@@ -202,6 +202,38 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
     model.own_forward, model.forward = stock, MethodType(forward, model)
 
 
+def install_positions(model: PreTrainedModel) -> None:
+    """Let each document of a row have the rotary positions that it has alone.
+
+    The RoPE scalings `dynamic` and `longrope` choose their frequencies by the highest
+    position of a call, `dynamic` also by those of earlier calls. So a short document
+    would be rotated as the longest one of its row, or of a row before.
+    """
+    rotary = getattr(model.get_decoder(), "rotary_emb", None)
+    kind = getattr(rotary, "rope_type", None)
+    if rotary is None or kind not in ("dynamic", "longrope"):
+        return
+    stock = rotary.forward
+
+    def forward(
+        self: torch.nn.Module, x: Tensor, position_ids: Tensor, **given: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return the cosines and sines of the positions (1, T) of a row."""
+        restarts = position_ids[0].diff() <= 0
+        starts = (restarts.nonzero().flatten() + 1).tolist()
+        cosines, sines = [], []
+        for first, last in pairwise([0, *starts, position_ids.shape[1]]):
+            if kind == "dynamic":  # as before its first call
+                self.max_seq_len_cached = self.original_max_seq_len
+                self.inv_freq = self.original_inv_freq.to(position_ids.device)
+            cosine, sine = stock(x, position_ids[:, first:last], **given)
+            cosines.append(cosine)
+            sines.append(sine)
+        return torch.cat(cosines, dim=1), torch.cat(sines, dim=1)
+
+    rotary.forward = MethodType(forward, rotary)
+
+
 def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
     """Return the layers of a model's decoder, whatever their name is."""
     return next(

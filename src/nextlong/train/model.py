@@ -14,6 +14,7 @@ model computes with, is saved with, and is loaded with.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from nextlong.artifacts.record import flattened
 from nextlong.artifacts.resolve import epoch_order
@@ -270,18 +272,47 @@ def _set_rope_base(
     parameters["rope_theta"] = before if base is None else float(base)
     own = ", the model's own" if base is None else f" (the model's was {before:,.0f})"
     notes.append(f"RoPE base: {parameters['rope_theta']:,.0f}{own}")
-    longest = config.max_position_embeddings
-    if max_tokens > longest:
-        if base is None and parameters["rope_type"] == "default":
-            cure = "set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or use shorter rows"
-            raise RecipeError(
-                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; {cure}"
-            )
-        config.max_position_embeddings = max_tokens
-        notes.append(
-            f"longest row: {max_tokens:,} tokens (the model's was {longest:,})"
+    return [*notes, *_raise_longest(config, base=base, max_tokens=max_tokens)]
+
+
+def _raise_longest(
+    config: PretrainedConfig, *, base: float | None, max_tokens: int
+) -> list[str]:
+    """Make a config allow rows of `max_tokens`, and return notes. Raises RecipeError."""
+    longest, kind = config.max_position_embeddings, config.rope_parameters["rope_type"]
+    if max_tokens <= longest:
+        return []
+    if base is None and kind == "default":
+        cure = "set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or use shorter rows"
+        raise RecipeError(
+            f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; {cure}"
         )
-    return notes
+    if _is_scaled_by_longest(config, max_tokens=max_tokens):
+        reason = f"which RoPE scaling {kind} computes with"
+        return [
+            f"longest row: {max_tokens:,} tokens; "
+            f"max_position_embeddings stays {longest:,}, {reason}"
+        ]
+    config.max_position_embeddings = max_tokens
+    return [f"longest row: {max_tokens:,} tokens (the model's was {longest:,})"]
+
+
+def _is_scaled_by_longest(config: PretrainedConfig, *, max_tokens: int) -> bool:
+    """Return whether another `max_position_embeddings` would change the RoPE.
+
+    `dynamic` stretches from it; `longrope` and `yarn` without a factor derive theirs.
+    """
+    kind = config.rope_parameters["rope_type"]
+    if kind == "default":
+        return False
+    frequencies_of = ROPE_INIT_FUNCTIONS.get(kind)
+    if frequencies_of is None:  # a model's own scaling
+        return True
+    raised = copy.deepcopy(config)
+    raised.max_position_embeddings = max_tokens
+    own, own_factor = frequencies_of(config, seq_len=max_tokens)
+    other, other_factor = frequencies_of(raised, seq_len=max_tokens)
+    return own_factor != other_factor or not torch.equal(own, other)
 
 
 def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
@@ -363,6 +394,7 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
         raise RecipeError(
             f"model.path={path!r}: the weight {broken} holds NaN or infinity; name another folder"
         )
+    exact.install_positions(model)
     return model
 
 
