@@ -28,6 +28,7 @@ from nextlong.errors import NextlongError, PluginError, RecipeError
 from nextlong.export import steps
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.steps import _read_rows, _shard_bounds
+from nextlong.recipe import Export
 from nextlong.runs import export as runs_export
 
 
@@ -116,6 +117,30 @@ def options(shard_bytes):
         eos_id=None,
         token_id=int,
     )
+
+
+def fingerprint_of(run, **keys):
+    """Return the fingerprint of the Parquet export with some keys of the recipe."""
+    read = steps.read_steps(run.steps)
+    exported_steps = steps.export_steps(Export(**keys), read, sequences="all")
+    return exported_steps[-1].fingerprint
+
+
+def test_exports_whose_files_differ_never_share_a_fingerprint(shared_run):
+    run = nextlong.open(shared_run)
+    changed = [
+        {},
+        {"compression": "none"},
+        {"compression": "lz4"},
+        {"compression": "snappy"},
+        {"row_group_mb": 1},
+        {"shard_mb": 1},
+        {"boundaries": "document"},
+        {"pad_documents_to": 16},
+    ]
+    fingerprints = [fingerprint_of(run, **keys) for keys in changed]
+    assert len(set(fingerprints)) == len(changed)
+    assert fingerprint_of(run, compression="zstd") == fingerprint_of(run)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.console import Console
 import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
+from nextlong.corpus.filter_report import Example, LeftOut
 from nextlong.report import compare
 from nextlong.runs import stats
 
@@ -63,6 +65,17 @@ def test_json_holds_everything(runs, capsys):
     assert [one["run"] for one in found] == list(map(str, runs))
     assert cli_main.main(["stats", "--json", str(runs[1])]) == 0
     assert json.loads(capsys.readouterr().out) == found[1]
+
+
+def test_stats_show_an_example_of_what_each_filter_removed(shared_run):
+    measured = stats.measure(nextlong.open(shared_run))
+    example = Example(source_id="doc-17", source="sea", head="Tide", note="of doc-3")
+    left_out = LeftOut("exact duplicate", "documents", 2, (example,))
+    console = Console(file=io.StringIO(), width=200)
+    compare.show_one(replace(measured, left_out=(left_out,)), console)
+    printed = console.file.getvalue()
+    assert "2 documents: exact duplicate" in printed
+    assert 'doc-17 · of doc-3 · "Tide"' in printed
 
 
 def test_what_is_no_run_is_named(runs, tmp_path, capsys):
