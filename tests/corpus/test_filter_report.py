@@ -23,6 +23,7 @@ from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
 from nextlong.runs.stats import measure
 from nextlong.runs.warnings import warnings
+from web_archives import joined, page_of, response
 
 WORDS = (
     "harbour",
@@ -397,3 +398,49 @@ def test_no_more_is_held_than_plan_says(recipe_for, tmp_path):
         tracemalloc.stop()
     told = step.estimate.memory(SimpleNamespace(documents=shards * rows))
     assert 0.9 * told < held < 1.3 * told
+
+
+def test_records_of_an_archive_that_are_no_documents_are_counted_by_reason(
+    tmp_path, capfd
+):
+    pages = [
+        response(f"http://a/{number}", page_of(text_of(number, 200)).encode())
+        for number in range(30)
+    ]
+    missing = response("http://a/x", b"gone", status="HTTP/1.1 404 Not Found")
+    image = response("http://a/y", b"\x89PNG", headers=["Content-Type: image/png"])
+    broken = response("http://a/z", b"\x00", headers=["Content-Encoding: br"])
+    archive = tmp_path / "a.warc"
+    archive.write_bytes(joined([*pages[:20], missing, broken, image, image]))
+    (tmp_path / "b.warc").write_bytes(joined([*pages[20:], image]))
+    recipe = {
+        "run_dir": str(tmp_path / "run"),
+        "executor": "serial",
+        "ingest": {
+            "sources": [{"path": str(tmp_path / "*.warc")}],
+            "max_reject_share": 0.04,
+        },
+        "tokenizer": {"train": 512},
+        "compose": {"method": "standard", "sequences": 2, "target_tokens": "1k"},
+    }
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(recipe))
+    # Three of 35 records are images: only one of 31 counts as a reject.
+    assert cli_main.main(["run", str(path)]) == 0
+    assert "30 kept of 35" in capfd.readouterr().out
+    found = {
+        one.reason: (one.count, [example.source_id for example in one.examples])
+        for one in measure(nextlong.open(tmp_path / "run")).left_out
+    }
+    assert found == {
+        "rejected: broken HTTP response": (1, ["a.warc:22"]),
+        "skipped: HTTP status 404": (1, ["a.warc:21"]),
+        "skipped: content type image/*": (3, ["a.warc:23"]),
+    }
+    archive.write_bytes(joined([missing, image]))
+    (tmp_path / "b.warc").unlink()
+    recipe["run_dir"] = str(tmp_path / "none")
+    path.write_text(json.dumps(recipe))
+    for command in ("run", "plan"):
+        assert cli_main.main([command, str(path)]) == 2
+        assert "HTTP status 404" in " ".join(capfd.readouterr().err.split())

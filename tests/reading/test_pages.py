@@ -11,35 +11,23 @@ from nextlong.reading.formats import estimate_text_bytes, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
 from nextlong.recipe import Source
+from web_archives import PROSE, in_members, joined, record, response
 
-PROSE = "The tide comes in twice a day, and the harbour fills with boats that waited outside for the water to rise. "
 PAGE = f"""<html><head><title>The tide</title></head><body>
 <nav><a href="/">Home</a> <a href="/about">About</a> <a href="/help">Help</a></nav>
 <main><article><h1>Tides</h1><p>{PROSE * 3}</p><p>{PROSE}Größe.</p></article></main>
 <footer>Copyright</footer><script>var hidden = 1;</script></body></html>"""
 
 
-def record(kind, url, body, content_type):
-    """Return one record as ISO 28500 has it."""
-    head = [
-        "WARC/1.0", f"WARC-Type: {kind}", f"WARC-Record-ID: <urn:uuid:{url[-1] * 4}>", "WARC-Date: 2024-05-01T00:00:00Z",
-        f"WARC-Target-URI: {url}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}",
-    ]  # fmt: skip
-    return "\r\n".join([*head, "", ""]).encode() + body + b"\r\n\r\n"
-
-
-def response(url, body, *, status="200 OK", kind="text/html; charset=utf-8"):
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n\r\n".encode()
-    return record("response", url, head + body, "application/http; msgtype=response")
-
-
 ARCHIVE = [
     response("http://a/1", PAGE.encode()),
-    response("http://a/2", b"gone", status="404 Not Found"),
-    response("http://a/3", b"\x89PNG", kind="image/png"),
+    response("http://a/2", b"gone", status="HTTP/1.1 404 Not Found"),
+    response("http://a/3", b"\x89PNG", headers=["Content-Type: image/png"]),
     response("http://a/4", b"<html><body><script>1</script></body></html>"),
     response(
-        "http://a/5", PAGE.encode("latin-1"), kind="text/html; charset=iso-8859-1"
+        "http://a/5",
+        PAGE.encode("latin-1"),
+        headers=["Content-Type: text/html; charset=iso-8859-1"],
     ),
     record(
         "conversion", "http://a/6", f"{PROSE}A text as it is.".encode(), "text/plain"
@@ -56,15 +44,15 @@ def read(path, **options):
 @pytest.mark.parametrize(
     ("name", "compress"),
     [
-        ("a.warc", b"".join),
-        ("a.warc.gz", lambda parts: b"".join(map(gzip.compress, parts))),
+        ("a.warc", joined),
+        ("a.warc.gz", in_members),
     ],
 )
 def test_pages_of_an_archive(tmp_path, name, compress):
     (tmp_path / name).write_bytes(compress(ARCHIVE))
-    first, second, third = read(
-        tmp_path / name, metadata=["title", "language", "date", "url", "content_type"]
-    )
+    columns = ["title", "language", "date", "url", "content_type"]
+    items = read(tmp_path / name, metadata=columns)
+    first, second, third = [item for item in items if isinstance(item, Record)]
     assert (first.source_id, first.line) == ("http://a/1", 1)
     assert first.text.count(PROSE.strip()) == 4
     assert "Größe." in first.text
@@ -111,7 +99,7 @@ def test_a_file_of_html_is_a_page(tmp_path, name):
             "a.warc",
             b"no archive\n" * 9,
             {},
-            "is truncated or damaged (Invalid WARC header)",
+            "is truncated or damaged (it does not begin with a WARC record)",
         ),
         (
             "a.warc.gz",
@@ -149,7 +137,8 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, content, options, messag
 def test_the_size_of_the_text_is_estimated_without_the_markup(tmp_path):
     (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, ARCHIVE[:1] * 50)))
     source = Source(path=str(tmp_path / "a.warc.gz"))
-    text_bytes = sum(len(item.text.encode()) for item in read(tmp_path / "a.warc.gz"))
+    items = read(tmp_path / "a.warc.gz")
+    text_bytes = sum(len(item.text.encode()) for item in items)
     assert estimate_text_bytes(
         list_files(source, where="path"), source
     ) == pytest.approx(text_bytes, rel=0.05)

@@ -52,6 +52,9 @@ class IngestResult(TaskResult):
     without_id: int = 0
     excluded: int = 0  # by ingest.exclude
     excluded_examples: tuple[tuple[str, str], ...] = ()
+    # Records that are no documents by their kind, by reason: how many, and file:line of one.
+    skipped: Mapping[str, int] = {}
+    skipped_examples: Mapping[str, str] = {}
 
 
 class ChunkResult(TaskResult):

@@ -38,9 +38,10 @@ _SUFFIX: Final = ".filter_report.json"
 
 
 class FilterReason(StrEnum):
-    """Why a record, document or chunk was filtered out; `REJECTED` is followed by the kind of reject."""
+    """Why a record, document or chunk was filtered out; `REJECTED` and `SKIPPED` are followed by a kind."""
 
     REJECTED = "rejected: "
+    SKIPPED = "skipped: "
     FILTERED = "removed by the source filter"
     EXCLUDED = "excluded by ingest.exclude"
     EXACT = "exact duplicate of another document"
@@ -108,7 +109,7 @@ def filter_report_step(
         reads=lambda of: 26 * of.documents,
     )
     inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
-    return Step("filter_report", 5, {}, inputs, tasks, LeftOutResult, estimate=estimate)
+    return Step("filter_report", 6, {}, inputs, tasks, LeftOutResult, estimate=estimate)
 
 
 def _write_filter_report(
@@ -144,6 +145,7 @@ def _write_filter_report(
         LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], some)
         for kind, some in some_of
     ]
+    reasons += _skipped(ingested)
     for reason, removed, examples in (
         (FilterReason.FILTERED, "filtered_out", "filter_examples"),
         (FilterReason.EXCLUDED, "excluded", "excluded_examples"),
@@ -206,6 +208,27 @@ def _write_filter_report(
         same_ids=count,
         same_id_example=example,
     )
+
+
+def _skipped(ingested: Sequence[IngestResult]) -> list[LeftOut]:
+    """Count the records that are no documents by their kind."""
+    counts = sum((Counter(part.skipped) for part in ingested), Counter[str]())
+    names: dict[str, list[str]] = {reason: [] for reason in counts}
+    for part in ingested:
+        for reason, name in part.skipped_examples.items():
+            names[reason].append(name)
+    left_out = []
+    for reason, count in sorted(counts.items()):
+        examples = [Example(name, "", "", "") for name in names[reason]]
+        left_out.append(
+            LeftOut(
+                reason=f"{FilterReason.SKIPPED}{reason}",
+                unit="records",
+                count=count,
+                examples=_spread(examples),
+            )
+        )
+    return left_out
 
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:

@@ -36,6 +36,7 @@ from nextlong.reading.records import (
     Record,
     Reject,
     RejectKind,
+    Skip,
     library,
     text_problem,
 )
@@ -214,11 +215,17 @@ def _ingest_split(
     kinds, removed = Counter[RejectKind](), Counter[str]()
     example, without_id, met = "", 0, set[str]()
     examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
+    skipped = Counter[str]()
+    skipped_examples: dict[str, str] = {}
     for part in parts:
         for item in read_records(
             part, source, max_document_chars=settings.max_document_chars
         ):
             name = part.file.name
+            if isinstance(item, Skip):
+                skipped[item.reason] += 1
+                skipped_examples.setdefault(item.reason, f"{name}:{item.line}")
+                continue
             if not isinstance(item, Reject):
                 if is_excluded := exclusion.holds(item.source_id):
                     met |= (exclusion.ids & {item.source_id}) | (
@@ -285,6 +292,8 @@ def _ingest_split(
         excluded_examples=tuple(examples["excluded"]),
         metadata_values=documents.metadata_values,
         without_id=without_id,
+        skipped=dict(sorted(skipped.items())),
+        skipped_examples=dict(sorted(skipped_examples.items())),
     )
 
 
@@ -360,6 +369,15 @@ def _check_rejects(
         cure = "check the values of its columns (a missing column is NULL) and correct the condition"
         raise CorpusError(
             f"ingest.sources[].filter matches none of {filtered_out:,} documents; {cure}"
+        )
+    skipped = sum((Counter(part.skipped) for part in results), Counter[str]())
+    if not records and skipped:
+        reasons_of_most = ", ".join(
+            f"{count:,} × {reason}" for reason, count in skipped.most_common(3)
+        )
+        problem = f"none of their {skipped.total():,} records is a document"
+        raise CorpusError(
+            f"ingest.sources: {problem} ({reasons_of_most}); use other files"
         )
     if not records:
         raise CorpusError(

@@ -35,6 +35,7 @@ from nextlong.reading.records import (
     Record,
     Reject,
     RejectKind,
+    Skip,
     SplittableFormat,
 )
 from nextlong.recipe import Source
@@ -66,6 +67,7 @@ class Look:
     scale: float  # size of the source relative to what was read
     rejects: Counter[RejectKind]
     first_rejects: Sequence[Reject]
+    skipped: Counter[str]  # records that are no documents by their kind, by reason
     documents: int = 0
     read_bytes: int = 0
     distinct_documents: int = 0
@@ -84,7 +86,7 @@ class Look:
 
 
 def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
-    """Return a `Look` for each source with at least one document or reject."""
+    """Return a `Look` for each source with at least one record."""
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
     digest_of = normalized_hash if ingest.dedup == "normalized" else content_hash
@@ -115,6 +117,7 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
             scale,
             reading.rejects,
             reading.first_rejects if is_whole else (),
+            reading.skipped,
         )
         for raw in texts:
             look.documents += 1
@@ -128,7 +131,8 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
             if digest % keep_every == 0 or not look.texts:
                 look.texts.append(text)
         look.is_whole = is_whole and len(look.texts) == look.distinct_documents
-        looks += [look] if look.documents or look.rejects else []
+        if look.documents or look.rejects or look.skipped:
+            looks.append(look)
     return looks
 
 
@@ -177,6 +181,7 @@ class _Reading:
         )
         self.rejects = Counter[RejectKind]()
         self.first_rejects: list[Reject] = []
+        self.skipped = Counter[str]()
 
     def sample(self, share: float) -> tuple[Iterable[bytes], float]:
         """Return about a `share` of the texts from random places, and the size of the source relative to what was read."""
@@ -251,7 +256,9 @@ class _Reading:
     def texts(self, items: Iterable[FilteredItem]) -> Iterator[bytes]:
         """Yield the texts of valid documents, as ingest judges them; count the rejects by kind."""
         for item in items:
-            if isinstance(item, Reject):
+            if isinstance(item, Skip):
+                self.skipped[item.reason] += 1
+            elif isinstance(item, Reject):
                 self.rejects[item.kind] += 1
                 if len(self.first_rejects) < _FIRST_REJECTS:
                     self.first_rejects.append(item)

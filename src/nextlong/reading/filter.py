@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record, Reject
+from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record
 from nextlong.recipe import Source
 from nextlong.text import Json, first_sentence
 
@@ -101,7 +101,7 @@ class _RowFilter:
         self, items: Items, *, first_value: int, file: InputFile
     ) -> Iterator[FilteredItem]:
         """Yield the items in order, without the values of the condition's columns, which begin at index `first_value`."""
-        held: list[Record | Reject] = []
+        held: list[FilteredItem] = []
         chars = 0
         for item in items:
             held.append(item)
@@ -112,7 +112,7 @@ class _RowFilter:
         yield from self._apply_batch(held, first_value, file)
 
     def _apply_batch(
-        self, items: Sequence[Record | Reject], first_value: int, file: InputFile
+        self, items: Sequence[FilteredItem], first_value: int, file: InputFile
     ) -> Iterator[FilteredItem]:
         import duckdb
 
@@ -149,7 +149,7 @@ class _RowFilter:
             ) from None
         rows_so_far = itertools.count()
         for item in items:
-            if isinstance(item, Reject):
+            if not isinstance(item, Record):
                 yield item
             elif next(rows_so_far) in matching:
                 yield item._replace(values=item.values[:first_value])

@@ -1,6 +1,6 @@
-"""Records: one document as read from a file, or the reason why a line or row is rejected; the base class of input formats.
+"""Records: one document as read from a file, or why a line or row is none; the base class of input formats.
 
-In:  an open file and a `ReadRequest`. Out: `Record` and `Reject` objects in file order. An input format is one subclass of
+In:  an open file and a `ReadRequest`. Out: `Record`, `Reject` and `Skip` objects in file order. An input format is one subclass of
 `InputFormat`; the rest of the package never depends on a particular format.
 """
 
@@ -47,6 +47,9 @@ class RejectKind(StrEnum):
     NOT_A_STRING = "text is not a string"
     EMPTY = "empty"
     TOO_LONG = "too long"
+    BROKEN_RECORD = "broken WARC record"
+    BROKEN_RESPONSE = "broken HTTP response"
+    BROKEN_PAGE = "broken HTML"
 
 
 class Reject(NamedTuple):
@@ -63,6 +66,17 @@ class Reject(NamedTuple):
         return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
 
 
+class Skip(NamedTuple):
+    """A record that is no document by its kind, such as an image in a web archive.
+
+    Unlike a `Reject`, it is no fault: it does not count for `ingest.max_reject_share`.
+    """
+
+    file: str
+    line: int
+    reason: str
+
+
 class FilteredOut(NamedTuple):
     """A document removed by the source's `filter`; `head` is the beginning of its text."""
 
@@ -71,8 +85,8 @@ class FilteredOut(NamedTuple):
     head: str
 
 
-Items = Iterator[Record | Reject]
-FilteredItem = Record | Reject | FilteredOut
+Items = Iterator[Record | Reject | Skip]
+FilteredItem = Record | Reject | Skip | FilteredOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,7 @@ class InputFormat(ABC):
 
     @abstractmethod
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield each record or reject of an open file, in file order."""
+        """Yield each record, reject or skip of an open file, in file order."""
 
     def head(
         self,

@@ -35,7 +35,7 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
-from nextlong.reading.records import FilteredOut, Reject, text_problem
+from nextlong.reading.records import FilteredOut, Reject, Skip, text_problem
 from nextlong.recipe.keys import Positive, Section, Source, keyed
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
@@ -391,7 +391,7 @@ class RealDocuments(Section):
             for item in read_records(
                 FilePart(file), source, max_document_chars=_MOST_CHARS
             ):
-                if isinstance(item, FilteredOut):
+                if isinstance(item, FilteredOut | Skip):
                     continue
                 if isinstance(item, Reject):
                     rejected[item.kind.value] += 1

@@ -34,7 +34,11 @@ def lines(written: Exported, *, named: str = "RUN") -> list[tuple[str, str]]:
     recipe, done = written.recipe, written.done
     ingested = done["ingest"].results(IngestResult)
     read = sum(
-        part.documents + part.rejects + part.filtered_out + part.excluded
+        part.documents
+        + part.rejects
+        + part.filtered_out
+        + part.excluded
+        + sum(part.skipped.values())
         for part in ingested
     )
     chunked, drafted = (
@@ -185,6 +189,7 @@ def warned(written: Exported, *, named: str) -> list[tuple[str, str]]:
 def _why_less(recipe: Recipe, done: Artifacts) -> str:
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
+    skipped = sum(sum(part.skipped.values()) for part in ingested)
     near = (
         done["near_duplicates"].results(NearDuplicatesResult)
         if "near_duplicates" in done
@@ -204,6 +209,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         ),
         (sum(part.excluded for part in ingested), "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),
+        (skipped, "records without a document"),
     ]
     parts = [
         counted(n, why) if why.endswith("duplicate") else f"{n:,} {why}"

@@ -153,7 +153,9 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
         most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(
             3
         )
-        why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
+        skipped = sum((look.skipped for look in every), Counter[str]())
+        found = [*most, *skipped.most_common(3)]
+        why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in found)
         raise CorpusError(
             f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
             f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
