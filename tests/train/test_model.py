@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nextlong.errors import RecipeError
+from rope_models import SCALED, logits, scaled_model
 
 pytestmark = pytest.mark.heavy
 
@@ -166,71 +167,9 @@ def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
     assert {"keep": "kept", "replace": "replaced"}[scaling] in said[0]
 
 
-LONGROPE = {
-    "rope_type": "longrope",
-    "short_factor": [1.0] * 8,
-    "long_factor": [1, 1.5, 2, 3, 4, 4, 4, 4],
-    "original_max_position_embeddings": 32,
-}
-SCALED = {
-    "default": {"rope_type": "default"},
-    "linear": {"rope_type": "linear", "factor": 4.0},
-    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
-    "yarn": {"rope_type": "yarn", "factor": 4.0},
-    "yarn without a factor": {
-        "rope_type": "yarn",
-        "factor": None,
-        "original_max_position_embeddings": 32,
-    },
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-    "longrope": LONGROPE,
-    "longrope with a factor": {**LONGROPE, "factor": 2.0},
-    "longrope with an attention factor": {**LONGROPE, "attention_factor": 1.5},
-}
-
-
 @pytest.fixture(params=SCALED)
 def scaled(request, tmp_path):
-    """A folder with a model for 128 tokens that has a RoPE scaling."""
-    import torch
-    import transformers
-
-    kind = "Phi3" if request.param.startswith("longrope") else "Llama"
-    own = {"original_max_position_embeddings": 32} if kind == "Phi3" else {}
-    own |= {"pad_token_id": 0}
-    made = getattr(transformers, f"{kind}Config")(
-        vocab_size=97,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        rope_parameters={"rope_theta": 1e4, **SCALED[request.param]},
-        **own,
-    )
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(made)
-    with torch.no_grad():
-        for one in model.parameters():
-            one.mul_(4)  # so that positions are seen in the logits
-    model.save_pretrained(tmp_path / "scaled")
-    return tmp_path / "scaled"
-
-
-def logits(folder, ids):
-    """Return the logits of one document by a model that has seen no other."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    with torch.no_grad():
-        return model(input_ids=ids).logits
+    return scaled_model(request.param, tmp_path / "scaled")
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers, about the factors
@@ -272,6 +211,45 @@ def test_a_document_of_a_packed_row_has_the_logits_that_it_has_alone(
     for first, last in pairwise(bounds):
         alone = logits(scaled, ids[:, first:last])
         torch.testing.assert_close(together[:, first:last], alone, atol=1e-4, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers, about the factors
+def test_the_written_config_has_the_keys_of_transformers_4_and_5(scaled, tmp_path):
+    import shutil
+
+    import torch
+
+    from nextlong.train.model import write_rope_keys
+
+    both = shutil.copytree(scaled, tmp_path / "both")
+    before = json.loads((both / "config.json").read_text())
+    write_rope_keys(both)
+    after = json.loads((both / "config.json").read_text())
+    assert before.items() <= after.items()
+    assert after["rope_theta"] == 1e4
+    kind = before["rope_parameters"]["rope_type"]
+    if kind == "default":
+        assert after["rope_scaling"] is None
+    else:
+        named = after["rope_scaling"].keys() & {"type", "rope_type"}
+        assert [after["rope_scaling"][name] for name in named] == [kind]
+        assert "rope_theta" not in after["rope_scaling"]
+    ids = torch.arange(97)[None]
+    assert torch.equal(logits(both, ids), logits(scaled, ids))
+
+
+def test_what_is_trained_names_its_base_for_transformers_4(train_recipe, quiet):
+    final = train(
+        train_recipe(
+            {"model.rope_base": 5e5, "training.steps": 1, "training.warmup_steps": 0}
+        ),
+        quiet,
+    )
+    (checkpoint,) = (final.parent / "checkpoints").iterdir()
+    for folder in (final, checkpoint):
+        written = json.loads((folder / "config.json").read_text())
+        assert (written["rope_theta"], written["rope_scaling"]) == (5e5, None)
+        assert written["rope_parameters"]["rope_theta"] == 5e5
 
 
 def test_rows_that_a_model_cannot_be_stretched_to():

@@ -306,6 +306,7 @@ class _Training:
                 name: tensor for name, tensor in weights.items() if name not in tied
             },
         )
+        models.write_rope_keys(folder)
         if self.ready.tokenizer is not None:
             self.ready.tokenizer.save_pretrained(folder)
 
@@ -481,5 +482,6 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
         trainer.save_model(str(work))
         if is_first:
             with explained(out):
+                models.write_rope_keys(work)
                 publish(work, out / "final")
     return out / "final"

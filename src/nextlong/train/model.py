@@ -315,6 +315,33 @@ def _is_scaled_by_longest(config: PretrainedConfig, *, max_tokens: int) -> bool:
     return own_factor != other_factor or not torch.equal(own, other)
 
 
+def write_rope_keys(folder: Path) -> None:
+    """Add the RoPE keys of transformers 4 to the config.json of a folder, if it has one.
+
+    transformers 5 writes `rope_parameters` alone. Version 4, and servers that follow it,
+    ignore that key: they would silently compute with a base of 10,000.
+    """
+    path = folder / "config.json"
+    if not path.exists():  # adapters alone
+        return
+    config = store.read_json(path)
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, dict) or "rope_theta" not in parameters:
+        return
+    scaling = dict(parameters)
+    config["rope_theta"] = scaling.pop("rope_theta")
+    if "partial_rotary_factor" in scaling:
+        config["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+    kind = scaling.pop("rope_type")
+    if config.get("original_max_position_embeddings") is not None:
+        # Phi-3's, beside which version 4 refuses it among the parameters.
+        scaling.pop("original_max_position_embeddings", None)
+    # Version 4 names the type of longrope by its older key, and reads no other.
+    scaling["type" if kind == "longrope" else "rope_type"] = kind
+    config["rope_scaling"] = None if kind == "default" else scaling
+    store.write_json(path, config)
+
+
 def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
     """Return the model that a config describes, its RoPE base set, ready to train in main memory. Raises RecipeError."""
     model = load_weights(recipe, config)

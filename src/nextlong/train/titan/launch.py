@@ -28,7 +28,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train.loop import explained, publish
 from nextlong.train.metrics import STOPPED_ADVICE
-from nextlong.train.model import RECORD, Prepared
+from nextlong.train.model import RECORD, Prepared, write_rope_keys
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
 
 _KEYS: Final = {
@@ -266,6 +266,7 @@ def _finish(ready: Prepared) -> None:
     )
     with explained(saved):
         ready.config.save_pretrained(saved)
+        write_rope_keys(saved)
         if ready.tokenizer is not None:
             ready.tokenizer.save_pretrained(saved)
         ready.write_record(saved)
