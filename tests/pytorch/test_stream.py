@@ -186,6 +186,97 @@ def test_another_number_of_ranks_goes_on(dataset, loaded):
     ] == whole[6:]
 
 
+@pytest.mark.parametrize("seeded", ["differently", "alike"])
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [(0, {}), (2, {}), (2, {"persistent_workers": True})],
+    ids=["no-workers", "workers", "persistent-workers"],
+)
+def test_each_iteration_after_a_resumed_one_reads_the_whole_epoch(
+    dataset, loaded, workers, options, seeded
+):
+    import torch
+    from torch.utils.data import DataLoader
+
+    whole = loaded(dataset.stream(batch_size=2), batch_size=2)
+    stream = dataset.stream(batch_size=2)
+    stream.load_state_dict(stream.state_dict(rows=8))
+    loader = DataLoader(stream, batch_size=2, num_workers=workers, **options)
+    iterations = []
+    rows_announced = []
+    for _ in range(3):
+        if seeded == "alike":
+            torch.manual_seed(0)
+        rows_announced.append(len(stream))
+        iterations.append(loaded.batches_of(loader))
+    assert iterations == [whole[4:], whole, whole]
+    assert rows_announced == [ROWS - 8, ROWS, ROWS]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_iteration_that_is_broken_off_is_not_repeated(
+    dataset, loaded, workers
+):
+    from torch.utils.data import DataLoader
+
+    whole = loaded(dataset.stream(batch_size=2), batch_size=2)
+    stream = dataset.stream(batch_size=2)
+    stream.load_state_dict(stream.state_dict(rows=4))
+    loader = DataLoader(stream, batch_size=2, num_workers=workers)
+    assert loaded.batches_of(islice(loader, 1)) == whole[2:3]
+    assert loaded.batches_of(loader) == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_of_a_later_iteration_counts_from_its_beginning(
+    dataset, loaded, workers
+):
+    from torch.utils.data import DataLoader
+
+    whole = loaded(dataset.stream(batch_size=2), batch_size=2)
+    stream = dataset.stream(batch_size=2)
+    stream.load_state_dict(stream.state_dict(rows=4))
+    loader = DataLoader(stream, batch_size=2, num_workers=workers)
+    assert loaded.batches_of(loader) == whole[2:]
+    assert loaded.batches_of(islice(loader, 3)) == whole[:3]
+    resumed = dataset.stream(batch_size=2)
+    resumed.load_state_dict(stream.state_dict(rows=6))
+    assert loaded(resumed, batch_size=2) == whole[3:]
+
+
+@TORCHDATA_WARNS
+@pytest.mark.parametrize("seeded", ["differently", "alike"])
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [(0, {}), (2, {}), (2, {"persistent_workers": True})],
+    ids=["no-workers", "workers", "persistent-workers"],
+)
+def test_each_iteration_of_torchdata_after_a_resumed_one_reads_the_whole_epoch(
+    dataset, loaded, workers, options, seeded
+):
+    import torch
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader():
+        stream = dataset.stream(batch_size=2)
+        return StatefulDataLoader(stream, batch_size=2, num_workers=workers, **options)
+
+    whole = loaded.batches_of(loader())
+    interrupted = loader()
+    assert loaded.batches_of(islice(interrupted, 4)) == whole[:4]
+    resumed = loader()
+    resumed.load_state_dict(interrupted.state_dict())
+    iterations = []
+    for _ in range(3):
+        if seeded == "alike":
+            torch.manual_seed(0)
+        iterations.append(loaded.batches_of(resumed))
+    assert iterations == [whole[4:], whole, whole]
+    at_the_end = loader()
+    at_the_end.load_state_dict(resumed.state_dict())
+    assert loaded.batches_of(at_the_end) == whole
+
+
 @TORCHDATA_WARNS
 @pytest.mark.parametrize("workers", [0, 2, 3])
 @pytest.mark.parametrize("taken", [1, 3, 5])

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import torch
 from numpy.typing import NDArray
@@ -31,17 +31,25 @@ from nextlong.torch.collate import Row, check_word
 if TYPE_CHECKING:
     from nextlong.torch.dataset import SequenceDataset
 
+# Places in the memory that the workers of a loader share with its process.
+_EPOCH, _POSITION, _RESUMED_PASS, _CURRENT_PASS, _PASSES = range(5)
+_NO_PASS: Final = -1
+_MOST_WORKERS: Final = 1024
+
 
 @dataclass(eq=False, repr=False)
 class SequenceStream(IterableDataset):  # type: ignore[misc]
-    """One rank's rows of each epoch, in an order that does not depend on how many workers read them.
+    """One rank's rows of each epoch, in an order that does not depend on the workers.
 
-    `order`: shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how many rows a DataLoader batch holds;
-    give both the same number. `remainder`: rows that do not go evenly into the ranks are kept (every row once; the first
-    ranks read one more), dropped, or filled up by repeating the epoch's first rows. `rank` of `world_size`: by default those
-    of torch.distributed if it is initialised, else torchrun's, else 0 of 1; give the data-parallel ones where they differ.
+    `order`: shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how
+    many rows a DataLoader batch holds; give both the same number. `remainder`: rows that
+    do not go evenly into the ranks are kept (every row once; the first ranks read one
+    more), dropped, or filled up by repeating the epoch's first rows. `rank` of
+    `world_size`: by default those of torch.distributed if it is initialised, else
+    torchrun's, else 0 of 1; give the data-parallel ones where they differ.
 
-    Call `set_epoch` before every epoch but the first.
+    Call `set_epoch` before every epoch but the first: without it an epoch is read again
+    in the same order.
     """
 
     dataset: SequenceDataset
@@ -63,69 +71,74 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
                 f"rank={self.rank} and world_size={self.world_size}: give both, or neither"
             )
         if self.rank is None or self.world_size is None:
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
-                self.rank, self.world_size = (
-                    torch.distributed.get_rank(),
-                    torch.distributed.get_world_size(),
-                )
-            else:
-                self.rank, self.world_size = (
-                    int(os.environ.get("RANK", "0")),
-                    int(os.environ.get("WORLD_SIZE", "1")),
-                )
+            self.rank, self.world_size = _place_of_process()
         if not 0 <= self.rank < self.world_size:
             raise RecipeError(
                 f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1"
             )
-        self._place = self.rank, self.world_size
-        # Epoch and rows read by all ranks before it begins; shared, so that workers that live on hear of a new epoch.
-        self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
-        self._read: int | None = None  # by this process, since it began to iterate
+        self._rank = self.rank
+        self._world_size = self.world_size
+        self._start = _EpochStart()
+        # Rows that this process has read in its pass, which began at `_position`.
+        self._read: int | None = None
+        self._position = 0
         self._skip = 0
 
     @property
     def epoch(self) -> int:
         """The epoch that is read now."""
-        return int(self._start[0])
+        return self._start.epoch
 
     def __len__(self) -> int:
-        """Return how many rows this rank reads, from where it begins."""
-        return len(self._places())
+        """Return how many rows this rank reads when it is iterated next."""
+        return len(self._places(self._start.next_position))
 
     def __iter__(self) -> Iterator[Row]:
         worker, workers = _worker()
+        self._position = self._start.begin_pass()
         places = worker_part(
-            self._places(), worker=worker, workers=workers, batch_size=self.batch_size
+            self._places(self._position),
+            worker=worker,
+            workers=workers,
+            batch_size=self.batch_size,
         )
-        numbers = epoch_order(
+        order = epoch_order(
             len(self.dataset), order=self.order, seed=self.seed, epoch=self.epoch
-        )[places]
-        self._read, self._skip = self._skip, 0
-        return self._rows(numbers[self._read :])
+        )
+        self._read = self._skip
+        self._skip = 0
+        return self._rows(order[places[self._read :]])
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch; setting the current one again changes nothing."""
         if epoch != self.epoch:
-            self._begin(epoch, 0)
+            self._begin(epoch, position=0)
 
     def state_dict(self, *, rows: int | None = None) -> Json:
-        """Return where this rank is, for `load_state_dict`: rows of the epoch that all ranks have read, and of its worker since.
+        """Return where this rank is, for `load_state_dict`.
 
-        `rows`: how many rows the trainer has taken since it began or resumed (batches · batch_size). It may be left out
-        only where the rows are read in the asking process: no DataLoader workers, or torchdata's StatefulDataLoader,
-        which asks its workers. All ranks must have taken equally many.
+        That is the number of rows of the epoch that all ranks have read and, of one of
+        several workers, how many it has read since.
+
+        `rows`: how many rows the trainer has taken since it began the epoch or resumed
+        (batches · batch_size). It may be left out only where the rows are read in the
+        asking process: no DataLoader workers, or torchdata's StatefulDataLoader, which
+        asks its workers. All ranks must have taken equally many.
         """
-        workers, read = _worker()[1], self._read if rows is None else rows
+        position, read = self._start.current_position, rows
+        if read is None:
+            position, read = self._position, self._read
         if read is None:
             cure = "give their number: state_dict(rows=batches * batch_size), or rows=0 at the start"
             raise RunError(
                 f"this process has read no row itself; if DataLoader workers read the rows, {cure}"
             )
-        epoch, position = self._start.tolist()
+        _, workers = _worker()
         if workers == 1:
-            position, read = min(position + read * self._place[1], len(self.dataset)), 0
+            position = min(position + read * self._world_size, len(self.dataset))
+            read = 0
         return {
-            "epoch": epoch,
+            "epoch": self.epoch,
             "position": position,
             "workers": workers,
             "read": read,
@@ -133,7 +146,12 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         }
 
     def load_state_dict(self, state: Json) -> None:
-        """Resume from a state. Raises RunError for a state of another data set or order, or of one of several workers."""
+        """Resume from a state: the next iteration reads the rest of its epoch.
+
+        Each later iteration reads a whole epoch, also after one that was broken off.
+        Raises RunError for a state of another data set or order, or of one of several
+        workers.
+        """
         if state["data"] != self._fingerprint():
             keys = (
                 "run, mix, split, pack, order, seed and remainder must be as they were"
@@ -141,25 +159,25 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             raise RunError(
                 f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch"
             )
-        workers = _worker()[1]
+        _, workers = _worker()
         if state["workers"] not in (1, workers):
             cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
             raise RunError(
                 f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}"
             )
-        self._begin(state["epoch"], state["position"], skip=state["read"])
+        self._begin(state["epoch"], position=state["position"], skip=state["read"])
 
-    def _begin(self, epoch: int, position: int, *, skip: int = 0) -> None:
-        self._start[0], self._start[1] = epoch, position
-        self._read, self._skip = None, skip
+    def _begin(self, epoch: int, *, position: int, skip: int = 0) -> None:
+        self._start.begin(epoch, position)
+        self._read = None
+        self._skip = skip
 
-    def _places(self) -> NDArray[Any]:
-        start, (rank, world_size) = int(self._start[1]), self._place
+    def _places(self, start: int) -> NDArray[Any]:
         return rank_places(
             len(self.dataset),
             start=start,
-            rank=rank,
-            world_size=world_size,
+            rank=self._rank,
+            world_size=self._world_size,
             remainder=self.remainder,
         )
 
@@ -174,6 +192,73 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             f"{self.dataset.rows.fingerprint} {self.order} {self.seed} {self.remainder}"
         )
         return hashlib.blake2b(order.encode(), digest_size=8).hexdigest()
+
+
+class _EpochStart:
+    """The epoch that is read, and the position, in rows of all ranks, where it begins.
+
+    Only the first pass over the rows after `begin` starts at the position; each later
+    one reads the whole epoch. Both are in shared memory, because persistent workers must
+    learn of a new epoch. A loader does not tell its workers which pass they serve, so
+    they derive it from the loader's seed and from their number of passes. Neither would
+    do alone: the seed is the same for all passes of persistent workers, and may be set
+    anew before each epoch; a worker that is stopped early has not begun its pass.
+    """
+
+    def __init__(self) -> None:
+        shared = torch.zeros(_PASSES + _MOST_WORKERS, dtype=torch.int64)
+        self._shared = shared.share_memory_()
+        self.begin(0, 0)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._shared[_EPOCH])
+
+    @property
+    def current_position(self) -> int:
+        """Where the pass that was begun last starts."""
+        current = int(self._shared[_CURRENT_PASS])
+        return self._position_of(current)
+
+    @property
+    def next_position(self) -> int:
+        """Where the next pass will start."""
+        return self._position_of(_NO_PASS)
+
+    def begin(self, epoch: int, position: int) -> None:
+        self._shared[_EPOCH] = epoch
+        self._shared[_POSITION] = position
+        self._shared[_RESUMED_PASS] = _NO_PASS
+        self._shared[_CURRENT_PASS] = _NO_PASS
+        # torchdata loads a state in each worker, when others may have begun already.
+        info = get_worker_info()
+        if info is None:
+            self._shared[_PASSES:] = 0
+        else:
+            self._shared[_PASSES + info.id] = 0
+
+    def begin_pass(self) -> int:
+        """Begin a pass of this process, and return the position where it starts."""
+        info = get_worker_info()
+        worker, seed = (0, 0) if info is None else (info.id, info.seed - info.id)
+        self._shared[_PASSES + worker] += 1
+        current = seed ^ int(self._shared[_PASSES + worker])
+        if self._shared[_RESUMED_PASS] == _NO_PASS:
+            self._shared[_RESUMED_PASS] = current
+        self._shared[_CURRENT_PASS] = current
+        return self._position_of(current)
+
+    def _position_of(self, current: int) -> int:
+        is_resumed = current == int(self._shared[_RESUMED_PASS])
+        return int(self._shared[_POSITION]) if is_resumed else 0
+
+
+def _place_of_process() -> tuple[int, int]:
+    """Return the rank and the world size of this process."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank = int(os.environ.get("RANK", "0"))
+    return rank, int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _worker() -> tuple[int, int]:
