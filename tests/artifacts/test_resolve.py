@@ -308,6 +308,7 @@ def every_cut(tokenizer, *texts, table=None):
         found = cuts_of(
             np.array(ids, np.int32),
             chars=len(text),
+            begins=True,
             token_chars=table,
             text_of=lambda text=text: asked.append(text) or text,
             tokenizer=lambda: tokenizer,

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -22,8 +23,9 @@ from tokenizers import (
 )
 
 from nextlong import pipeline, recipe, schemas
+from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.artifacts.finished import TokenizerResult, read_tokenizer
-from nextlong.corpus.chunk import _chunk_shard
+from nextlong.corpus.chunk import _chunk_shard, chunk_text
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.sequences import tokenizer as stage
@@ -39,6 +41,7 @@ from nextlong.sequences.tokenizer import (
     tokenizer_step,
     train_bpe,
 )
+from spacing_tokenizers import MAKERS, TEXTS, made
 
 SENTENCES = [
     "The first star of the night.\n",
@@ -441,55 +444,12 @@ def trained(
     return tokenizer
 
 
-METASPACE, BYTE_LEVEL = pre_tokenizers.Metaspace, pre_tokenizers.ByteLevel
-
-
-LLAMA2_DECODER = decoders.Sequence(
-    [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-)
-
-
-LLAMA2_NORMALIZER = normalizers.Sequence(
-    [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-)
-
-
-REFUSED = {
-    "always": (
-        {
-            "pre_tokenizer": METASPACE(prepend_scheme="always"),
-            "decoder": decoders.Metaspace(prepend_scheme="always"),
-        },
-        '"prepend_scheme": "never"',
-    ),
-    "first": (
-        {
-            "pre_tokenizer": METASPACE(prepend_scheme="first", split=False),
-            "decoder": decoders.Metaspace(),
-        },
-        '"prepend_scheme": "never"',
-    ),
-    "no-decoder": ({"pre_tokenizer": METASPACE()}, '"prepend_scheme": "never"'),
-    "llama2": (
-        {"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER},
-        'normalizer of type "Prepend"',
-    ),
-    "byte-level": (
-        {
-            "pre_tokenizer": BYTE_LEVEL(add_prefix_space=True),
-            "decoder": decoders.ByteLevel(),
-        },
-        '"add_prefix_space": false',
-    ),
-}
-
-
 TAKEN = {
     "metaspace": {
-        "pre_tokenizer": METASPACE(prepend_scheme="never"),
+        "pre_tokenizer": pre_tokenizers.Metaspace(prepend_scheme="never"),
         "decoder": decoders.Metaspace(prepend_scheme="never"),
     },
-    "byte-level": {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=False)},
+    "byte-level": {"pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=False)},
     "wordpiece": {
         "normalizer": normalizers.BertNormalizer(),
         "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
@@ -502,18 +462,61 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize(("parts", "cure"), REFUSED.values(), ids=list(REFUSED))
-def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(
-    tmp_path, parts, cure
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_tokenizer_that_puts_a_space_before_a_text_counts_chunks_within_documents(
+    tmp_path, name
 ):
-    trained(**parts).save(str(tmp_path / "tokenizer.json"))
-    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
-    with pytest.raises(TokenizerError) as caught:
-        prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
-    assert str(caught.value).startswith(
-        f"tokenizer.source={str(tmp_path)!r} prepends a space to every text"
+    tokenizer = made(name)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    documents = [(number, text * 3) for number, text in enumerate(TEXTS)]
+    shards = write_shards(tmp_path / "corpus", [documents])
+    check_source(recipe.Tokenizer(source=str(tmp_path)))
+    result = prepare(
+        tmp_path / "out", shards=shards, source=str(tmp_path), separator="\n\n"
     )
-    assert cure in str(caught.value)
+    ids = [
+        within
+        for _, text in documents
+        for within in ids_within(
+            tokenizer,
+            [text[start:end] for start, end in chunk_text(text, max_chars=64)],
+            [start == 0 for start, _ in chunk_text(text, max_chars=64)],
+        )
+    ]
+    chars = sum(len(text) for _, text in documents)
+    assert result.chars_per_token == pytest.approx(chars / sum(map(len, ids)))
+    assert result.separator_ids == continuation_ids(tokenizer, "\n\n")
+
+
+@pytest.mark.parametrize("name", ["llama2", "mistral", "always"])
+def test_byte_fallback_loses_nothing_even_where_a_chunk_begins_with_a_space(
+    tmp_path, name
+):
+    made(name).save(str(tmp_path / "tokenizer.json"))
+    documents = [(0, "First line of the text\n  an indented line\n" * 4)]
+    shards = write_shards(tmp_path / "corpus", [documents], max_chars=30)
+    result = prepare(
+        tmp_path / "out", shards=shards, source=str(tmp_path), separator=" "
+    )
+    assert result.lost_share == 0
+    assert result.special_texts[0] == " "
+
+
+def test_a_tokenizer_whose_continuations_cannot_be_known_is_refused_before_the_run(
+    tmp_path, recipe_for
+):
+    vocabulary = {"<unk>": 0, "▁word.\n▁Word": 1, "▁word.\n": 2, "▁Word": 3}
+    vocabulary["▁word.\nWord"] = 4
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Prepend("▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    given = recipe_for(
+        tmp_path / "run", f"tokenizer.source={tmp_path}", "tokenizer.train=null"
+    )
+    with pytest.raises(TokenizerError, match=re.escape(repr(str(tmp_path)))):
+        pipeline.prepare(given)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("parts", TAKEN.values(), ids=list(TAKEN))

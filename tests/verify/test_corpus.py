@@ -37,6 +37,7 @@ from damage import (
 from nextlong.cli.main import main
 from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify import corpus as tokens
+from nextlong.verify.reference import Reference
 
 
 def test_an_altered_document(run):
@@ -322,7 +323,7 @@ TOKENIZERS = [byte_level(), byte_level(normalizer=normalizers.NFC())]
 @given(data=st.data())
 def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     """Tokens of all kinds, cut within a character or unknown, against their text, one of the same letters, and any."""
-    run = SimpleNamespace(tokenizer=tokenizer)
+    run = SimpleNamespace(tokenizer=tokenizer, reference=Reference(tokenizer))
     ids = data.draw(
         st.lists(st.integers(0, tokenizer.get_vocab_size() + 3), max_size=8)
     )
@@ -336,8 +337,9 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
         if tokenizer.normalizer is None
         else tokenizer.normalizer.normalize_str(text)
     )
-    chunks = (np.array([7]), [text], [np.array(ids, np.uint32)])
-    problems = tokens._text_problems(run, 0, chunks)
+    stored = [np.array(ids, np.uint32)]
+    chunks = tokens._Tokenized(np.array([7]), [text], [True], stored)
+    problems = tokens._text_problems(run, 0, chunks, tokens._Lossy())
     assert [problem.partition(" at ")[0] for problem in problems] == [
         tokens.chunk_name(7)
     ] * (decoded != expected)

@@ -11,6 +11,7 @@ from damage import change_recipe, outcomes
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
 from nextlong.sequences.tokenizer import train_bpe
+from nextlong.verify.reference import Reference
 from nextlong.verify.run_files import ResolvedSequence
 from nextlong.verify.sequences import (
     Tokenized,
@@ -269,9 +270,10 @@ TEXT = "日本\nab"  # three tokens each of the first two characters, then one e
 
 CUT_RUN = SimpleNamespace(
     is_exact=True,
+    begins=lambda chunk: False,
+    reference=Reference(train_bpe([], vocab_size=257)),
     setting=lambda section, key, default=None: default,
     special_ids={SEPARATOR: [9]},
-    tokenizer=train_bpe([], vocab_size=257),
 )
 
 
@@ -288,7 +290,7 @@ def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,)):
         is_truncated=roles != SEPARATOR,
         where=lambda span: f"span {span}",
     )
-    return list(_cut_problems(run, one, {5: Tokenized(CUT_RUN, TEXT)}))
+    return list(_cut_problems(run, one, {5: Tokenized(CUT_RUN, 5, TEXT)}))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,9 @@ def test_of_what_is_not_extended_less_than_a_character_may_be_left():
 
 
 def test_what_is_visible_is_a_character_at_least():
-    assert [Tokenized(CUT_RUN, TEXT).visible(tokens) for tokens in (1, 3, 5, 6, 8)] == [
+    assert [
+        Tokenized(CUT_RUN, 5, TEXT).visible(tokens) for tokens in (1, 3, 5, 6, 8)
+    ] == [
         "日",
         "日",
         "日",

@@ -166,6 +166,11 @@ class CorpusFiles:
     def text(self, chunk_id: int) -> str:
         return str(self.texts(np.array([chunk_id]))[0])
 
+    def begins(self, chunk_ids: Ints) -> NDArray[np.bool_]:
+        """Return whether each chunk begins its document, shape (n,)."""
+        (start,) = lookup.chunk_columns(chunk_ids, self.chunks, ("start",))
+        return np.asarray(start == 0)
+
 
 @dataclass(frozen=True)
 class SpecialIds:

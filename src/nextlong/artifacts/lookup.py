@@ -200,6 +200,7 @@ class _ChunkTexts(NamedTuple):
     rows: Ints  # (n,) chunk rows within the shard
     doc_rows: Ints  # (n,) document rows within the shard
     texts: list[str]
+    begins: list[bool]  # whether each chunk begins its document
 
 
 def iter_chunk_texts(
@@ -234,14 +235,13 @@ def iter_chunk_texts(
                     if len(distinct) < batch.num_rows
                     else column
                 ).to_pylist()
+                starts = table["start"][these].tolist()
                 bounds = zip(
-                    which.tolist(),
-                    table["start"][these].tolist(),
-                    table["end"][these].tolist(),
-                    strict=True,
+                    which.tolist(), starts, table["end"][these].tolist(), strict=True
                 )
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
-                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts)
+                begins = [start == 0 for start in starts]
+                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts, begins)
             first_doc = last_doc
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.continuation import offsets_within
 from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
 from nextlong.rng import keyed_hash
 from nextlong.schemas import Ints
@@ -49,11 +50,12 @@ def cuts_of(
     ids: NDArray[np.int32],
     *,
     chars: int,
+    begins: bool,
     token_chars: NDArray[Any],
     text_of: Callable[[], str],
     tokenizer: Callable[[], Tokenizer],
 ) -> Cuts:
-    """Return the possible cuts of a chunk with the given ids and `chars` characters.
+    """Return the possible cuts of a chunk with the given ids and `chars` characters; `begins`: whether it begins its document.
 
     `text_of` and `tokenizer` are called only for chunks that `token_chars` (TOKEN_CHARS) does not suffice for.
     """
@@ -62,9 +64,7 @@ def cuts_of(
     if begun[-1] == chars and per_token["readable"].all():
         continues = np.append(per_token["goes_on"], False)
         return Cuts(begun - continues, ~continues)
-    offsets = np.array(
-        tokenizer().encode(text_of(), add_special_tokens=False).offsets, np.int64
-    ).reshape(-1, 2)
+    offsets = offsets_within(tokenizer(), text_of(), begins=begins)
     stops, starts = np.append(0, offsets[:, 1]), np.append(offsets[:, 0], chars)
     # A character of several tokens has the same offsets in each: if it continues behind the cut, it is not covered.
     return Cuts(np.minimum(stops, starts), stops <= starts)
@@ -146,6 +146,7 @@ def resolve_table(
             cuts = cuts_of(
                 all_ids[offsets[number] : offsets[number + 1]],
                 chars=int(end[chunk] - start[chunk]),
+                begins=bool(start[chunk] == 0),
                 token_chars=token_chars,
                 text_of=partial(run.corpus.text, int(ids[chunk])),
                 tokenizer=partial(read_tokenizer, run.tokenizer),

@@ -281,7 +281,7 @@ def _count_tokens(
     encoder.expect(int((table["end"] - table["start"]).sum()))
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
-        lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
+        lengths[batch.rows] = encoder.encode_chunks(batch.texts, batch.begins)[1]
     lengths += separator_tokens * separator_follows(table)
     np.save(f"{out}.lengths.npy", lengths)
     return TaskResult()

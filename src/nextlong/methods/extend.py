@@ -319,13 +319,13 @@ def _draft_block(
     """Write `{out}.drafts.arrow`: drafts of the META_DOCUMENTS `rows` that fit T; `filters`: SHINGLES and WEIGHTS."""
     # The n meta-documents of the block in sampled order; `own_texts`, (n,), has the chunk texts of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
-    texts = text.texts(
-        lookup.ranges(metas["first_chunk"], metas["chunks"])
-    ).tolist()  # (chunks of all n,)
+    own_chunks = lookup.ranges(metas["first_chunk"], metas["chunks"])
+    texts = text.texts(own_chunks).tolist()  # (chunks of all n,)
+    begins = text.begins(own_chunks).tolist()
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
     tokens = (
-        kept_encoder(*tokenizer).encode_batch(texts)[1]
+        kept_encoder(*tokenizer).encode_chunks(texts, begins)[1]
         if texts
         else np.zeros(0, np.int64)
     )

@@ -22,6 +22,7 @@ _FEATURES: Final = {
     "static": "encoder.model: static:…",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
     "quest": "quest with queries of a doc2query model",
+    "convert": "tokenizer.source without tokenizer.json",
     "dedup": "ingest.dedup: minhash",
     "languages": "quest on text without spaces between words",
     "filter": "ingest.sources[].filter",

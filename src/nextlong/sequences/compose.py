@@ -304,6 +304,7 @@ class _TextCutter(fit.Cutter):
         return text, cuts_of(
             ids,
             chars=len(text),
+            begins=bool(inputs.corpus.begins(chunk_ids)[0]),
             token_chars=token_chars,
             text_of=lambda: text,
             tokenizer=tokenizer,

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from nextlong.artifacts import finished, lookup
+from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.artifacts.finished import (
     ChunkResult,
     ComposeResult,
@@ -132,22 +133,18 @@ def count_tokens(
     tokenizer = load_or_stand_in(
         recipe.tokenizer, list(itertools.chain.from_iterable(heads))
     )
-    separator = len(
-        tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids
-    )
+    separator = len(continuation_ids(tokenizer, recipe.compose.separator))
     options = recipe.chunk.model_dump()
     total = 0.0
     texts_of = heads if of == "a sample" else [look.texts for look in looks]
     for share, look, texts in zip(kept_shares(looks), looks, texts_of, strict=True):
-        chunks = [
-            text[start:end]
-            for text in texts
-            for start, end in chunk_text(text, **options)
-        ]
-        ids = sum(
-            len(encoded.ids)
-            for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False)
-        )
+        chunks: list[str] = []
+        begins: list[bool] = []
+        for text in texts:
+            for start, end in chunk_text(text, **options):
+                chunks.append(text[start:end])
+                begins.append(start == 0)
+        ids = sum(map(len, ids_within(tokenizer, chunks, begins)))
         tokens_per_char = (ids + separator * len(chunks)) / max(
             1, sum(map(len, chunks))
         )

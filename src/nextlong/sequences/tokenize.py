@@ -4,6 +4,7 @@ In:  DRAFTS; DOCUMENTS and CHUNKS of all shards; a tokenizer.json; TOKENS of ear
 Out: TOKENS of each shard: flat ids (uint32) and offsets (int64, one more than rows), both memory-mappable `.npy`; the ids of
      the i-th requested row are ids[offsets[i]:offsets[i + 1]]. They equal `encode(text, add_special_tokens=False)` of the
      reference with `encode_special_tokens`: the name of a special token is text, so that no document can end a sequence.
+     Only a chunk that begins its document gets the space that some tokenizers put before a text (artifacts/continuation.py).
 
 fastokens encodes where its ids are the same. It is about forty times as fast, but takes long to load a large vocabulary, so a
 process loads it when it expects enough text, or when the reference has encoded as much. Wrong ids damage training data
@@ -33,6 +34,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from nextlong import schemas
+from nextlong.artifacts.continuation import contexts_of, encode_within
 from nextlong.artifacts.finished import (
     ChunkResult,
     ReferencedChunksResult,
@@ -111,6 +113,7 @@ class TextEncoder:
         self._reference, self._is_settled = tokenizer, engine == "reference"
         self._fast: fastokens.Tokenizer | None = None
         self._chars_before_loading = chars_before_loading(tokenizer)
+        self._contexts = contexts_of(tokenizer)
         self.mismatches = 0  # checked texts on which fastokens differed
         self.checkable_texts = 0  # texts encoded since the checks began
 
@@ -137,8 +140,24 @@ class TextEncoder:
                 self._fast = fast if _verdicts[key] else None
         return "reference" if self._fast is None else "fastokens"
 
+    def encode_chunks(self, texts: Sequence[str], begins: Sequence[bool]) -> _Encoded:
+        """Return the flat ids of chunks within their documents, and the number of ids of each chunk, shape (len(texts),).
+
+        `begins` tells which chunks begin their document.
+        """
+        if not self._contexts:
+            return self.encode_batch(texts)
+        ids = encode_within(
+            texts, begins, contexts=self._contexts, encode=self._encode_each
+        )
+        return _joined(ids)
+
+    def _encode_each(self, texts: list[str]) -> list[NDArray[np.uint32]]:
+        ids, lengths = self.encode_batch(texts)
+        return np.split(ids, np.cumsum(lengths)[:-1])
+
     def encode_batch(self, texts: Sequence[str]) -> _Encoded:
-        """Return the flat ids of all texts, and the number of ids of each text, shape (len(texts),)."""
+        """Return the flat ids of whole texts, and the number of ids of each text, shape (len(texts),)."""
         self.expect(0)
         if self._fast is None:
             self._chars_before_loading -= sum(map(len, texts))
@@ -440,7 +459,7 @@ def _tokenize_shards(
     for shard, rows, is_new in shards:
         new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
         for batch in iter_chunk_texts(shard.documents, shard.chunks, rows[is_new]):
-            ids, of_texts = encoder.encode_batch(batch.texts)
+            ids, of_texts = encoder.encode_chunks(batch.texts, batch.begins)
             new_ids.append(ids)
             new_lengths.append(of_texts)
         sources = [

@@ -32,6 +32,11 @@ from tokenizers import (
 )
 
 from nextlong import recipe
+from nextlong.artifacts.continuation import (
+    continuation_ids,
+    decode_within,
+    ids_within,
+)
 from nextlong.artifacts.finished import (
     TokenizerResult,
     chunks_of,
@@ -44,8 +49,9 @@ from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Tas
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.keys import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
+from nextlong.sequences.convert import CONFIGS, convert, is_vocabulary, vocabulary_in
 from nextlong.sequences.tokenize import TextEncoder
-from nextlong.text import first_sentence
+from nextlong.text import Json, first_sentence
 
 END_OF_TEXT: Final = "<|endoftext|>"
 _LLAMA3_PATTERN: Final = (
@@ -57,16 +63,10 @@ _MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 _STAND_IN_ENTRIES: Final = 4096  # within a tenth of the characters per token of 32,000
-# Chunks end after a newline or a space, and no tokenizer merges the two parts of such a pair into one word.
-_NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
-_BLANKS: Final = str.maketrans(
-    "", "", " \u2581\u0120"
-)  # a space, and its stand-ins in Metaspace and ByteLevel
-_CURES: Final = {
-    "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
-    "Prepend": 'remove the normalizer of type "Prepend" and the decoder of type "Strip"',
-    "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
-}
+# What makes a tokenizer put a space before a text, in its tokenizer.json.
+_LEADING_SPACE: Final = rb'"Prepend"|"prepend_scheme"\s*:\s*"(always|first)"'
+# Beginnings of chunks that continue a document.
+_CONTINUATIONS: Final = ("Word", " word", "\nWord", "1", "(x)", "é", "東京")
 
 # begun: the number of characters that begin in a token's bytes; goes_on: whether its first byte continues an earlier
 # character; readable: whether its bytes are those of the text wherever its id encodes a part of it.
@@ -94,8 +94,10 @@ def tokenizer_step(
     config = settings.identity() | {"separator": separator, "seed": seed}
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
+        if is_vocabulary(path):
+            config |= {"configs": _hashes_beside(path)}
         # Check before the run starts; for a tokenizer that is downloaded or trained, `check` does after this step.
-        if megatron_eod is not None:
+        if megatron_eod is not None and not is_vocabulary(path):
             special_id(path, megatron_eod, key="export.megatron_eod")
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -138,10 +140,17 @@ def tokenizer_step(
     )
 
 
+def _hashes_beside(vocabulary: Path) -> Json:
+    """Return the hashes of the configurations that decide how a vocabulary file is converted."""
+    paths = [vocabulary.with_name(name) for name in CONFIGS]
+    return {path.name: store.hash_file(path) for path in paths if path.is_file()}
+
+
 def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a Hugging Face Hub name.
 
-    Truncation, padding and BPE dropout of the file are disabled. Raises TokenizerError.
+    A vocabulary file, or a folder that only has one, is converted. Truncation, padding
+    and BPE dropout of the file are disabled. Raises TokenizerError.
     """
     source = config.source or ""
     path = local_path(source)
@@ -153,11 +162,9 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
             f"tokenizer.source={source!r}: {path} does not exist; {cure}"
         )
     try:
-        if path.is_file():
-            return without_options(Tokenizer.from_file(str(path)))
-        return without_options(
-            Tokenizer.from_pretrained(source, revision=config.revision)
-        )
+        loaded = _read(path, source=source, revision=config.revision)
+    except TokenizerError:
+        raise
     # The library raises a bare Exception for invalid files; being offline, unknown names, gated and malformed files raise
     # exceptions of different libraries.
     except Exception as error:
@@ -171,6 +178,26 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
             f"{config.revision!r}: {first_sentence(error)}; check the name, log in with `hf auth login` if it is gated, "
             "or give a local tokenizer.json"
         ) from None
+    loaded = without_options(loaded)
+    _require_continuations(loaded, source=source)
+    return loaded
+
+
+def _read(path: Path, *, source: str, revision: str) -> Tokenizer:
+    if not path.is_file():
+        return Tokenizer.from_pretrained(source, revision=revision)
+    if is_vocabulary(path):
+        return convert(path)
+    return Tokenizer.from_file(str(path))
+
+
+def _require_continuations(tokenizer: Tokenizer, *, source: str) -> None:
+    """Raise TokenizerError if the ids of a chunk that continues its document cannot be determined."""
+    try:
+        for text in _CONTINUATIONS:
+            continuation_ids(tokenizer, text)
+    except TokenizerError as error:
+        raise TokenizerError(f"tokenizer.source={source!r}: {error}") from None
 
 
 def load_or_stand_in(config: recipe.Tokenizer, texts: Sequence[str]) -> Tokenizer:
@@ -185,6 +212,13 @@ def check_source(config: recipe.Tokenizer) -> None:
     if config.source is None:
         return
     path = local_path(config.source)
+    if is_vocabulary(path):
+        converted = load_tokenizer(config)
+        for key in ("bos", "eos"):
+            name = getattr(config, key)
+            if name is not None:
+                special_id(converted, name, key=f"tokenizer.{key}")
+        return
     if path.is_file():
         # Loading takes a second, so only a file that does not look like a tokenizer.json is loaded, to report what is wrong.
         content = path.read_bytes().rstrip()
@@ -192,6 +226,7 @@ def check_source(config: recipe.Tokenizer) -> None:
         is_sound = content.endswith(b"}") and all(
             re.search(part, content) for part in parts
         )
+        adds_space = re.search(_LEADING_SPACE, content) is not None
         for key in ("bos", "eos"):
             name = getattr(config, key)
             spellings = [
@@ -208,14 +243,23 @@ def check_source(config: recipe.Tokenizer) -> None:
         is_sound = re.fullmatch(_HUB_NAME, config.source) is not None and path == Path(
             config.source
         )
-    if not is_sound:
+        adds_space = False
+    if adds_space or not is_sound:
         load_tokenizer(config)
 
 
 def local_path(source: str) -> Path:
-    """Return the file of a local source, whether it exists or not: `~` is expanded, a folder means its tokenizer.json."""
+    """Return the file of a local source, whether it exists or not.
+
+    `~` is expanded. A folder means its tokenizer.json, or else its vocabulary file.
+    """
     path = Path(os.path.expanduser(source))  # noqa: PTH111 (Path.expanduser raises if there is no such home)
-    return path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    ready = path / "tokenizer.json"
+    if ready.is_file():
+        return ready
+    return vocabulary_in(path) or ready
 
 
 def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
@@ -275,7 +319,6 @@ def _prepare_tokenizer(
     """
     if tokenizer.train is None:
         loaded = load_tokenizer(tokenizer)
-        _require_pieces_alone(loaded, source=tokenizer.source or "")
     else:
         loaded = train_bpe(
             _training_texts(corpus, seed=seed), vocab_size=tokenizer.train
@@ -284,7 +327,7 @@ def _prepare_tokenizer(
         None if name is None else special_id(loaded, name, key=f"tokenizer.{key}")
         for key, name in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
     )
-    separator_ids = tuple(loaded.encode(separator, add_special_tokens=False).ids)
+    separator_ids = continuation_ids(loaded, separator)
     # TextEncoder makes the names of special tokens text, so `separator`, which may be one, was encoded before.
     # Do not use `Tokenizer.save`: it reports a full disk as a bare Exception.
     Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
@@ -303,15 +346,16 @@ def _prepare_tokenizer(
         )
         sampled = np.concatenate([sampled, sample], axis=1)
         sampled = sampled[:, np.argsort(sampled[0], kind="stable")[:_MEASURED_CHUNKS]]
-    texts = []
+    texts: list[str] = []
+    begins: list[bool] = []
     for shard, paths in enumerate(corpus):
         rows = np.sort(sampled[2, sampled[1] == shard]).astype(np.int64)
-        texts += [
-            text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts
-        ]
+        for batch in iter_chunk_texts(*paths, rows):
+            texts += batch.texts
+            begins += batch.begins
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
-        tokens = len(encoder.encode_batch(texts)[0])
+        tokens = len(encoder.encode_chunks(texts, begins)[0])
         if not tokens:
             raise CorpusError(
                 "the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources"
@@ -322,8 +366,9 @@ def _prepare_tokenizer(
         *([] if special is None else [special] for special in (bos_id, eos_id)),
     )
     separator_text, bos_text, eos_text = (
-        loaded.decode(list(ids), skip_special_tokens=False) for ids in specials
+        decode_within(loaded, ids, begins=False) for ids in specials
     )
+    every = max(1, len(texts) // _DECODED_CHUNKS)
     known = {None, *loaded.get_added_tokens_decoder()}
     return TokenizerResult(
         chars_per_token=chars_per_token,
@@ -333,43 +378,13 @@ def _prepare_tokenizer(
         eos_id=eos_id,
         separator_ids=separator_ids,
         special_texts=(separator_text, bos_text, eos_text),
-        lost_share=lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)]),
+        lost_share=lost_share(loaded, texts[::every], begins[::every]),
         ordinary=tuple(
             key
             for key, token in (("bos", bos_id), ("eos", eos_id))
             if token not in known
         ),
     )
-
-
-def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
-    """Raise TokenizerError for a tokenizer that prepends a space to each text: every chunk would get an additional space."""
-
-    def decoded(*texts: str) -> str:
-        """Return the decoded text of the tokens of texts that are encoded one by one."""
-        tokens = [
-            token
-            for text in texts
-            for token in tokenizer.encode(text, add_special_tokens=False).tokens
-        ]
-        return (
-            "".join(tokens)
-            if tokenizer.decoder is None
-            else str(tokenizer.decoder.decode(tokens))
-        )
-
-    for left, right in _NEIGHBOURS:
-        apart, whole = decoded(left, right), decoded(left + right)
-        if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
-            parts = json.loads(tokenizer.to_str())
-            blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
-            cures = " and ".join(
-                cure for name, cure in _CURES.items() if f'"{name}"' in blanks
-            )
-            raise TokenizerError(
-                f"tokenizer.source={source!r} prepends a space to every text, so each chunk would get one that its document "
-                f"does not have; {cures or 'disable that'} in a copy of its tokenizer.json, and use that copy"
-            )
 
 
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
@@ -477,27 +492,36 @@ def _is_readable_under_nfc(content: bytes) -> bool:
     return not unsure and unicodedata.is_normalized("NFD", text)
 
 
-def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Return the share of the texts' characters, in NFC, that is lost when their tokens are decoded, 0 to 1."""
-    decoder = tokenizer.decoder
-    if decoder is None and token_chars(tokenizer)["readable"].any():
-        decoder = decoders.ByteLevel()
+def lost_share(
+    tokenizer: Tokenizer, texts: Sequence[str], begins: Sequence[bool]
+) -> float:
+    """Return the share of the chunks' characters, in NFC, that is lost when their tokens are decoded, 0 to 1.
+
+    `begins` tells which chunks begin their document.
+    """
     model = tokenizer.model
     unknown = (
         model.unk_token
         if isinstance(model, models.BPE | models.WordPiece | models.WordLevel)
         else None
     )
+    unknown_id = None if unknown is None else tokenizer.token_to_id(unknown)
+    decoder = tokenizer.decoder
+    if decoder is None and token_chars(tokenizer)["readable"].any():
+        decoder = decoders.ByteLevel()
     total = lost = 0
-    for text, encoding in zip(
-        texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True
-    ):
-        tokens = [token for token in encoding.tokens if token != unknown]
-        decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
-        held, kept = (
-            Counter(unicodedata.normalize("NFC", one)) for one in (text, decoded)
-        )
-        total, lost = total + len(text), lost + (held - kept).total()
+    all_ids = ids_within(tokenizer, texts, begins)
+    for text, begin, text_ids in zip(texts, begins, all_ids, strict=True):
+        ids = [token for token in text_ids.tolist() if token != unknown_id]
+        if tokenizer.decoder is None and decoder is not None:
+            tokens = [tokenizer.id_to_token(token) or "" for token in ids]
+            decoded = str(decoder.decode(tokens))
+        else:
+            decoded = decode_within(tokenizer, ids, begins=begin)
+        contained = Counter(unicodedata.normalize("NFC", text))
+        kept = Counter(unicodedata.normalize("NFC", decoded))
+        total += len(text)
+        lost += (contained - kept).total()
     return lost / max(1, total)
 
 
@@ -612,8 +636,11 @@ def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
             config.source, "tokenizer.json", revision=config.revision
         )
         path = Path(cached) if isinstance(cached, str) else path
+    if not path.is_file():
+        return None
     try:
-        return find_ends(Tokenizer.from_file(str(path)), path.parent)
+        tokenizer = _read(path, source=config.source, revision=config.revision)
+        return find_ends(tokenizer, path.parent)
     except (
         Exception
     ):  # the library raises a bare one; `run` reports what is wrong with the file

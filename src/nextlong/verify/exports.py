@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -254,10 +253,9 @@ class _Expected:
             if "spans" in parts
             else truncated[:0]
         )
-        decode = partial(run.tokenizer.decode, skip_special_tokens=False)
-        self._special_texts = {
-            role: decode(ids) for role, ids in run.special_ids.items()
-        }
+        special = run.special_ids
+        special_texts = run.reference.texts([*special.values()], [False] * len(special))
+        self._special_texts = dict(zip(special, special_texts, strict=True))
         self._ids: dict[int, NDArray[np.uint32]] = {}  # of each chunk
         for shard, rows in run.by_shard(chunks):
             self._ids.update(
@@ -339,7 +337,8 @@ class _Expected:
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
-            tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
+            chunk = int(sequence.chunk[span])
+            tokenized = Tokenized(self._run, chunk, self._texts[chunk])
             ends[span] = int(sequence.char_start[span]) + len(
                 tokenized.visible(int(sequence.lengths[span]))
             )

@@ -203,7 +203,7 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
         )
     counts = np.zeros(_SLOTS, np.int64)
     for shard, doc_rows in run.by_shard(counted):
-        for _, owners, texts in run.chunk_texts(
+        for _, owners, texts, _ in run.chunk_texts(
             shard, np.flatnonzero(np.isin(tables[shard]["doc_row"], doc_rows))
         ):
             runs, chunk = _runs_of(_words_in(texts))

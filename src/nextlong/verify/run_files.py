@@ -38,6 +38,7 @@ from nextlong.schemas import (
 )
 from nextlong.text import Json
 from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
+from nextlong.verify.reference import Reference
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -323,15 +324,18 @@ class StoredRun:
         return tokenizer
 
     @cached_property
+    def reference(self) -> Reference:
+        """The reference tokenizer, for chunks within their documents."""
+        return Reference(self.tokenizer)
+
+    @cached_property
     def special_ids(self) -> dict[int, list[int]]:
         """The ids of separator, bos and eos, computed by the reference tokenizer from the recipe."""
         separator = self.setting("compose", "separator", "")
-        self.tokenizer.encode_special_tokens = (
-            False  # a separator may be a special token
-        )
-        ids_of = {
-            SEPARATOR: self.tokenizer.encode(separator, add_special_tokens=False).ids
-        }
+        # A separator may be a special token.
+        self.tokenizer.encode_special_tokens = False
+        (separator_ids,) = self.reference.ids([separator], [False])
+        ids_of = {SEPARATOR: separator_ids}
         self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
             known = self.tokenizer.token_to_id(self.setting("tokenizer", key, ""))
@@ -369,18 +373,26 @@ class StoredRun:
 
     def chunk_texts(
         self, shard: int, rows: Ids
-    ) -> Iterator[tuple[Ids, Ids, list[str]]]:
-        """Yield (rows, document rows, texts) of distinct ascending chunk rows, one batch of documents at a time."""
+    ) -> Iterator[tuple[Ids, Ids, list[str], list[bool]]]:
+        """Yield (rows, document rows, texts, begins) of distinct ascending chunk rows, one batch of documents at a time.
+
+        `begins` tells which chunks begin their document.
+        """
         return lookup.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         text_of: dict[int, str] = {}
         for shard, rows in self.by_shard(ids):
-            for part, _, texts in self.chunk_texts(shard, rows):
+            for part, _, texts, _ in self.chunk_texts(shard, rows):
                 text_of.update(
                     zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True)
                 )
         return text_of
+
+    def begins(self, chunk: int) -> bool:
+        """Return whether a chunk begins its document."""
+        row = chunk & ((1 << SHARD_BITS) - 1)
+        return bool(self.chunks(chunk >> SHARD_BITS)["start"][row] == 0)
 
     def names_of(
         self, doc_ids: Ids, column: Literal["source", "source_id", "metadata"]

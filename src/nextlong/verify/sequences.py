@@ -7,7 +7,7 @@ that sequences of meta-chunks and negatives and those of whole documents are bot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -356,11 +356,9 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
 class Tokenized:
     """The text of a chunk, addressed by its tokens."""
 
-    def __init__(self, run: StoredRun, text: str) -> None:
+    def __init__(self, run: StoredRun, chunk: int, text: str) -> None:
         self.text = text
-        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(
-            text, add_special_tokens=False
-        ).offsets
+        self._offsets = run.reference.offsets(text, begins=run.begins(chunk))
 
     def first(self, tokens: int) -> tuple[int, bool]:
         """Return the number of characters that the first tokens cover, and whether the next token begins another character."""
@@ -383,7 +381,9 @@ def texts_of_cuts(
             *(sequence.chunk[sequence.is_truncated] for sequence in block),
         ]
     )
-    return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
+    return {
+        chunk: Tokenized(run, chunk, text) for chunk, text in run.texts_of(cut).items()
+    }
 
 
 def check_cuts(run: StoredRun) -> list[CheckOutcome]:

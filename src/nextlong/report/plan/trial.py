@@ -223,11 +223,15 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         recipe.chunk.model_dump(),
     )  # some chunks, spread over the documents
     texts = texts[:: max(1, len(texts) // _MEASURED_CHUNKS)]
-    chunks = [
-        text[start:end] for text in texts for start, end in chunk_text(text, **options)
-    ]
-    chunks = chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)]
-    tokenizing = _measure_tokenizer(recipe, chunks)
+    chunks: list[str] = []
+    begins: list[bool] = []
+    for text in texts:
+        for start, end in chunk_text(text, **options):
+            chunks.append(text[start:end])
+            begins.append(start == 0)
+    every = max(1, len(chunks) // _MEASURED_CHUNKS)
+    chunks = chunks[::every]
+    tokenizing = _measure_tokenizer(recipe, chunks, begins[::every])
     encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
     trial = try_route(
         recipe, sample.drawn(_CHARS), chars_per_token=tokenizing.chars_per_token
@@ -417,8 +421,13 @@ def tokenizer_rates(
     return {"tokens": tokens, "tokenizer": Rate(slow_s, start_s=lambda _: read_s)}
 
 
-def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
-    """Time the tokenizer on some chunks; one that is to be trained is trained on them."""
+def _measure_tokenizer(
+    recipe: Recipe, chunks: Sequence[str], begins: Sequence[bool]
+) -> _Tokenizing:
+    """Time the tokenizer on some chunks; one that is to be trained is trained on them.
+
+    `begins` tells which chunks begin their document.
+    """
     began = time.process_time()
     tokenizer = load_or_stand_in(recipe.tokenizer, chunks)
     read_s = time.process_time() - began if recipe.tokenizer.train is None else 0.0
@@ -427,10 +436,12 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> _Tokenizing:
             special_id(tokenizer, name, key=f"tokenizer.{key}")
     chars = max(1, sum(map(len, chunks)))
     began = time.process_time()
-    ids, _ = TextEncoder(tokenizer, engine="reference").encode_batch(chunks)
+    encoder = TextEncoder(tokenizer, engine="reference")
+    ids, _ = encoder.encode_chunks(chunks, begins)
     slow_s = (time.process_time() - began) / chars
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     rates = tokenizer_rates(
         read_s, slow_s, chars_before_loading(tokenizer) if is_fast else math.inf
     )
-    return _Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), rates)
+    lost = lost_share(tokenizer, chunks, begins)
+    return _Tokenizing(chars / max(1, len(ids)), lost, rates)
