@@ -200,6 +200,96 @@ def test_rows_of_parquet_without_tokens_are_named(columns, told, tmp_path):
         rows_for("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))[0]
 
 
+def parquet_of(folder, **columns):
+    """A Parquet file of these columns, each a list of lists of integers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    return (str(folder / "rows.parquet"),)
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"attention_mask": [[1, 1, 1, 0, 0]]},
+        {"attention_mask": [[True, True, True, False, False]]},
+        {"labels": [[5, 6, 7, -100, -100]]},
+        {"attention_mask": [[1, 1, 1, 0, 0]], "labels": [[5, 6, 7, 0, 0]]},
+        {"attention_mask": [[1, 1, 1, 1, 1]], "labels": [[-100, 6, 7, -100, -100]]},
+    ],
+)
+def test_marked_padding_of_parquet_is_not_predicted(marks, tmp_path):
+    files = parquet_of(tmp_path, input_ids=[[5, 6, 7, 0, 0]], **marks)
+    row = rows_for("", "sequence", runs=(), parquet=files)[0]
+    assert row.labels.tolist() == [-100, 6, 7, -100, -100]
+    assert row.input_ids.tolist() == [5, 6, 7, 0, 0]
+
+
+def test_labels_of_parquet_mask_tokens_of_packed_rows_with_spans(tmp_path):
+    files = parquet_of(
+        tmp_path,
+        input_ids=[[5, 6, 7, 8]],
+        seq_lengths=[[2, 2]],
+        labels=[[5, 6, 7, -100]],
+        attention_mask=[[1, 1, 1, 1]],
+    )
+    row = rows_for("", "sequence", runs=(), parquet=files)[0]
+    assert row.labels.tolist() == [-100, 6, -100, -100]
+    assert row.bounds.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"attention_mask": [[1] * 4, [0, 0, 1, 1]]}, "row 1 .* attention_mask 0 bef"),
+        ({"attention_mask": [[1] * 4, [1, 0, 1, 1]]}, "row 1 .* attention_mask 0 bef"),
+        ({"attention_mask": [[1] * 4, [1] * 3]}, "row 1 .* value of attention_mask"),
+        ({"attention_mask": [[1] * 4, None]}, "row 1 .* value of attention_mask"),
+        ({"labels": [[5] * 4, [5, None, 5, 5]]}, "row 1 .* value of labels"),
+        ({"labels": [[5] * 4, [5, 5, 9, 5]]}, "row 1 .* label 9 for the id 5 at to"),
+    ],
+)
+def test_marks_of_parquet_that_cannot_be_used_name_the_row(columns, told, tmp_path):
+    files = parquet_of(tmp_path, input_ids=[[5] * 4] * 2, **columns)
+    rows = rows_for("", "sequence", runs=(), parquet=files)
+    with pytest.raises(RecipeError, match=told):
+        rows[1]
+
+
+@pytest.mark.parametrize("name", ["assistant_masks", "loss_mask", "position_ids"])
+def test_marks_of_other_tools_in_parquet_are_refused(name, tmp_path):
+    files = parquet_of(tmp_path, input_ids=[[5] * 4], **{name: [[0, 1, 0, 1]]})
+    with pytest.raises(RecipeError, match=f"column {name}, which is not read; write"):
+        rows_for("", "sequence", runs=(), parquet=files)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    ("bad", "told"), [(-1, "the id -1"), (-100, "the id -100"), (None, "null")]
+)
+@pytest.mark.parametrize("kind", ["list_", "large_list"])
+def test_negative_and_null_ids_of_parquet_name_row_and_token(
+    bad, told, statistics, kind, tmp_path
+):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = [[7] * 4 for _ in range(6)]
+    ids[4][2] = bad
+    columns = {
+        "input_ids": pa.array(ids, getattr(pa, kind)(pa.int32())),
+        "seq_lengths": [[2, 2]] * 6,
+    }
+    path = tmp_path / "rows.parquet"
+    pq.write_table(
+        pa.table(columns), path, row_group_size=3, write_statistics=statistics
+    )
+    place = rf"row 1 of row group 1 holds {told} at token 2"
+    with pytest.raises(RecipeError, match=place):
+        rows_for("", "row", runs=(), parquet=(str(path),))
+
+
 def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

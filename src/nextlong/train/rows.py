@@ -104,6 +104,12 @@ class TrainingRows:
 
 
 _PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
+_READ: Final = ("input_ids", "spans", "attention_mask", "labels")
+# Columns in which other tools say what is predicted, and where sequences begin.
+_OTHER_TARGETS: Final = frozenset({"assistant_masks", "completion_mask", "loss_mask"})
+_OTHER_BORDERS: Final = frozenset(
+    {"cu_seqlens", "document_ids", "position_ids", "segment_ids"}
+)
 
 
 def rows_of(
@@ -160,7 +166,8 @@ def _run_rows(data: Data, *, split: str) -> TrainingRows:
 
 
 def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
-    """Return the rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
+    """Return the rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths`,
+    `spans`, `labels` (not shifted, −100 where nothing is to be predicted) and `attention_mask` (0: padding at the end).
 
     They are in the order of the files' names. A row group is read when one of its rows is requested, and kept for the next row.
     Validation rows are sampled by keyed hash of the row's number.
@@ -194,9 +201,7 @@ def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
     @lru_cache(maxsize=1)
     def table_of(path: Path, group: int) -> pa.Table:
         reader = pq.ParquetFile(path)
-        names = [
-            name for name in ("input_ids", "spans") if name in reader.schema_arrow.names
-        ]
+        names = [name for name in _READ if name in reader.schema_arrow.names]
         return reader.read_row_group(group, columns=names).combine_chunks()
 
     def read(row: int) -> _SourceRow:
@@ -207,15 +212,17 @@ def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
             found = f"add up to {lengths.sum():,} tokens, not {len(ids):,}"
             mistake = f"seq_lengths of row {place} of row group {group} {found}"
             raise RecipeError(f"data.parquet: {path}: {mistake}; {_PARQUET_CURE}")
+        where = f"data.parquet: {path}: row {place} of row group {group}"
+        is_target = _targets_in(table, place, ids=ids, where=where)
         if "spans" not in table.column_names:
-            return _SourceRow(ids, lengths)
+            return _SourceRow(ids, lengths, is_target=is_target)
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             cure = f"known are {', '.join(ROLES)}: {_PARQUET_CURE}"
             raise RecipeError(
                 f"data.parquet: {path} has spans of role {min(unknown)!r}; {cure}"
             )
-        return _SourceRow(ids, lengths, _spans_of(row_spans, lengths))
+        return _SourceRow(ids, lengths, _spans_of(row_spans, lengths), is_target)
 
     # The fingerprint is of the files' metadata, and of which rows are read.
     return TrainingRows(
@@ -225,6 +232,43 @@ def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
         state.hexdigest(),
         read,
     )
+
+
+def _targets_in(
+    table: pa.Table, place: int, *, ids: NDArray[np.int64], where: str
+) -> NDArray[np.bool_] | None:
+    """Return which tokens (T,) of a row are to be predicted, by the columns of the table; None: all.
+
+    Padding at the end needs no attention mask: causal attention never reads it.
+    Raises RecipeError for other padding, and for labels of other tokens.
+    """
+    marks = {}
+    for name in ("attention_mask", "labels"):
+        if name in table.column_names:
+            values = table.column(name)[place].values
+            if values is None or len(values) != len(ids) or values.null_count:
+                problem = f"needs a value of {name} for each of its {len(ids):,} ids"
+                raise RecipeError(f"{where} {problem}; {_PARQUET_CURE}")
+            marks[name] = values.cast(pa.int64()).to_numpy()
+    if not marks:
+        return None
+    is_target = np.ones(len(ids), bool)
+    if "attention_mask" in marks:
+        is_target = marks["attention_mask"] != 0
+        is_padded_before = (is_target[1:] & ~is_target[:-1]).any()
+        if is_padded_before:
+            cure = "remove the padding, or move it to the end of the row"
+            raise RecipeError(f"{where} has attention_mask 0 before tokens; {cure}")
+    if "labels" in marks:
+        has_label = marks["labels"] != IGNORED
+        differing = np.flatnonzero(has_label & (marks["labels"] != ids))
+        if len(differing):
+            first = int(differing[0])
+            found = f"label {marks['labels'][first]} for the id {ids[first]}"
+            cure = "write labels that are not shifted, −100 where none is predicted"
+            raise RecipeError(f"{where} has the {found} at token {first}; {cure}")
+        is_target &= has_label
+    return is_target
 
 
 def _spans_of(
@@ -275,7 +319,18 @@ def _rows_in(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
             f"data.parquet: {path} has padded documents, which this trainer does not need; {cure}"
         )
     has_lengths = "seq_lengths" in names  # without it a row is one sequence
+    if unread := _OTHER_TARGETS.intersection(names):
+        cure = "write −100 into a column labels where nothing is to be predicted"
+        raise RecipeError(
+            f"data.parquet: {path} has the column {min(unread)}, which is not read; {cure}"
+        )
+    if not has_lengths and (unread := _OTHER_BORDERS.intersection(names)):
+        cure = "write the lengths of each row's sequences into a column seq_lengths"
+        raise RecipeError(
+            f"data.parquet: {path} has the column {min(unread)}, which is not read; {cure}"
+        )
     for number in range(file.num_row_groups):
+        _check_ids(path, file, number)
         (column,) = file.read_row_group(
             number, columns=["seq_lengths" if has_lengths else "input_ids"]
         ).columns
@@ -287,6 +342,34 @@ def _rows_in(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int
                 )
             lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
             yield (path, number), place, lengths.astype(np.int64)
+
+
+def _check_ids(path: Path, file: pq.ParquetFile, group: int) -> None:
+    """Raise RecipeError for the first row of a row group that holds a null or a negative id.
+
+    Its statistics tell whether there is one, so that whole data are not read.
+    """
+    metadata = file.metadata.row_group(group)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        if column.path_in_schema.startswith("input_ids."):
+            known = column.statistics
+            has_all = known is not None and known.has_min_max and known.has_null_count
+            if has_all and known.min >= 0 and known.null_count == 0:
+                return
+    (column,) = file.read_row_group(group, columns=["input_ids"]).columns
+    for place, row in enumerate(column):
+        values = row.values
+        if values is None or not len(values):
+            continue
+        ids = values.cast(pa.int64()).fill_null(-1).to_numpy()
+        if (ids < 0).any():
+            token = int(np.argmax(ids < 0))
+            found = "null" if values[token].as_py() is None else f"the id {ids[token]}"
+            raise RecipeError(
+                f"data.parquet: {path}: row {place} of row group {group} holds {found} "
+                f"at token {token}; remove the row, or export again"
+            )
 
 
 def _chat_rows(
