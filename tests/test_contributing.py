@@ -7,7 +7,7 @@ CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 TREE = (
     CONTRIBUTING.read_text(encoding="utf-8")
     .split("## The tree\n\n")[1]
-    .split("\n\n")[0]
+    .strip("\n")
     .split("\n")
 )
 

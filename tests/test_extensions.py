@@ -1,4 +1,4 @@
-"""The files in CONTRIBUTING, each installed as a package of its own, found by its entry point, and run."""
+"""The files in docs/extend.md, each installed as a package of its own, found by its entry point, and run."""
 
 import json
 import re
@@ -14,11 +14,13 @@ from nextlong.reading import formats
 from nextlong.retrieval.indexes.base import IndexKind
 from nextlong.verify.checks import verify
 
-CONTRIBUTING = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(
-    encoding="utf-8"
-)
+PAGE = Path(__file__).parents[1] / "docs" / "extend.md"
 FILES = dict(
-    re.findall(r"```python\n# (\w+)\.py\n(.*?)```", CONTRIBUTING, flags=re.DOTALL)
+    re.findall(
+        r"```python\n# (\w+)\.py\n(.*?)```",
+        PAGE.read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    )
 )
 GROUPS = {
     "shortest": ("methods", "METHOD"),

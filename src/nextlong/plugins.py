@@ -3,7 +3,7 @@
 A built-in extension is a module (or package) in the folder of its registry that assigns the registry's attribute (`METHOD = …`);
 the module's name is the extension's name. A variant in the same module has its name in the attribute (`FORMAT_PROLONG = …` is
 `prolong`). Another distribution declares an extension as an entry point of the registry's group. A module is imported only when
-a recipe or command names it. A duplicate name is an error. CONTRIBUTING.md has a complete example of each kind.
+a recipe or command names it. A duplicate name is an error. docs/extend.md has a complete example of each kind.
 """
 
 from __future__ import annotations
