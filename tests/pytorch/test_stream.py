@@ -186,6 +186,43 @@ def test_another_number_of_ranks_goes_on(dataset, loaded):
     ] == whole[6:]
 
 
+@TORCHDATA_WARNS
+@pytest.mark.parametrize("of_loader", [1, 4, None])
+@pytest.mark.parametrize("name", ["torch", "torchdata"])
+def test_a_loader_with_several_workers_and_another_batch_size_is_refused(
+    dataset, loaded, name, of_loader
+):
+    from torch.utils.data import DataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = DataLoader if name == "torch" else StatefulDataLoader
+    stream = dataset.stream(batch_size=2)
+    with pytest.raises(RecipeError, match=rf"batch_size={of_loader}, num_workers=2"):
+        loaded(stream, workers=2, batch_size=of_loader, loader=loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_another_batch_size_without_several_workers_resumes_exactly(
+    dataset, loaded, workers
+):
+    whole = list(chain.from_iterable(loaded(dataset.stream())))
+    stream = dataset.stream()
+    loader_rows = loaded(stream, workers=workers, batch_size=5)
+    assert list(chain.from_iterable(loader_rows)) == whole
+    resumed = dataset.stream(batch_size=3)
+    resumed.load_state_dict(stream.state_dict(rows=5))
+    after = loaded(resumed, workers=2, batch_size=3)
+    assert list(chain.from_iterable(after)) == whole[5:]
+
+
+def test_a_loader_without_batches_reads_single_rows(dataset, loaded, number_of):
+    from torch.utils.data import DataLoader
+
+    whole = list(chain.from_iterable(loaded(dataset.stream())))
+    loader = DataLoader(dataset.stream(), batch_size=None, num_workers=2)
+    assert [number_of(row["input_ids"]) for row in loader] == whole
+
+
 @pytest.mark.parametrize("seeded", ["differently", "alike"])
 @pytest.mark.parametrize(
     ("workers", "options"),
@@ -429,3 +466,19 @@ def test_a_state_of_one_of_several_workers(dataset):
     state = dataset.stream().state_dict(rows=0) | {"workers": 3}
     with pytest.raises(RunError, match="one of 3 workers, but there are 1"):
         dataset.stream().load_state_dict(state)
+
+
+@TORCHDATA_WARNS
+def test_a_state_of_several_workers_with_other_batches_is_refused(dataset):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader(batch_size):
+        stream = dataset.stream(batch_size=batch_size)
+        return StatefulDataLoader(stream, batch_size=batch_size, num_workers=2)
+
+    interrupted = loader(2)
+    next(iter(interrupted))
+    resumed = loader(3)
+    resumed.load_state_dict(interrupted.state_dict())
+    with pytest.raises(RunError, match="batches of 2 rows, but batch_size=3"):
+        next(iter(resumed))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import torch
@@ -36,17 +38,22 @@ _EPOCH, _POSITION, _RESUMED_PASS, _CURRENT_PASS, _PASSES = range(5)
 _NO_PASS: Final = -1
 _MOST_WORKERS: Final = 1024
 
+# The argument of torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch: one index for
+# each row of a batch, or None for a loader with batch_size=None.
+_FETCHED: Final = "possibly_batched_index"
+
 
 @dataclass(eq=False, repr=False)
 class SequenceStream(IterableDataset):  # type: ignore[misc]
     """One rank's rows of each epoch, in an order that does not depend on the workers.
 
     `order`: shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how
-    many rows a DataLoader batch holds; give both the same number. `remainder`: rows that
-    do not go evenly into the ranks are kept (every row once; the first ranks read one
-    more), dropped, or filled up by repeating the epoch's first rows. `rank` of
-    `world_size`: by default those of torch.distributed if it is initialised, else
-    torchrun's, else 0 of 1; give the data-parallel ones where they differ.
+    many rows a DataLoader batch holds; with several workers another one is refused when
+    the first row is read. `remainder`: rows that do not go evenly into the ranks are kept
+    (every row once; the first ranks read one more), dropped, or filled up by repeating
+    the epoch's first rows. `rank` of `world_size`: by default those of torch.distributed
+    if it is initialised, else torchrun's, else 0 of 1; give the data-parallel ones where
+    they differ.
 
     Call `set_epoch` before every epoch but the first: without it an epoch is read again
     in the same order.
@@ -141,6 +148,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             "epoch": self.epoch,
             "position": position,
             "workers": workers,
+            "batch_size": self.batch_size,
             "read": read,
             "data": self._fingerprint(),
         }
@@ -150,7 +158,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
         Each later iteration reads a whole epoch, also after one that was broken off.
         Raises RunError for a state of another data set or order, or of one of several
-        workers.
+        workers that had other rows.
         """
         if state["data"] != self._fingerprint():
             keys = (
@@ -164,6 +172,12 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
             raise RunError(
                 f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}"
+            )
+        if state["workers"] > 1 and state["batch_size"] != self.batch_size:
+            raise RunError(
+                f"this state is of one of several workers with batches of "
+                f"{state['batch_size']} rows, but batch_size={self.batch_size}; use the "
+                "same, or save state_dict(rows=…), which any batch size can load"
             )
         self._begin(state["epoch"], position=state["position"], skip=state["read"])
 
@@ -182,10 +196,31 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         )
 
     def _rows(self, numbers: NDArray[Any]) -> Iterator[Row]:
+        self._check_loader(sys._getframe(1))
         for number in numbers.tolist():
             row = self.dataset[number]
             self._read = (self._read or 0) + 1
             yield row
+
+    def _check_loader(self, caller: FrameType) -> None:
+        """Raise RecipeError if the rows go to a loader with batches of another size.
+
+        With several workers the loader's order would then differ from the stream's, and
+        a state would lose rows and repeat others. PyTorch tells a data set nothing about
+        its loader, so this looks at the variable in which the function that fetches a
+        batch has one index for each row. Where there is none, nothing is checked.
+        """
+        _, workers = _worker()
+        if workers == 1 or _FETCHED not in caller.f_locals:
+            return
+        indexes = caller.f_locals[_FETCHED]
+        loader_batch_size = None if indexes is None else len(indexes)
+        if (loader_batch_size or 1) != self.batch_size:
+            raise RecipeError(
+                f"DataLoader(batch_size={loader_batch_size}, num_workers={workers}) reads "
+                f"a stream with batch_size={self.batch_size}, so rows would come in "
+                "another order than its state counts them; give both the same batch_size"
+            )
 
     def _fingerprint(self) -> str:
         order = (
