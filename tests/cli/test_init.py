@@ -10,9 +10,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nextlong.cli import init
-from nextlong.cli.columns import id_column, looks_into, source_notes, text_column
+from nextlong.cli.columns import looks_into, source_notes
 from nextlong.cli.common import first_few
 from nextlong.cli.init import new_recipe, notes
+from nextlong.cli.main import main
 from nextlong.errors import CorpusError
 from nextlong.reading import pages
 from nextlong.recipe import Source
@@ -173,7 +174,7 @@ def test_no_file_of_many_is_left_out(folder, beside):
     for number in range(12):
         touch(folder, f"many/{number}.jsonl")
         (folder / f"many/{number}.jsonl").write_text(
-            f'{{"{"body" if number == 3 else "text"}": "a text"}}\n'
+            f'{{"{"body" if number == 11 else "text"}": "a text"}}\n'
         )
     (source,) = new_recipe(folder / "my.yaml", ["many"]).recipe.ingest.sources
     assert source.path == str(folder / "many")
@@ -391,7 +392,7 @@ def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
 def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(pages._Pages, "extractor", "")
+    monkeypatch.setattr(pages.Pages, "extractor", "")
     for name in "abcdef":
         (tmp_path / f"{name}.html").write_text("<p>A page.</p>")
         (tmp_path / f"{name}.json").write_text('[\n{"text": "one"}]')
@@ -488,36 +489,6 @@ def test_every_format_is_looked_into(tmp_path, kind):
     assert (look.text, look.id, look.suffix) == ("content", "doc_id", f".{kind}")
 
 
-@pytest.mark.parametrize(
-    ("columns", "text", "own_id"),
-    [
-        ({"text": ["x"], "content": ["long " * 50], "id": [1]}, "text", "id"),
-        ({"text": [3], "body": ["x"], "url": ["u"]}, "body", "url"),
-        ({"Headline": ["short"], "Prose": ["many words " * 9]}, "Prose", None),
-        ({"label": ["yes", "no"], "n": [1, 2]}, None, None),
-        (
-            {
-                "data.text": ["x"],
-                "data": [{"text": "x"}],
-                "meta.id": ["i"],
-                "meta": [{"id": "i"}],
-            },
-            "data.text",
-            "meta.id",
-        ),
-        (
-            {"text": ["x", "y"], "id": ["same", "same"], "uuid": ["a", "b"]},
-            "text",
-            "uuid",
-        ),
-        ({"text": [], "TEXT": ["x"], "ID": ["1"]}, "TEXT", "ID"),
-        ({}, None, None),
-    ],
-)
-def test_names_come_before_lengths_and_ids_differ(columns, text, own_id):
-    assert (text_column(columns), id_column(columns)[0]) == (text, own_id)
-
-
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[1]\n", b"{", b"\n\n"])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv", "jsonl.gz"])
 def test_what_cannot_be_read_tells_nothing(tmp_path, kind, content):
@@ -528,16 +499,72 @@ def test_what_cannot_be_read_tells_nothing(tmp_path, kind, content):
     assert look.problem or kind == "csv"  # of which any text may be the heading
 
 
-def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
-    for number in range(9):
-        (tmp_path / f"{number}.jsonl").write_text('{"url": "u", "text": "t"}\n' * 2)
+def test_files_of_each_kind_are_looked_into(tmp_path):
+    for number in range(16):
+        (tmp_path / f"{number:02}.jsonl").write_text('{"url": "u", "text": "t"}\n' * 2)
     written(tmp_path, "csv")
     (tmp_path / "a.txt").write_text("a document")
     looks = looks_into(str(tmp_path))
     assert [look.suffix for look in looks] == [".jsonl"] * 8 + [".csv", ".txt"]
+    names = [look.file.name for look in looks[:8]]
+    assert names == [f"{number:02}.jsonl" for number in range(0, 16, 2)]
     assert [look.text for look in looks[7:]] == ["text", "content", None]
-    assert looks[0].repeating == ("url", "u")
+    assert looks[0].columns.repeating == ("url", "u")
     assert not looks[-1].has_columns
+
+
+def prose(count, **columns):
+    """Return lines with a page of several sentences in each of the columns, times a number."""
+    sentence = "The tide of page {} rises over the stones of the harbour. "
+    rows = [
+        {name: sentence.format(n) * times for name, times in columns.items()}
+        for n in range(count)
+    ]
+    return "\n".join(map(json.dumps, rows))
+
+
+def test_columns_that_compete_are_named_with_the_way_to_change_it(folder):
+    (folder / "a.jsonl").write_text(prose(30, abstract=2, full=9))
+    told = notes_of(folder, "a.jsonl")
+    (note,) = [note for note in told if "preferred" in note]
+    assert note.startswith("a: 'full' (")
+    assert "'abstract' (" in note
+    assert "text: abstract" in note
+    assert "text: [abstract, full]" in note
+
+
+def test_files_in_which_another_column_is_longer_are_one_source(folder):
+    touch(folder, "in/a.jsonl", "in/b.jsonl", "in/c.jsonl")
+    for name, longer in (("a", 9), ("b", 9), ("c", 3)):
+        (folder / f"in/{name}.jsonl").write_text(prose(30, abstract=4, full=longer))
+    (source,) = new_recipe(folder / "my.yaml", ["in"]).recipe.ingest.sources
+    assert (source.path, source.text) == (str(folder / "in"), "full")
+
+
+def test_a_usual_name_that_holds_no_text_is_named(folder):
+    rows = [
+        json.loads(row) | {"text": n}
+        for n, row in enumerate(prose(30, x=4).split("\n"))
+    ]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = notes_of(folder, "a.jsonl")
+    assert any("'text' cannot be the text: it holds numbers" in note for note in told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "key"),
+    [
+        ([{"text": f"https://example.org/{n}"} for n in range(90)], "text"),
+        ([{"text": None if n < 25 else f"{n} tide " * 300} for n in range(90)], "ingest.max_reject_share=0.28"),
+    ],
+)  # fmt: skip
+def test_files_that_a_run_should_not_read_are_refused_with_the_key(
+    folder, capsys, rows, key
+):
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code = main(["init", "my.yaml", "a.jsonl", "--tokenizer", "400"])
+    assert code == 2
+    assert key in capsys.readouterr().err
 
 
 def test_rejected_records_are_named_with_their_reason(folder):

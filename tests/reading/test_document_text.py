@@ -301,6 +301,20 @@ def test_another_value_of_text_is_refused_by_its_key(tmp_path, text):
     assert ".str" not in str(caught.value)
 
 
+@pytest.mark.parametrize("keys", [{"text": "id"}, {"text": ["a", "b"], "id": "b"}])
+def test_a_column_is_not_both_text_and_id(tmp_path, keys):
+    source = {"path": "a.jsonl", **keys}
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_dict(
+            {
+                "run_dir": str(tmp_path),
+                "ingest": {"sources": [source]},
+                "tokenizer": {"train": 400},
+            }
+        )
+    assert "ingest.sources[0]" in str(caught.value)
+
+
 def test_a_list_of_one_column_is_that_column():
     assert Source(path="a", text=["body"]) == Source(path="a", text="body")
 

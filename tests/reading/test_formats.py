@@ -191,24 +191,19 @@ def write(path):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow"])
-def test_the_first_twenty_records_are_shown_without_nulls_and_with_what_is_nested(
-    tmp_path, suffix
-):
+def test_columns_of_the_first_records_include_nested_ones(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     write(path)
     source = Source(path=str(path))
     (file,) = list_files(source, where="path")
-    columns = head_columns(file, source)
-    assert list(columns) == ["id", "text", "meta", "meta.lang"]
-    assert (columns["id"], columns["text"]) == (list(range(20)), ["tide"] * 19)
-    assert columns["meta.lang"] == ["en"] * 20
+    assert head_columns(file, source) == ["id", "text", "meta", "meta.lang"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "tide"}\n', encoding="utf-8-sig")
     source = Source(path=str(tmp_path))
     (file,) = list_files(source, where="path")
-    assert head_columns(file, source) == {"text": ["tide"]}
+    assert head_columns(file, source) == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +214,7 @@ def test_of_what_cannot_be_read_there_is_nothing(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     source = Source(path=str(tmp_path / name))
     (file,) = list_files(source, where="path")
-    assert head_columns(file, source) == {}
+    assert head_columns(file, source) == []
 
 
 # how much text files hold

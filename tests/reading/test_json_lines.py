@@ -93,13 +93,13 @@ def test_oddities_outside_the_text_do_not_cost_the_document(tmp_path):
     assert [item.text for item in items] == ["one", "two"]
 
 
-def test_head_of_a_file_ends_in_a_line_that_is_too_long(tmp_path):
+def test_rows_that_are_sampled_end_before_a_line_that_is_too_long(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text":"one"}\n{"text":"' + b"x" * 40_000_000)
     (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
     with path.open("rb", buffering=0) as opened:
         stream = io.FileIO(opened.fileno(), closefd=False)
-        assert list(FORMAT.head(stream, file)) == [{"text": "one"}]
+        assert list(FORMAT.rows(stream, FilePart(file))) == [{"text": "one"}]
         assert opened.tell() < file.bytes
 
 

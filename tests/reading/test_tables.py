@@ -311,7 +311,7 @@ def test_a_table_without_rows_is_read_and_estimated(tmp_path, name):
     source = Source(path=str(path))
     files = list_files(source, where="here")
     assert read(path) == []
-    assert head_columns(files[0], source) == {}
+    assert head_columns(files[0], source) == []
     assert estimate_text_bytes(files, source) <= files[0].bytes
 
 

@@ -75,6 +75,42 @@ def test_dictionaries_keep_their_ids_and_any_iterable_will_do():
     }
 
 
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (lambda n, text: {"url": f"https://a.org/{n}", "story": text}, None),
+        (lambda n, text: {"text": text.split("\n"), "url": f"https://a.org/{n}"}, None),
+        (lambda n, text: {"text": text.encode(), "url": f"https://a.org/{n}"}, None),
+        (
+            lambda n, text: {
+                "url": f"https://a.org/{n}",
+                "body_text": [{"text": line, "n": 1} for line in text.split("\n")],
+            },
+            None,
+        ),
+        (
+            lambda n, text: {"url": f"https://a.org/{n}", "a": text[:9], "b": text[9:]},
+            ["a", "b"],
+        ),
+    ],
+)
+def test_columns_are_chosen_and_read_as_by_init(row, text, recwarn):
+    rows = [row(number, given) for number, given in enumerate(TEXTS)]
+    run = made(rows, text=text)
+    lines = (run.path.parent / "texts.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [one["id"] for one in found] == [f"https://a.org/{n}" for n in range(4)]
+    for one, given in zip(found, TEXTS, strict=True):
+        assert "".join(one["text"].split()) == "".join(given.split())
+    assert not recwarn.list
+
+
+def test_columns_that_compete_are_a_warning():
+    rows = [{"essay": text, "review": text[::-1]} for text in TEXTS]
+    with pytest.warns(UserWarning, match="text='essay' was preferred to review"):
+        made(rows)
+
+
 def test_a_tokenizer_may_be_an_object_or_a_file(tmp_path):
     tokenizer = train_bpe(TEXTS, vocab_size=400)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -118,9 +154,11 @@ def test_other_keys_are_settings():
         (
             [3],
             {},
-            r"texts\[0\] is 3; give strings, or dictionaries whose 'text' is a string",
+            r"texts\[0\] is 3; give strings, or dictionaries with text",
         ),
-        ([{"body": "x"}], {}, r"texts\[0\] has the keys body; give strings"),
+        ([{"body": "x"}], {"text": "words"}, r"texts\[0\] has the keys body "),
+        ([{"url": "https://a.org/b"}], {}, "no column looks like text"),
+        ([{"text": 3}], {"text": "text"}, r"texts\[0\] .*text is not a string"),
         (["a few words"], {}, "seq_len=96, but all documents together have about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),

@@ -18,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from nextlong.cli.columns import MAX_FILES, looks_into, source_notes
+from nextlong.cli.columns import MAX_FILES, FileLook, looks_into, source_notes
 from nextlong.cli.common import absolute, first_few, present, write
+from nextlong.corpus.ingest import allowing
 from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.reading.formats import UNREADABLE
@@ -188,10 +189,7 @@ def init(args: argparse.Namespace) -> None:
     wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
     present(args, {**outcome, "notes": messages}, "\n".join([*messages, *wrote]))
     if is_refused:
-        cure = "solve the problems above, or set the text column"
-        raise NextlongError(
-            f"{path} was written, but `nextlong run` would refuse its files; {cure}"
-        )
+        raise NextlongError(f"{path} was written, but {_refusal(new)}")
 
 
 def new_recipe(
@@ -416,15 +414,39 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
 
 def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text column, few records are rejected."""
-    if (
-        new.proposal is not None
-        and new.proposal.reject_share > new.recipe.ingest.max_reject_share
-    ):
+    if _has_many_rejects(new):
         return False
     of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
-    tables = [[look for look in looks if look.has_columns] for looks in of_sources]
-    has_texts = all(not some or any(look.text for look in some) for some in tables)
+    has_texts = all(map(_has_text, of_sources))
     return has_texts and not any(look.problem for looks in of_sources for look in looks)
+
+
+def _refusal(new: _NewRecipe) -> str:
+    """Return why a run will not accept the files, with the cure."""
+    without_text = [
+        source.label
+        for source in new.recipe.ingest.sources
+        if not _has_text(looks_into(source.path))
+    ]
+    if without_text:
+        names = first_few(without_text, most=_NAMED_FILES)
+        return f"no column of {names} looks like text; set the source's key `text`"
+    problem = "`nextlong run` would refuse its files"
+    if _has_many_rejects(new) and new.proposal is not None:
+        cure = f"correct the records, or set {allowing(new.proposal.reject_share)}"
+        return f"{problem}: too many records would be rejected; {cure}"
+    return f"{problem}; solve the problems above"
+
+
+def _has_many_rejects(new: _NewRecipe) -> bool:
+    most = new.recipe.ingest.max_reject_share
+    return new.proposal is not None and new.proposal.reject_share > most
+
+
+def _has_text(looks: Sequence[FileLook]) -> bool:
+    """Return whether a table of a source has a text column, or the source has no tables."""
+    tables = [look for look in looks if look.has_columns]
+    return not tables or any(look.text for look in tables)
 
 
 def _split_up(path: str) -> list[str]:

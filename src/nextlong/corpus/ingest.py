@@ -113,14 +113,8 @@ def ingest_step(
                 and source.names_ids
                 and sum(result.without_id for result in own) == documents
             ):
-                known = next(
-                    (
-                        list(columns)
-                        for file in files[place]
-                        if (columns := head_columns(file, source))
-                    ),
-                    [],
-                )
+                heads = (head_columns(file, source) for file in files[place])
+                known = next(filter(None, heads), [])
                 raise _no_ids(source, f"{none} in this column", known, key=f"{key}.id")
         when_ingested(done)
 
@@ -329,9 +323,7 @@ def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
         heads = [head_columns(file, source) for file in source_files]
         if all(head and source.id not in head for head in heads):
             problem = f"{source_files[0].path} has no such column"
-            raise _no_ids(
-                source, problem, list(heads[0]), key=f"ingest.sources[{place}].id"
-            )
+            raise _no_ids(source, problem, heads[0], key=f"ingest.sources[{place}].id")
 
 
 def _no_ids(

@@ -8,15 +8,17 @@ so that half a file is never mistaken for a whole one.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import islice
-from typing import Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
+from nextlong.reading.document_text import EACH, paths_of
 from nextlong.reading.files import (
     COMPRESSIONS,
     FilePart,
@@ -26,11 +28,21 @@ from nextlong.reading.files import (
     open_file,
 )
 from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.records import FilteredItem, InputFormat, ReadRequest, explained
+from nextlong.reading.records import (
+    FilteredItem,
+    InputFormat,
+    ReadRequest,
+    SplittableFormat,
+    explained,
+)
 from nextlong.recipe import Source
 from nextlong.text import Json
 
 _HEAD_RECORDS: Final = 20  # read to find the columns of a file
+_SAMPLE_RECORDS: Final = 256  # of a file, to judge its columns
+_SAMPLE_PARTS: Final = 32  # places in a large file
+_SIZED_ITEMS: Final = 8  # of a list, to estimate its size
+_NUMBER_BYTES: Final = 8
 _HEAD_BYTES: Final = 256 << 10  # read of a file to estimate its text
 _HEAD_FILES: Final = 4  # files per source that are estimated from
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
@@ -105,38 +117,87 @@ def read_records(
         check_unchanged(part.file)
 
 
-def head_columns(
-    file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip"
-) -> Json:
-    """Return the columns of the first records with their values except nulls; nested columns also under dotted names.
+def head_columns(file: InputFile, source: Source) -> list[str]:
+    """Return the columns of the first records; nested columns also under dotted names.
 
-    For an unreadable file, return none, because a run reports the error, or raise one of `UNREADABLE`.
+    None for an unreadable file, because a run reports the error.
     """
-    columns: Json = {}
+    columns: dict[str, None] = {}
     try:
         with open_file(file) as stream:
-            for record in islice(
-                format_of(file.name, source).head(stream, file), _HEAD_RECORDS
-            ):
-                structs = {
-                    key: value
-                    for key, value in record.items()
-                    if isinstance(value, dict)
-                }
-                nested = {
-                    f"{key}.{inner}": value[inner]
-                    for key, value in structs.items()
-                    for inner in value
-                }
-                for name, value in (*record.items(), *nested.items()):
-                    columns.setdefault(name, []).extend(
-                        [value] if value is not None else []
-                    )
+            rows = format_of(file.name, source).rows(stream, FilePart(file))
+            for record in islice(rows, _HEAD_RECORDS):
+                paths = (path for path, _ in paths_of(record) if EACH not in path)
+                columns |= dict.fromkeys(paths)
     except UNREADABLE:
-        if unreadable == "raise":
-            raise
-        return {}
-    return columns
+        return []
+    return list(columns)
+
+
+def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[Json]:
+    """Return a random sample of the records of a file, of at most about `max_bytes`.
+
+    A large uncompressed file of JSON lines or Parquet is read at places spread over it, any
+    other one from its beginning. The sample depends only on the file. Raises one of
+    `UNREADABLE`.
+    """
+    file_format = format_of(file.name, source)
+    parts = [FilePart(file)]
+    is_split = isinstance(file_format, SplittableFormat) and not compression_of(
+        file.name
+    )
+    if (
+        isinstance(file_format, SplittableFormat)
+        and is_split
+        and file.bytes > max_bytes
+    ):
+        every_part = file_format.split(file, -(-file.bytes // _SAMPLE_PARTS))
+        parts = every_part[:: -(-len(every_part) // _SAMPLE_PARTS)]
+    records: list[Json] = []
+    problems: list[Exception] = []
+    for part in parts:
+        try:
+            with open_file(file) as stream:
+                rows = file_format.rows(stream, part)
+                records += _reservoir(
+                    rows,
+                    most=-(-_SAMPLE_RECORDS // len(parts)),
+                    max_bytes=max_bytes // len(parts),
+                )
+        except UNREADABLE as error:
+            problems.append(error)
+    if problems and not records:
+        raise problems[0]
+    return records
+
+
+def _reservoir(
+    rows: Iterator[Mapping[str, Any]], *, most: int, max_bytes: int
+) -> list[Json]:
+    """Return a uniform sample of the rows that make up the first `max_bytes`."""
+    draw = random.Random(0)
+    sample: list[Json] = []
+    read_bytes = 0
+    for number, row in enumerate(rows):
+        place = number if number < most else draw.randrange(number + 1)
+        if place < most:
+            sample[place : place + 1] = [dict(row)]
+        read_bytes += _size(row)
+        if read_bytes > max_bytes:
+            break
+    return sample
+
+
+def _size(value: Any) -> int:
+    """Return the approximate size of a value in bytes."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list):
+        head = value[:_SIZED_ITEMS]
+        return sum(map(_size, head)) * len(value) // max(1, len(head))
+    return _NUMBER_BYTES
 
 
 def estimate_text_bytes(

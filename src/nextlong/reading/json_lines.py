@@ -31,7 +31,8 @@ from nextlong.reading.records import (
 )
 from nextlong.text import Json, counted
 
-_MAX_HEAD_BYTES: Final = 10_000_000
+_MAX_HEAD_BYTES: Final = 10_000_000  # of a line that is read to find the columns
+_MAX_HEAD_LINES: Final = 10_000  # without an object
 _BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
 # Limits the length of a line: JSON may escape a character as two times six bytes, and other columns need space.
@@ -82,24 +83,26 @@ class _JsonLines(SplittableFormat):
         if records and unseen and is_first_part and part.stop is None:
             request.refuse_column(min(unseen), keys)
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
-        """Yield the objects of the first lines. Raises CorpusError for a JSON array, ValueError if no line is an object."""
+    def rows(self, stream: pa.NativeFile, part: FilePart) -> Iterator[Json]:
+        """Yield the objects of a part. Raises CorpusError for a JSON array, ValueError if no line is an object."""
         problem, lines, has_objects = "", 0, False
-        for number, line in _lines(
-            stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES
-        ):
+        for number, line in _lines(stream, part, _MAX_HEAD_BYTES):
             lines += 1
-            if number == 1:
-                _refuse_array(file, line)
+            if len(line) > _MAX_HEAD_BYTES:  # its end may be far away
+                problem = problem or f"line {number}: {RejectKind.LINE_TOO_LONG}"
+                break
+            if number == 1 and part.begins_file:
+                _refuse_array(part.file, line)
             value = _parse(line, ())
             if isinstance(value, dict):
                 has_objects = True
                 yield value
             else:
-                problem = (
-                    problem
-                    or f"line {number}: {Reject(file.name, number, *value).reason}"
+                problem = problem or (
+                    f"line {number}: {Reject(part.file.name, number, *value).reason}"
                 )
+            if not has_objects and lines == _MAX_HEAD_LINES:
+                break
         if lines and not has_objects:
             raise ValueError(
                 f"{problem}; none of the first {counted(lines, 'line')} is a JSON object"

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.charset import decode_page
-from nextlong.reading.files import InputFile
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.records import (
     InputFormat,
     Items,
@@ -34,18 +34,20 @@ class Pages(InputFormat):
     columns: tuple[str, ...]
     extractor = library("resiliparse")
 
-    def head(
-        self, stream: pa.NativeFile, file: InputFile
+    def rows(
+        self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         if not self.extractor:
             problem = "needs the package resiliparse, which is not installed"
-            raise CorpusError(f"{file.path} {problem}; pip install 'nextlong[web]'")
-        return super().head(stream, file)
+            raise CorpusError(
+                f"{part.file.path} {problem}; pip install 'nextlong[web]'"
+            )
+        return super().rows(stream, part)
 
     def check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
         """Return the file. Raises CorpusError for missing packages and for columns that pages do not have."""
-        self.head(stream, request.part.file)
+        self.rows(stream, request.part)
         named = [(name, key) for name, key in request.required() if key != "text"]
         for name, key in (
             [*named, (request.source.id, "id")] if request.source.names_ids else named

@@ -158,12 +158,12 @@ class InputFormat(ABC):
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield each record, reject or skip of an open file, in file order."""
 
-    def head(
+    def rows(
         self,
         stream: pa.NativeFile,  # noqa: ARG002
-        file: InputFile,  # noqa: ARG002
+        part: FilePart,  # noqa: ARG002
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the first records unchanged."""
+        """Yield the records of a part of a file as they are, to judge their columns."""
         return iter(())
 
     def text_bytes(

@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,7 +38,6 @@ from nextlong.reading.records import (
 )
 from nextlong.recipe import Source
 
-_HEAD_ROWS: Final = 20
 _SLICE_ROWS: Final = (
     64  # converted to Python strings at a time: few, because each may have megabytes
 )
@@ -127,14 +125,14 @@ class _Parquet(SplittableFormat):
         )
         yield from _read_batches(batches, request, columns)
 
-    def head(
-        self,
-        stream: pa.NativeFile,
-        file: InputFile,  # noqa: ARG002
+    def rows(
+        self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
-        batches = _open_parquet(stream).iter_batches(_HEAD_ROWS, use_threads=False)
-        for batch in islice(batches, 1):  # none where the file has no row
-            yield from batch.to_pylist()
+        groups = None if part.row_groups is None else range(*part.row_groups)
+        for batch in _open_parquet(stream).iter_batches(
+            _SLICE_ROWS, row_groups=groups, use_threads=False
+        ):
+            yield from _python_rows(batch)
 
     def text_bytes(
         self,
@@ -221,13 +219,14 @@ class _Arrow(InputFormat):
         reader = _open_arrow(stream, columns=columns.top_level)
         yield from _read_batches(_arrow_batches(reader), request, columns)
 
-    def head(
+    def rows(
         self,
         stream: pa.NativeFile,
-        file: InputFile,  # noqa: ARG002
+        part: FilePart,  # noqa: ARG002
     ) -> Iterator[Mapping[str, Any]]:
-        for batch in islice(_arrow_batches(_open_arrow(stream)), 1):
-            yield from batch.slice(0, _HEAD_ROWS).to_pylist()
+        for batch in _arrow_batches(_open_arrow(stream)):
+            for start in range(0, batch.num_rows, _SLICE_ROWS):
+                yield from _python_rows(batch.slice(start, _SLICE_ROWS))
 
     def text_bytes(
         self,
@@ -304,15 +303,18 @@ class _Delimited(InputFormat):
                 values = tuple(row[index] or None for index in indexes)
                 yield request.record(text, own_id, line, values)
 
-    def head(
-        self, stream: pa.NativeFile, file: InputFile
+    def rows(
+        self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the first rows. Raises CorpusError if the file uses another delimiter."""
+        """Yield the rows; empty fields are None. Raises CorpusError if the file uses another delimiter."""
+        file = part.file
         rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
-        header = next(rows, [])
+        header = [name.strip() for name in next(rows, [])]
         if len(header) == 1:
             self._refuse_delimiter(header[0], file)
-        yield from (dict(zip(header, row, strict=False)) for row in rows)
+        for row in rows:
+            fields = zip(header, row, strict=False)
+            yield {name: field or None for name, field in fields}
 
     def _rows(
         self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
@@ -443,6 +445,21 @@ def _read_batches(
                     yield Reject(name, line, *text)
 
 
+def _python_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows as dictionaries; values that Python cannot hold are their text."""
+    names = batch.schema.names
+    columns = [_python_values(column) for column in batch.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):  # not UTF-8, or a time outside Python's range
+        return [_value_or_bytes(scalar) for scalar in column]
+
+
 def _values(rows: pa.RecordBatch, text: _TextColumn) -> list[Any]:
     """Return the value of each row in a text column; bytes for a string that is not UTF-8."""
     column = _column(rows, text.path)
@@ -461,7 +478,7 @@ def _values(rows: pa.RecordBatch, text: _TextColumn) -> list[Any]:
 def _value_or_bytes(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         return _NOT_UTF8
 
 

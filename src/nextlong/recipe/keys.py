@@ -188,9 +188,8 @@ class Source(Section):
     )
     text: _TextColumns = keyed(
         "text",
-        "column with the text: strings, UTF-8 bytes, lists of strings, conversations; "
-        "a.b reads a field, a[].b a field of each object in a list; "
-        "[title, body] joins columns by blank lines",
+        "column with the text; a.b reads a field, a[].b a field of each object in a list, "
+        "[title, body] joins columns",
     )
     id: Named = keyed(
         _ID,
@@ -230,6 +229,14 @@ class Source(Section):
                 f"unknown input format; choose auto or one of {', '.join(known)}"
             )
         return name
+
+    @model_validator(mode="after")
+    def _text_is_no_id(self) -> Self:
+        if self.id in self.text_columns:
+            raise ValueError(
+                f"text and id are both {self.id!r}; name another column for one of them"
+            )
+        return self
 
     @property
     def text_columns(self) -> tuple[str, ...]:

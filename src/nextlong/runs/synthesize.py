@@ -10,12 +10,14 @@ of gigabytes write a recipe (`nextlong init`), which uses all cores.
 from __future__ import annotations
 
 import json
+import random
 import re
 import statistics
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,6 +28,9 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.pipeline import STEP_TITLES
+from nextlong.reading.choose_columns import choose_columns
+from nextlong.reading.document_text import document_text, value_at
+from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
@@ -38,6 +43,7 @@ _CHUNKS_A_SEQUENCE: Final = (
     16  # at least, so that several negatives fit between two chunks of a document
 )
 _CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
+_SAMPLE_ROWS: Final = 256  # by which the columns are judged
 _STAND_IN_ENTRIES: Final = 4096
 _ARGUMENTS: Final = {
     "compose.target_tokens": "seq_len",
@@ -53,8 +59,8 @@ def synthesize(
     *,
     seq_len: int | str = 4096,
     num_sequences: int | Literal["all"] = "all",
-    text: str = "text",
-    id: str = "id",  # noqa: A002 - the column's name
+    text: str | Sequence[str] | None = None,
+    id: str | None = None,  # noqa: A002 - the column's name
     folder: str | Path | None = None,
     settings: Iterable[str] = (),
     progress: bool = True,
@@ -62,12 +68,14 @@ def synthesize(
     """Make long sequences from short texts and return them as a finished run.
 
     Args:
-        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries with the column `text` and, if
-            there is one, `id`.
+        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries.
         tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of `transformers` or `tokenizers`. None
             trains a stand-in on the texts, which is not compatible with any pretrained model.
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
+        text: the column with the text, as in a recipe: a string, a path such as "body_text[].text", or several columns to
+            join. None chooses one by its name and values, as `nextlong init` does, and says which.
+        id: the column with ids. None chooses one in the same way; without any, documents are numbered.
         folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
         settings: other recipe keys, as `--set` takes them: "mine.near_duplicates=0.9".
         progress: show the steps, as bars on a terminal and as lines elsewhere.
@@ -75,7 +83,12 @@ def synthesize(
     Raises:
         NextlongError: for every mistake of the caller: no texts, too few for one sequence, an unknown tokenizer.
     """
-    path, chars = _written(texts, text=text, id=id, parent=Path(folder or _FOLDER))
+    # A notebook's kernel asks for colours, but shows what a bar has overwritten.
+    console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
+    reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
+    rows = _rows(texts)
+    columns = _columns(rows, text=text, id=id, tell=reporter.tell)
+    path, chars = _written(rows, columns, parent=Path(folder or _FOLDER))
     plain = {
         "run_dir": str(path.parent / "run"),
         "executor": "serial",
@@ -84,9 +97,6 @@ def synthesize(
         "compose": {"sequences": num_sequences, "target_tokens": seq_len},
         "export": {"formats": ["arrow"]},
     }
-    # A notebook's kernel asks for colours, but shows what a bar has overwritten.
-    console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
-    reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
     with _arguments_named():
         checked = Recipe.from_dict(plain, origin="nextlong.synthesize")
     # Chunks are so small that sequences and texts hold several.
@@ -126,36 +136,72 @@ def _arguments_named() -> Iterator[None]:
         raise type(error)(message) from None
 
 
-def _written(
-    texts: Iterable[_Text],
-    *,
-    text: str,
-    id: str,  # noqa: A002
-    parent: Path,
-) -> tuple[Path, list[int]]:
-    """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
+def _rows(texts: Iterable[_Text]) -> list[_Text]:
     if isinstance(texts, str | bytes | Mapping):
         raise CorpusError(
             f"texts is one {type(texts).__name__}; give a list of texts, each a document"
         )
+    return list(texts)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of the text, and of the ids; strings have only a text."""
+
+    texts: tuple[str, ...]
+    id: str
+
+
+def _columns(
+    rows: Sequence[_Text],
+    *,
+    text: str | Sequence[str] | None,
+    id: str | None,  # noqa: A002
+    tell: Callable[[str], None],
+) -> _Columns:
+    """Return the given columns; those that are None are judged by a sample of the rows.
+
+    Raises CorpusError if no column looks like text.
+    """
+    records = [row for row in rows if isinstance(row, Mapping)]
+    if len(records) > _SAMPLE_ROWS:
+        records = random.Random(0).sample(records, _SAMPLE_ROWS)
+    choice = choose_columns([dict(record) for record in records])
+    id_column = id or choice.id or "id"
+    if text is not None:
+        return _Columns((text,) if isinstance(text, str) else tuple(text), id_column)
+    if not records:
+        return _Columns(("text",), id_column)
+    if choice.text is None:
+        names = ", ".join(map(str, records[0]))
+        raise CorpusError(
+            f"texts: no column looks like text (the first row has the keys {names}); name it with text=…"
+        )
+    rivals = [rival.name for rival in choice.rivals(choice.text)]
+    if rivals:
+        note = f"text={choice.text!r} was preferred to {', '.join(rivals)}; name the column with text=…"
+        warnings.warn(note, stacklevel=3)
+    elif choice.text != "text":
+        tell(f"text={choice.text!r}: the column that looks like text")
+    return _Columns((choice.text,), id_column)
+
+
+def _written(
+    rows: Sequence[_Text], columns: _Columns, *, parent: Path
+) -> tuple[Path, list[int]]:
+    """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
     content, chars, has_words = bytearray(), [], False
-    for number, given in enumerate(texts):
-        row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
-        if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
-            problem = (
-                f"has the keys {', '.join(map(str, row))}"
-                if isinstance(row, Mapping)
-                else f"is {given!r:.60}"
-            )
-            cure = f"give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
-            raise CorpusError(f"texts[{number}] {problem}; {cure}")
-        record = {"id": str(row.get(id, number)), "text": row[text]}
+    for number, row in enumerate(rows):
+        text = row if isinstance(row, str) else _text_in(row, columns, number)
+        own_id = row.get(columns.id, number) if isinstance(row, Mapping) else number
+        record = {"id": str(own_id), "text": text}
         content += (
             json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
             + b"\n"
         )
-        chars.append(len(record["text"]))
-        has_words = has_words or bool(record["text"].strip())
+        if text is not None:
+            chars.append(len(text))
+            has_words = has_words or bool(text.strip())
     if not has_words:
         what = f"all {len(chars):,} texts are empty" if chars else "texts is empty"
         raise CorpusError(
@@ -166,6 +212,25 @@ def _written(
     if not path.exists():  # else the run would take equal texts for a changed file
         store.write_file(path, bytes(content))
     return path, chars
+
+
+def _text_in(row: Any, columns: _Columns, number: int) -> str | None:
+    """Return the text of a row, None if it is null. Raises CorpusError if the row has none."""
+    cure = "give strings, or dictionaries with text (text=… names its key)"
+    if not isinstance(row, Mapping):
+        raise CorpusError(f"texts[{number}] is {row!r:.60}; {cure}")
+    values = [value_at(dict(row), column) for column in columns.texts]
+    text = document_text(columns.texts, values)
+    if isinstance(text, str):
+        return text
+    kind, detail = text
+    if kind is RejectKind.NULL:
+        return None  # ingest counts it, and refuses more than a few
+    keys = ", ".join(map(str, row))
+    problem = f"{kind}: {detail}" if detail else f"{kind}"
+    raise CorpusError(
+        f"texts[{number}] has the keys {keys} and no text in {', '.join(columns.texts)} ({problem}); {cure}"
+    )
 
 
 def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
