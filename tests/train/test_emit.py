@@ -370,6 +370,51 @@ def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
         emit(made, "megatron", tmp_path / "m", quiet)
 
 
+def max_positions(folder, name):
+    """Return the positions that a trainer writes into the config of the model."""
+    if name == "megatron":
+        words = shlex.split((folder / "launch.sh").read_text().replace("\\\n", " "))
+        return int(words[words.index("--max-position-embeddings") + 1])
+    config = yaml.safe_load((folder / f"{name}.yaml").read_text())
+    changes = config["model_init_kwargs" if name == "trl" else "model_config"]
+    return changes["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("name", ["axolotl", "trl", "megatron"])
+@pytest.mark.parametrize(("own", "expected"), [(8192, 8192), (1024, 2048)])
+def test_a_model_keeps_its_positions_or_gets_those_of_its_rows(
+    recipe, quiet, tmp_path, name, own, expected
+):
+    made = recipe(*ALONE.get(name, ()))
+    config = {**LLAMA, "max_position_embeddings": own}
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
+    emit(made, name, tmp_path / name, quiet)
+    assert max_positions(tmp_path / name, name) == expected
+
+
+def test_megatron_has_positions_for_a_row_of_several_sequences(emitted):
+    made = emitted("megatron", "data.pack=8192", "training.tokens_per_step=131072")
+    assert max_positions(made, "megatron") == 8192
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    ("devices", "machines", "devices_each"),
+    [(1, 1, 1), (4, 1, 4), (8, 1, 8), (16, 2, 8)],
+)
+def test_only_several_machines_of_8_devices_need_the_address_of_the_first(
+    recipe, quiet, tmp_path, name, devices, machines, devices_each
+):
+    keys = (f"hardware.count={devices}", "hardware.ranks_per_row=1")
+    emit(recipe(*keys), name, tmp_path / name, quiet)
+    launch = (tmp_path / name / "launch.sh").read_text()
+    assert f"--nnodes {machines} --nproc-per-node {devices_each} " in launch.replace(
+        "\n", " "
+    )
+    assert ("HEAD_NODE" in launch) == (machines > 1)
+    assert ("--rdzv-endpoint" in launch) == (machines > 1)
+
+
 def test_axolotl(recipe, quiet, tmp_path):
     emit(
         recipe("data.validation=0.3", "training.min_lr_ratio=0.1"),

@@ -157,6 +157,12 @@ class Settings:
         config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
+    @property
+    def max_positions(self) -> int:
+        """The model's positions, or as many as its longest sequence needs."""
+        own = self.model_config.get("max_position_embeddings") or 0
+        return max(int(own), self.sequence_tokens)
+
     def rope(self) -> tuple[float, Json | None]:
         """Return the RoPE base, and the model's scaling of Llama 3.1 if it is kept. Raises RecipeError for another kind."""
         model = self.recipe.model
@@ -359,7 +365,7 @@ def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
     rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
     positions = {
         "rope_parameters": rope,
-        "max_position_embeddings": settings.sequence_tokens,
+        "max_position_embeddings": settings.max_positions,
     }
     arguments = {
         "model_init_kwargs" if name == "trl" else "model_config": positions,
