@@ -15,14 +15,13 @@ Array jobs divide the tasks of one step among processes that a scheduler starts 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
+from nextlong.artifacts.finished import ChunkResult
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_class, minhash_steps
@@ -39,7 +38,7 @@ from nextlong.engine import store
 from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Reporter
-from nextlong.engine.runner import run_array_job, run_steps, steps_before
+from nextlong.engine.runner import find_done, run_array_job, run_steps, steps_before
 from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -48,7 +47,7 @@ from nextlong.reading import listing
 from nextlong.reading.files import InputFile, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import sequence_limit
+from nextlong.recipe.keys import candidates_of, sequence_limit
 from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.index import has_driver
@@ -97,17 +96,13 @@ STEP_TITLES: Final = {
 }
 
 
-def route(
+def document_steps(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
     *,
-    attempt: int = 0,
     when_ingested: Callable[[Artifact], None] = lambda _: None,
 ) -> list[Step]:
-    """Return the steps of the recipe in the order in which they run.
-
-    The drafts exceed the requested sequences, because a few drafts do not fit T; each further `attempt` doubles them.
-    """
+    """Return the first steps of the recipe, from the files to the chunks."""
     shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
@@ -123,12 +118,36 @@ def route(
         recipe.chunk, ingest, deduplicating[-1] if deduplicating else select
     )
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
-    chunk = (
-        cleaning[-1] if cleaning else all_chunks
-    )  # the chunks that all later steps use
     filter_report = filter_report_step(
         recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning]
     )
+    return [
+        *line_counts,
+        ingest,
+        select,
+        *deduplicating,
+        all_chunks,
+        *cleaning,
+        filter_report,
+    ]
+
+
+def route(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    *,
+    attempt: int = 0,
+    when_ingested: Callable[[Artifact], None] = lambda _: None,
+) -> list[Step]:
+    """Return the steps of the recipe in the order in which they run.
+
+    The drafts exceed the requested sequences, because a few drafts do not fit T; each further `attempt` doubles them.
+    """
+    documents = document_steps(recipe, files, when_ingested=when_ingested)
+    by_name = {step.name: step for step in documents}
+    ingest = by_name["ingest"]
+    # The chunks that all later steps use: after decontamination, if there is any.
+    chunk = by_name.get("decontaminate", by_name["chunk"])
     separator, eod = recipe.compose.separator, recipe.export.megatron_eod
     # The tokenizer comes before the long steps, so that a typo in its name does not waste their work.
     tokenizer = tokenizer_step(
@@ -159,16 +178,31 @@ def route(
     exporting = export_steps.export_steps(
         recipe.export, exported_from, sequences=recipe.compose.sequences
     )
-    documents = [
-        *line_counts,
-        ingest,
-        select,
-        *deduplicating,
-        all_chunks,
-        *cleaning,
-        filter_report,
-    ]
     return [*documents, tokenizer, *drafted, referenced, tokens, compose, *exporting]
+
+
+def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
+    """Return the recipe with a number for `mine.candidates: auto`.
+
+    The number depends on the mean chunk. Before the chunks are known, `auto` stays.
+    """
+    if not _is_unsized(recipe):
+        return recipe
+    steps = {step.name: step for step in document_steps(recipe, files)}
+    chunks = find_done(steps.get("decontaminate", steps["chunk"]), recipe.run_path)
+    if chunks is None:
+        return recipe
+    shards = chunks.results(ChunkResult)
+    chars = sum(shard.chars for shard in shards)
+    chunk_chars = chars / max(1, sum(shard.chunks for shard in shards))
+    count = candidates_of(recipe.compose, recipe.mine, chunk_chars=chunk_chars)
+    return recipe.with_candidates(count)
+
+
+def _is_unsized(recipe: Recipe) -> bool:
+    """Return whether `mine.candidates` matters and is still `auto`."""
+    searches_for_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
+    return searches_for_chunks and recipe.mine.candidates == "auto"
 
 
 @dataclass(frozen=True)
@@ -199,8 +233,10 @@ class _Session:
 
     def run_before(self, step: str) -> list[str]:
         """Run the steps that `step` depends on, before array jobs share it; return their names."""
+        needed = steps_before(self.route(), step)
+        if "chunk" in needed:
+            self._size()
         steps = self.route()
-        needed = steps_before(steps, step)
         self.run_steps(steps, only=needed)
         return [one.name for one in steps if one.name in needed]
 
@@ -216,22 +252,41 @@ class _Session:
             reporter=reporter,
         )
 
-    def route(self, *, attempt: int = 0) -> list[Step]:
-        """Return the steps of `route`; a successful ingest records the input files in the run directory."""
-        sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
-        # Not before ingest succeeds, so that a user may correct a rejected file.
-        remember = partial(
-            listing.remember, sources=sources, files=self.files, run_dir=run_dir
+    def route(self, recipe: Recipe | None = None, *, attempt: int = 0) -> list[Step]:
+        """Return the steps of `route`, by default of the recipe as far as it is `sized`."""
+        recipe = recipe or sized(self.recipe, self.files)
+        return route(recipe, self.files, attempt=attempt, when_ingested=self._remember)
+
+    def _remember(self, ingest: Artifact) -> None:
+        """Record the input files in the run directory.
+
+        Not before ingest succeeds, so that a user may correct a rejected file.
+        """
+        listing.remember(
+            ingest,
+            sources=self.recipe.ingest.sources,
+            files=self.files,
+            run_dir=self.recipe.run_path,
         )
-        return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
+
+    def _size(self) -> tuple[Recipe, dict[str, Artifact]]:
+        """Return the `sized` recipe, and the steps that ran to size it."""
+        done: dict[str, Artifact] = {}
+        if _is_unsized(sized(self.recipe, self.files)):
+            done = self.run_steps(
+                document_steps(self.recipe, self.files, when_ingested=self._remember)
+            )
+        return sized(self.recipe, self.files), done
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run all steps and record the variant; return the finished steps by name, and the variant."""
         recipe, name = self.recipe, record.name_for(self.recipe, self.recipe.run_path)
-        done: dict[str, Artifact] = {}
-        # Run up to `compose`, with twice the drafts in each attempt, until there are enough sequences.
-        for attempt in itertools.count():
-            steps = self.route(attempt=attempt)
+        sized_recipe, done = self._size()
+        attempt = 0
+        # Run up to `compose`, with twice the drafts or candidates in each attempt, until
+        # there are enough sequences.
+        while True:
+            steps = self.route(sized_recipe, attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
             finished = {
                 before.manifest["fingerprint"]: before for before in done.values()
@@ -245,11 +300,18 @@ class _Session:
                 [step for step in steps if step.name not in known], known=known
             )
             done = {step.name: done[step.name] for step in steps}
-            if (
-                too_few := another_attempt(recipe.compose, done, attempt=attempt)
-            ) is None:
+            candidates = None  # the recipe's own number stays
+            if _is_unsized(recipe) and sized_recipe.mine.candidates != "auto":
+                candidates = sized_recipe.mine.candidates
+            retry = another_attempt(
+                recipe.compose, done, attempt=attempt, candidates=candidates
+            )
+            if retry is None:
                 break
-            self.reporter.tell(too_few)
+            self.reporter.tell(retry.why)
+            attempt = retry.attempt
+            if retry.candidates is not None:
+                sized_recipe = sized_recipe.with_candidates(retry.candidates)
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:

@@ -60,9 +60,12 @@ CANDIDATES: Final = _schema(
     {"chunk_id": pa.int64(), "neighbour_ids": _IDS, "scores": _SCORES}
 )
 
-# One row per draft; all lists but the last have one value per span. `key` is the content hash of the meta-document or first
-# document, `layout` a Layout; `group` numbers meta-chunks (extended) or documents. `near_duplicates` lists pairs of chunk ids
-# one after the other: the two chunks of a pair repeat each other, so only one of them may be a negative.
+# One row per draft; all lists but `near_duplicates` have one value per span. `key` is the
+# content hash of the meta-document or first document, `layout` a Layout; `group` numbers
+# meta-chunks (extended) or documents. `near_duplicates` lists pairs of chunk ids one after
+# the other: the two chunks of a pair repeat each other, so only one of them may be a
+# negative. `shortage`: the DropReason, should the candidates not suffice, of a draft whose
+# candidates ran out; else empty.
 _OF_SPAN = {
     "chunk_id": _IDS,
     "role": pa.list_(pa.int8()),
@@ -71,7 +74,7 @@ _OF_SPAN = {
 DRAFTS: Final = _schema(
     {"sequence_id": pa.string(), "key": pa.uint64(), "layout": pa.string()}
     | _OF_SPAN
-    | {"score": _SCORES, "near_duplicates": _IDS}
+    | {"score": _SCORES, "near_duplicates": _IDS, "shortage": pa.string()}
 )
 
 # One row per sequence; the lists have one value per span, and the spans tile [0, T): span j holds the first
@@ -152,6 +155,8 @@ class DropReason(StrEnum):
     )
     NO_NEGATIVES = "too few negatives for compose.min_gap_tokens between its chunks"
     TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
+    TOO_FEW_CANDIDATES = "too few negatives among the mine.candidates of its chunks"
+    NEAR_DUPLICATES = "most of its candidates repeat it or each other"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"
 
 

@@ -13,6 +13,7 @@ from nextlong.methods.extend import (
     _draft_block,
     _Drafting,
     _filter_near_duplicates,
+    _Prefixes,
 )
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import (
@@ -68,12 +69,24 @@ def mined(tmp_path):
 
 
 def settings(
-    *, filters=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine
+    *,
+    filters=None,
+    target_tokens=20,
+    chars_per_token=2.0,
+    fit="exact",
+    candidates=100,
+    **mine,
 ):
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
     how = _Drafting(
-        compose, Mine(**mine), target_tokens, chars_per_token, max_chars=10, seed=0
+        compose,
+        Mine(**mine),
+        target_tokens,
+        chars_per_token,
+        max_chars=10,
+        candidates=candidates,
+        seed=0,
     )
     return {"vectors": [], "filters": filters, "rules": how}
 
@@ -196,6 +209,7 @@ def test_refer_lists_the_chunks_that_the_chosen_drafts_name(
             [[0, 0]],
             [[1, 0.5]],
             [[]],
+            [""],
         ],
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
@@ -215,6 +229,24 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
     first, _ = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
     assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "shortages"),
+    [
+        # Each list of the second document has fewer candidates, so the corpus has no more.
+        (3, [DropReason.TOO_FEW_CANDIDATES, ""]),
+        (4, ["", ""]),
+    ],
+)
+def test_a_draft_whose_candidates_ran_out_says_whether_there_may_be_more(
+    mined, tmp_path, candidates, shortages
+):
+    given = settings(target_tokens=40, candidates=candidates)
+    _draft_block(tmp_path / "d", **mined, **given)
+    assert [
+        draft["shortage"] for draft in read(tmp_path / "d.drafts.arrow")
+    ] == shortages
 
 
 def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
@@ -291,10 +323,11 @@ def take(length):
 
     def draft(offered):
         served = [np.cumsum(chars > 0) for chars in offered.chars]
-        return [
-            min(len(own), int(np.searchsorted(own, length)) + 1) if len(own) else 0
-            for own in served
-        ]
+        wanted = [int(np.searchsorted(own, length)) + 1 for own in served]
+        return _Prefixes(
+            lengths=[min(len(own), n) for own, n in zip(served, wanted, strict=True)],
+            ran_out=[len(own) < n for own, n in zip(served, wanted, strict=True)],
+        )
 
     return draft
 
@@ -308,7 +341,9 @@ def filtered(store, offered, *, chunks=1, length=2):
     )
     return [
         ids[:length].tolist()
-        for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)
+        for ids, length in zip(
+            found.candidates.ids, found.prefixes.lengths, strict=True
+        )
     ], found
 
 

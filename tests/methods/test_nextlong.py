@@ -37,7 +37,7 @@ def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(
     taken = extend._draft_prefixes(
         candidates, how, target_chars=400.0, document_chars=document_chars
     )
-    assert taken == [expected] * meta_chunks
+    assert taken.lengths == [expected] * meta_chunks
 
 
 def test_k_of_the_papers_setting():
@@ -50,11 +50,11 @@ def test_k_of_the_papers_setting():
     taken = extend._draft_prefixes(
         candidates, how, target_chars=131_072 * 4.0, document_chars=9_000
     )
-    assert taken == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
+    assert taken.lengths == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
 
 
 def drafting(compose, mine=None, *, max_chars=0, seed=0):
-    return extend._Drafting(compose, mine or Mine(), 0, 0.0, max_chars, seed)
+    return extend._Drafting(compose, mine or Mine(), 0, 0.0, max_chars, 1024, seed)
 
 
 def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
@@ -70,9 +70,10 @@ def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
         needed = drafted = negatives * len(ids)
     compose = SimpleNamespace(fit=fit, draft_factor=Fraction(drafted, needed))
     how = drafting(compose, max_chars=1)
-    return extend._draft_prefixes(
+    taken = extend._draft_prefixes(
         _Candidates(ids, [], chars), how, target_chars=needed, document_chars=0
     )
+    return taken.lengths
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from nextlong.recipe.keys import (
     blocks,
     candidates_of,
     draws,
+    queries_of_task,
     read_length,
     sequence_limit,
     shortlist_chunks,
@@ -273,14 +274,19 @@ def test_all_is_no_number():
     assert sequence_limit(recipe(sequences="all").compose, 3) is None
 
 
-@given(tokens=st.integers(1024, 2**22))
-def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens):
+@given(tokens=st.integers(1024, 2**22), chunk_chars=st.floats(16, 2048))
+def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens, chunk_chars):
     asked = recipe(target_tokens=tokens)
-    candidates = candidates_of(
-        asked.compose, asked.mine, max_chars=asked.chunk.max_chars
-    )
-    assert candidates >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
+    candidates = candidates_of(asked.compose, asked.mine, chunk_chars=chunk_chars)
+    assert candidates >= tokens * asked.compose.draft_factor * 4 / chunk_chars
     assert math.log2(candidates).is_integer()
+
+
+@given(neighbours=st.integers(1, 2**22))
+def test_the_neighbours_of_a_task_fit_into_memory(neighbours):
+    queries = queries_of_task(neighbours)
+    assert 1 <= queries <= MOST_QUERIES
+    assert queries == 1 or queries * neighbours <= 2**23
 
 
 @given(documents=st.floats(0, 1e9), queries=st.floats(0, 1e9))

@@ -162,6 +162,7 @@ def drafted(tmp_path):
             [[0, 0, 1, 1]],
             [[1.0, 0.5, 1.0, 0.25]],
             [[]],
+            [""],
         ],
         [
             ["b"],
@@ -172,6 +173,7 @@ def drafted(tmp_path):
             [[0, 0]],
             [[1.0, 0.5]],
             [[]],
+            [""],
         ],
         [
             ["c"],
@@ -182,6 +184,7 @@ def drafted(tmp_path):
             [[0, 1, 2]],
             [[1.0, 1.0, 1.0]],
             [[]],
+            [""],
         ],
     ]
     return {
@@ -245,6 +248,28 @@ def test_compose_drafts_writes_sequences_and_counts_what_it_drops(drafted, tmp_p
     )
 
 
+def test_a_draft_without_enough_negatives_is_dropped_for_its_shortage(
+    drafted, tmp_path
+):
+    shortage = DropReason.TOO_FEW_CANDIDATES
+    drafts = [
+        ["b"],
+        [7],
+        [Layout.EXTENDED],
+        [[5, 4]],
+        [[0, 1]],
+        [[0, 0]],
+        [[1.0, 0.5]],
+        [[]],
+        [shortage],
+    ]
+    drafted["drafts"] = write_arrow(tmp_path / "few.arrow", schemas.DRAFTS, drafts)
+    counts, rows = block(drafted, tmp_path / "out", take=1)
+    assert rows == []
+    assert counts.dropped == {shortage: 1}
+    assert counts.dropped_examples == {shortage: ((5, 1, 5),)}
+
+
 def test_compose_drafts_takes_only_the_chosen_drafts(drafted, tmp_path):
     assert block(drafted, tmp_path / "one", take=1)[0] == ComposeResult(
         sequences=1, sequences_per_file=(1,), dropped={}, longest_dropped_tokens=0
@@ -284,6 +309,7 @@ def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
             [[0, 0, 1, 1]],
             [[1.0] * 4],
             [[]],
+            [""],
         ]
         for key in range(12)
     ]
@@ -312,6 +338,7 @@ def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(
         [[0] * 4],
         [[1.0] * 4],
         [[]],
+        [""],
     ]
     drafted["drafts"] = write_arrow(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
     _, (row,) = block(

@@ -6,18 +6,21 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from rich.console import Console
 
 import nextlong
-from counted import total
+from counted import counts_of, total
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
+from nextlong.recipe import keys
+from nextlong.schemas import DropReason
 from nextlong.sequences.shortfall import check_enough
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 
@@ -140,6 +143,117 @@ def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(
     ):
         pipeline.run(recipe)
     assert len([*(tmp_path / "run").glob("*-draft-*")]) == 1
+
+
+def lines_of(draw, count, *, words, topic=""):
+    """Lines of invented words; those of one topic share no word with others."""
+    names = [f"{topic}w{number}" for number in range(400)]
+    return [" ".join(draw.choices(names, k=words)) for _ in range(count)]
+
+
+def recipe_over(folder, texts, *overrides):
+    rows = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)]
+    (folder / "c.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    plain = {
+        "run_dir": str(folder / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
+        "chunk": {"max_chars": 256},
+        "encoder": {"lsa": {"dimensions": 16}},
+        "tokenizer": {"train": 512},
+        "export": {"formats": ["arrow"]},
+    }
+    return nextlong.Recipe.from_dict(plain, overrides=overrides)
+
+
+def candidates_of(done):
+    return done["mine"].manifest["config"]["neighbours"]
+
+
+def dropped_of(done):
+    return dict(
+        sum(
+            (Counter(part["dropped"]) for part in counts_of(done["compose"])), Counter()
+        )
+    )
+
+
+@pytest.mark.parametrize("sequences", [2, "all"])
+def test_short_texts_get_as_many_candidates_as_fill_a_sequence(tmp_path, sequences):
+    draw = random.Random(3)
+    short = lines_of(draw, 4000, words=4)
+    long = ["\n".join(lines_of(draw, 6, words=12)) for _ in range(10)]
+    target = 24_000
+    done, lines = run(
+        recipe_over(
+            tmp_path,
+            [*short, *long],
+            f"compose.target_tokens={target}",
+            f"compose.sequences={sequences}",
+        )
+    )
+    sequences_made = total(done["compose"], "sequences")
+    assert sequences_made >= 2 if sequences == 2 else sequences_made == 10
+    assert dropped_of(done) == {}
+    chunks = total(done["chunk"], "chunks")
+    chunk_chars = total(done["chunk"], "chars") / chunks
+    assert candidates_of(done) > target * 4 / chunk_chars
+    assert not [line for line in lines if "candidates" in line]
+
+
+def test_more_candidates_are_searched_for_where_the_nearest_ones_do_not_suffice(
+    tmp_path, monkeypatch
+):
+    """The chunks of one topic are shorter than the mean chunk of the corpus."""
+    monkeypatch.setattr(keys, "_FEWEST_CANDIDATES", 16)
+    draw = random.Random(3)
+    short = lines_of(draw, 800, words=2, topic="a")
+    long = ["\n".join(lines_of(draw, 8, words=6, topic="a")) for _ in range(8)]
+    others = ["\n".join(lines_of(draw, 8, words=40, topic="b")) for _ in range(150)]
+    done, lines = run(
+        recipe_over(
+            tmp_path,
+            [*short, *long, *others],
+            "compose.target_tokens=2048",
+            "compose.sequences=all",
+        )
+    )
+    told = [line for line in lines if "candidates" in line]
+    asked = [re.search(r"searching for ([\d,]+) candidates", line)[1] for line in told]
+    assert asked
+    assert candidates_of(done) == int(asked[-1].replace(",", ""))
+    assert dropped_of(done).keys() <= {DropReason.TOO_LONG}
+    assert len([*(tmp_path / "run").glob("*-meta_documents-*")]) == 1
+
+
+def test_a_number_of_candidates_in_the_recipe_is_kept_and_named(tmp_path):
+    draw = random.Random(3)
+    texts = ["\n".join(lines_of(draw, 8, words=12)) for _ in range(60)]
+    with pytest.raises(CorpusError, match=r"mine\.candidates=8\b"):
+        run(
+            recipe_over(
+                tmp_path, texts, "mine.candidates=8", "compose.target_tokens=4096"
+            )
+        )
+
+
+def test_documents_dropped_for_their_length_are_not_taken_for_copies(tmp_path):
+    """All end in the same lines, which are near-duplicates; most fill a sequence alone."""
+    draw = random.Random(3)
+    foot = lines_of(draw, 1, words=30)
+    long = ["\n".join([*lines_of(draw, 24, words=6), *foot]) for _ in range(120)]
+    short = ["\n".join(lines_of(draw, 6, words=6)) for _ in range(5)]
+    done, _ = run(
+        recipe_over(
+            tmp_path,
+            [*long, *short],
+            "compose.target_tokens=512",
+            "compose.sequences=2",
+            "chunk.max_chars=128",
+        )
+    )
+    assert total(done["compose"], "sequences") >= 2
+    assert total(done["draft"], "near_duplicates") > 0
 
 
 # A run looks first: what cannot be is refused before the first step, and nothing else is

@@ -371,6 +371,7 @@ def write(path, schema, batches):
 
 def draft(ids):
     row = {name: [0] for name in schemas.DRAFTS.names} | {
+        "shortage": [""],
         "sequence_id": ["s"],
         "layout": ["extended"],
     }

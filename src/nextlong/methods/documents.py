@@ -258,7 +258,7 @@ def _draft_step(
     )
     return Step(
         "draft",
-        4,
+        5,
         config,
         (*needed, tokenizer),
         tasks,
@@ -483,6 +483,7 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> J
         "group": np.repeat(groups.astype(np.int32), sizes),
         "score": np.repeat(scores, sizes),
         "near_duplicates": [],
+        "shortage": "",
     }
 
 

@@ -48,6 +48,7 @@ from nextlong.recipe.keys import (
     Compose,
     Mine,
     blocks,
+    queries_of_task,
     sequence_limit,
 )
 from nextlong.retrieval.embed import embed_step, encoder_step
@@ -98,7 +99,9 @@ def extension_steps(
         seed=recipe.compose_seed,
         max_chars=max_chars,
     )
-    neighbours = {"neighbours": keys.candidates_of(compose, mine, max_chars=max_chars)}
+    # Once the mean chunk is known, `pipeline.sized` replaces `auto` by a number for it.
+    candidates = keys.candidates_of(compose, mine, chunk_chars=max_chars)
+    neighbours = {"neighbours": candidates}
     index_name = recipe.search.index
     shortlisting: list[Step] = []
     if (
@@ -148,7 +151,7 @@ def extension_steps(
         tokenizer,
         *near_duplicate_steps,
     )
-    draft = _draft_step(recipe, inputs, attempt=attempt)
+    draft = _draft_step(recipe, inputs, attempt=attempt, candidates=candidates)
     # Near-duplicates come before vectors: their weights are a single task, which then runs beside those that embed.
     return [
         meta_documents,
@@ -162,8 +165,13 @@ def extension_steps(
     ]
 
 
-def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step:
-    """Return the step from CANDIDATES to DRAFTS; it filters near-duplicates if shingles and weights are among the inputs."""
+def _draft_step(
+    recipe: Recipe, inputs: Sequence[Step], *, attempt: int, candidates: int
+) -> Step:
+    """Return the step from CANDIDATES, so many for each meta-chunk, to DRAFTS.
+
+    It filters near-duplicates if shingles and weights are among the inputs.
+    """
     compose, mine, choice = (
         recipe.compose,
         recipe.mine,
@@ -218,6 +226,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
             recipe.sequence_tokens,
             chars_per_token,
             recipe.chunk.max_chars,
+            candidates,
             seed,
         )
         tokenizer = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
@@ -230,20 +239,17 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
             filters=filters,
             rules=rules,
         )
+        ranges = query_ranges(meta_documents, most=queries_of_task(candidates))
         return [
             partial(
-                draft,
-                rows=(meta_documents, first, min(last, drafted)),
-                candidates=candidates,
+                draft, rows=(meta_documents, first, min(last, drafted)), candidates=path
             )
-            for (first, last), candidates in zip(
-                query_ranges(meta_documents), retrieved, strict=True
-            )
+            for (first, last), path in zip(ranges, retrieved, strict=True)
             if first < drafted
         ]
 
     def count_tasks(amounts: Amounts) -> float:
-        return blocks(amounts.drafts, amounts.queries)
+        return blocks(amounts.drafts, amounts.queries, neighbours=amounts.neighbours)
 
     size = 21  # bytes: id, role, group, score, and a share of the header
     estimate = Estimate(
@@ -254,7 +260,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         tasks=count_tasks,
     )
     return Step(
-        "draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate
+        "draft", 6, config, tuple(inputs), tasks, DraftResult, estimate=estimate
     )
 
 
@@ -266,6 +272,7 @@ class _Drafting(NamedTuple):
     target_tokens: int
     chars_per_token: float  # of the corpus
     max_chars: int  # of a chunk
+    candidates: int  # searched for, for each meta-chunk
     seed: int
 
 
@@ -293,12 +300,20 @@ class _Candidates(NamedTuple):
         )
 
 
+class _Prefixes(NamedTuple):
+    """The prefixes of the candidates that a draft takes, one for each meta-chunk."""
+
+    lengths: list[int]
+    ran_out: list[bool]  # whether the candidates ended before the prefix was full
+
+
 class _Filtered(NamedTuple):
     """The filtered candidates of a meta-document, and the prefixes that its draft takes."""
 
     candidates: _Candidates
-    prefixes: list[int]
+    prefixes: _Prefixes
     pairs: _Ids  # (n, 2) chunks in the prefixes that repeat each other
+    negatives: int = 0  # distinct chunks in the prefixes that repeat no earlier one
     near_duplicates: int = 0  # distinct chunks filtered out
     by_passage: int = 0  # … only because of a shared 100-word passage
     # Examples of filtered chunks, each with the candidate that it repeats (None: the meta-document).
@@ -380,11 +395,9 @@ def _draft_block(
                 drafted = _filter_near_duplicates(
                     ordered, prefixes_of, compared[place], *rule
                 )
-            writer.write_batch(
-                pa.RecordBatch.from_pylist(
-                    [_draft_row(meta, drafted)], schema=schemas.DRAFTS
-                )
-            )
+            shortage = _shortage(retrieved, drafted, rules)
+            row = _draft_row(meta, drafted, shortage=shortage)
+            writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
             own = int(meta["first_chunk"]), int(meta["chunks"])
@@ -415,8 +428,8 @@ def _draft_prefixes(
     *,
     target_chars: float,
     document_chars: int,
-) -> list[int]:
-    """Return the length of the prefix of each meta-chunk's candidates that the draft takes.
+) -> _Prefixes:
+    """Return the prefixes of the candidates that the draft takes.
 
     For a document of S characters in p meta-chunks, under `fit="paper"`: so long that it holds k = (Q − S) / (p·s) negatives
     that no earlier meta-chunk has taken, with Q = T·E·w (paper §3.1.2), rounded up, at least 1. Under `"exact"`: so long that
@@ -436,13 +449,31 @@ def _draft_prefixes(
     distinct, numbers = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     firsts = np.cumsum([len(ids) for ids in candidates.ids])[:-1]
     is_taken = np.zeros(len(distinct), np.bool_)
-    lengths = []
+    lengths, ran_out = [], []
     for ids, chars in zip(np.split(numbers, firsts), candidates.chars, strict=True):
         free = ~is_taken[ids] & (chars > 0)
         filled = np.cumsum(free if is_paper else chars * free)
-        lengths.append(min(len(ids), int(np.searchsorted(filled, enough)) + 1))
+        full_length = int(np.searchsorted(filled, enough)) + 1
+        lengths.append(min(len(ids), full_length))
+        ran_out.append(full_length > len(ids))
         is_taken[ids[: int(np.searchsorted(filled, used)) + 1]] = True
-    return lengths
+    return _Prefixes(lengths, ran_out)
+
+
+def _shortage(
+    retrieved: _Candidates, drafted: _Filtered, rules: _Drafting
+) -> schemas.DropReason | None:
+    """Return why the candidates of a draft ran out.
+
+    None if they did not, or if the corpus has no more.
+    """
+    if not any(drafted.prefixes.ran_out):
+        return None
+    if drafted.near_duplicates > drafted.negatives:
+        return schemas.DropReason.NEAR_DUPLICATES
+    found_all = [len(ids) == rules.candidates for ids in retrieved.ids]
+    could_find_more = np.logical_and(drafted.prefixes.ran_out, found_all)
+    return schemas.DropReason.TOO_FEW_CANDIDATES if could_find_more.any() else None
 
 
 def _ordered_candidates(
@@ -545,10 +576,12 @@ def _read_candidates(
         query += count
 
 
-def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
+def _draft_row(
+    meta: NDArray[Any], drafted: _Filtered, *, shortage: schemas.DropReason | None
+) -> Json:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     ids, scores = [], []
-    for group, length in enumerate(drafted.prefixes):
+    for group, length in enumerate(drafted.prefixes.lengths):
         ids += [
             np.array([int(meta["first_chunk"]) + group]),
             drafted.candidates.ids[group][:length],
@@ -557,7 +590,7 @@ def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
             np.array([1.0], np.float32),
             drafted.candidates.scores[group][:length],
         ]
-    sizes = np.array(drafted.prefixes) + 1
+    sizes = np.array(drafted.prefixes.lengths) + 1
     roles = np.full(sizes.sum(), schemas.NEGATIVE, np.int8)
     roles[np.cumsum(sizes) - sizes] = schemas.META
     return {
@@ -569,12 +602,13 @@ def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
         "group": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes),
         "score": np.concatenate(scores),
         "near_duplicates": drafted.pairs.ravel(),
+        "shortage": shortage or "",
     }
 
 
 def _filter_near_duplicates(
     candidates: _Candidates,
-    draft: Callable[[_Candidates], list[int]],
+    draft: Callable[[_Candidates], _Prefixes],
     document: ComparedDocument,
     shingles: ShingleStore,
     weights: Weights,
@@ -585,7 +619,7 @@ def _filter_near_duplicates(
     # are masks, (c,). `numbers`: for each meta-chunk the numbers of its candidates, in order.
     chunks, inverse = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     numbers = np.split(inverse, np.cumsum([len(ids) for ids in candidates.ids])[:-1])
-    drafted = draft(candidates)
+    drafted = draft(candidates).lengths
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
         # `walked`, (w,): the distinct numbers to compare, in the order in which composing probably walks, group by group:
@@ -623,7 +657,8 @@ def _filter_near_duplicates(
             int(mask[:most].sum()) for mask, most in zip(keep, examined, strict=True)
         ]
         runs_short = [
-            length > count for length, count in zip(prefixes, known, strict=True)
+            length > count
+            for length, count in zip(prefixes.lengths, known, strict=True)
         ]
         if not any(runs_short):
             break
@@ -632,12 +667,12 @@ def _filter_near_duplicates(
             for most, short in zip(examined, runs_short, strict=True)
         ]
     drafted_numbers = [
-        own[:length] for own, length in zip(kept_numbers, prefixes, strict=True)
+        own[:length] for own, length in zip(kept_numbers, prefixes.lengths, strict=True)
     ]
     is_reached = np.bincount(np.concatenate(drafted_numbers), minlength=len(chunks)) > 0
     pairs = chunks[walked[copies.pairs[is_reached[walked][copies.pairs].all(axis=1)]]]
     is_passed_over = is_repeat & is_reached
-    for own, mask, length in zip(numbers, keep, prefixes, strict=True):
+    for own, mask, length in zip(numbers, keep, prefixes.lengths, strict=True):
         # Candidates that would be in the prefix if they did not repeat the meta-document.
         reach = np.flatnonzero(mask)[length - 1] if length else len(own)
         is_passed_over[own[:reach][~mask[:reach]]] = True
@@ -653,7 +688,13 @@ def _filter_near_duplicates(
             examples.append((chunk, None if chunk in of_document else int(earlier[-1])))
     by_passage = int(is_passed_over[walked[copies.by_passage]].sum())
     return _Filtered(
-        kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples)
+        candidates=kept,
+        prefixes=prefixes,
+        pairs=pairs,
+        negatives=int((is_reached & ~is_repeat).sum()),
+        near_duplicates=len(passed_over),
+        by_passage=by_passage,
+        examples=tuple(examples),
     )
 
 

@@ -31,7 +31,8 @@ _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _LENGTH = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 
-# Enough for 131,072 tokens at 2,048 characters per chunk: shorter sequences reuse the same candidates.
+# Enough for 131,072 tokens at 864 characters per chunk: shorter sequences reuse the same
+# candidates.
 _FEWEST_CANDIDATES = 1024
 TYPICAL_CHARS_PER_TOKEN = (
     4.5  # of English; limits the number of neighbours, and serves plans for models
@@ -44,7 +45,7 @@ MIN_GAP_CHUNKS = 0.5  # mean chunks in compose.min_gap_tokens: auto (docs/decisi
 SURE_SHARE = 0.5  # of T·E: a document of at most so many characters almost never exceeds T, in any language
 TOKENIZER_BYTES = 150e6  # memory of a tokenizer and its cache
 BLOCKS = 16  # tasks, so that small data sets use several cores
-MOST_QUERIES = 8_192  # per task, whose neighbours take about 100 MB of memory
+MOST_QUERIES = 8_192  # per task
 
 
 def read_length(text: str) -> int | None:
@@ -337,7 +338,8 @@ class Mine(Section):
 
     candidates: Positive | Auto = keyed(
         "auto",
-        "candidates retrieved for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
+        "candidates retrieved for each meta-chunk (512 in the paper); auto: the chunks "
+        "that fill target_tokens, at least 1024, doubled while too few sequences result",
     )
     reorder_top: Positive = keyed(
         512,
@@ -521,18 +523,22 @@ def draws(compose: Compose, attempt: int = 0) -> int | None:
     )
 
 
-def candidates_of(compose: Compose, mine: Mine, *, max_chars: int) -> int:
-    """Return how many candidates each meta-chunk of at most `max_chars` characters gets.
+def candidates_of(compose: Compose, mine: Mine, *, chunk_chars: float) -> int:
+    """Return how many candidates each meta-chunk gets, for chunks with this mean length.
 
-    One meta-chunk may need as many as the whole sequence has. `auto` doubles the paper's count, because most chunks are
-    shorter than s, and rounds up to a power of two.
+    One meta-chunk may need as many as the whole sequence has. `auto` rounds up to a power
+    of two, so that sequences of similar lengths share the search.
     """
     if mine.candidates != "auto":
         return mine.candidates
-    return max(
-        _FEWEST_CANDIDATES,
-        2 << math.ceil(math.log2(max(1.0, _draft_chunks(compose, max_chars)))),
-    )
+    needed = max(1.0, _draft_chunks(compose, chunk_chars))
+    return max(_FEWEST_CANDIDATES, 1 << math.ceil(math.log2(needed)))
+
+
+def queries_of_task(neighbours: float) -> int:
+    """Return the most queries of one task, so that their neighbours take about 100 MB."""
+    many = max(1.0, neighbours / _FEWEST_CANDIDATES)
+    return max(1, math.floor(MOST_QUERIES / many))
 
 
 def shortlist_chunks(
@@ -572,9 +578,10 @@ def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
     )
 
 
-def blocks(documents: float, queries: float) -> float:
+def blocks(documents: float, queries: float, *, neighbours: float = 0.0) -> float:
     """Return the approximate number of tasks that search for `queries` of these documents, or draft or compose them."""
-    return max(1.0, min(BLOCKS, documents), queries / MOST_QUERIES)
+    by_queries = queries / queries_of_task(neighbours)
+    return max(1.0, min(BLOCKS, documents), by_queries)
 
 
 def document_chars(sequence_tokens: int, chars_per_token: float) -> float:

@@ -334,6 +334,11 @@ class Recipe(Section):
             else _options(METHODS, Recipe, name)()
         )
 
+    def with_candidates(self, count: int) -> Recipe:
+        """Return the same recipe with this number for `mine.candidates`."""
+        mine = self.mine.model_copy(update={"candidates": count})
+        return self.model_copy(update={"mine": mine})
+
     @property
     def sequence_tokens(self) -> int:
         """The length of a sequence: `compose.target_tokens` and the extra tokens of its formats."""

@@ -156,7 +156,8 @@ def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
                 files[read] = recognise_inputs(
                     recipe.ingest.sources, found, recipe.run_path, tell=tell
                 )
-            steps = pipeline.route(recipe, files[read])
+            sized = pipeline.sized(recipe, files[read])
+            steps = pipeline.route(sized, files[read])
             left = [step for step in steps if find_done(step, recipe.run_path) is None]
             new = {step.fingerprint for step in left} - seen
             seen |= new

@@ -23,7 +23,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
-from nextlong.recipe.keys import AUTO, EXACT, MOST_QUERIES, Search, blocks
+from nextlong.recipe.keys import AUTO, EXACT, Search, blocks, queries_of_task
 from nextlong.retrieval import index as search_index
 from nextlong.retrieval.index import (
     NeighbourCount,
@@ -269,7 +269,7 @@ def _products(amounts: Amounts) -> float:
 
 def _search_memory(amounts: Amounts) -> float:
     """Return the peak memory of a task: the best neighbours so far (at most what `Best` holds), scores and candidates."""
-    queries = min(amounts.queries, MOST_QUERIES)
+    queries = min(amounts.queries, queries_of_task(amounts.neighbours))
     return (
         min(36 * amounts.neighbours * queries, 200e6)
         + 12 * amounts.neighbours * queries
@@ -282,7 +282,7 @@ def _least_tasks(amounts: Amounts) -> float:
 
 
 def _tasks(amounts: Amounts) -> float:
-    return blocks(amounts.queries, amounts.queries)
+    return blocks(amounts.queries, amounts.queries, neighbours=amounts.neighbours)
 
 
 _if_blocks = partial(search_index.only_if, _block_count)
@@ -386,16 +386,10 @@ def mine_steps(
                 path.with_name(path.name.removesuffix(".ends.npy")) for path in ends
             ]
             scans = done["least_scores"].files(".least.npy"), stems
-        mine = partial(
-            _mine_block,
-            index=files,
-            k=count_neighbours(neighbours, done),
-            scans=scans,
-            shortlist=marks,
-        )
-        searches = [
-            partial(mine, queries=(queries, *rows)) for rows in query_ranges(queries)
-        ]
+        k = count_neighbours(neighbours, done)
+        mine = partial(_mine_block, index=files, k=k, scans=scans, shortlist=marks)
+        ranges = query_ranges(queries, most=queries_of_task(k))
+        searches = [partial(mine, queries=(queries, *rows)) for rows in ranges]
         return Work(
             searches,
             gpu="unused" if index_kind(files.index).is_built or scans else None,

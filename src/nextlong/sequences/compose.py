@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +45,11 @@ _Pieces = list[fit.SizedChunk]
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # recorded for each reason and task: first chunk, chunks of the (meta-)documents, tokens
 _SHORT = (schemas.DropReason.TOO_FEW_NEGATIVES, schemas.DropReason.TOO_FEW_DOCUMENTS)
+# What a draft may lack because its candidates ran out, of which it knows the cause.
+_LACKS_NEGATIVES = (
+    schemas.DropReason.NO_NEGATIVES,
+    schemas.DropReason.TOO_FEW_NEGATIVES,
+)
 
 
 class _ComposeInputs(NamedTuple):
@@ -171,7 +177,7 @@ def _compose_draft(
         near_duplicates.setdefault(one_chunk, []).append(other)
         near_duplicates.setdefault(other, []).append(one_chunk)
     rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
-    return fit.compose_spans(
+    spans = fit.compose_spans(
         groups,
         rules,
         rng=rng,
@@ -179,6 +185,10 @@ def _compose_draft(
         near_duplicates=near_duplicates,
         cutter=cutter,
     )
+    shortage = draft.column("shortage")[0].as_py()
+    if isinstance(spans, fit.Dropped) and shortage and spans.reason in _LACKS_NEGATIVES:
+        return replace(spans, reason=schemas.DropReason(shortage))
+    return spans
 
 
 def _drafts_and_pieces(
@@ -428,8 +438,10 @@ def compose_step(
         # With max_uses, the negatives that a sequence may use depend on the sequences before it.
         tasks=1
         if max_uses is not None
-        else lambda amounts: blocks(amounts.drafts, amounts.queries),
+        else lambda amounts: blocks(
+            amounts.drafts, amounts.queries, neighbours=amounts.neighbours
+        ),
     )
     return Step(
-        "compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
+        "compose", 7, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
     )

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from nextlong.artifacts.finished import (
     ComposeResult,
     DraftResult,
     ReferencedChunksResult,
+    chunks_of,
 )
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
@@ -57,6 +58,8 @@ _EXACT_MARGIN: Final = (
 )
 _TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
 _EXAMPLES = 3  # dropped documents shown for each reason
+# A share of the documents whose candidates ran out that is not worth another search.
+_FEW: Final = 0.001
 # Give up after this many documents without a sequence: with 95 % confidence, at most one in 30 of the others would give
 # one. If most candidates are near-duplicates, give up after 20, when at most one in seven would.
 _HOPELESS, _HOPELESS_COPIES = 100, 20
@@ -176,15 +179,26 @@ class Attempt:
         self.dropped = dict(
             sum((Counter(part.dropped) for part in self.parts), Counter[str]())
         )
-        # More near-duplicates were filtered out than the drafts have chunks.
-        self.is_mostly_copies = (
-            sum(part.near_duplicates or 0 for part in self.drafted)
-            > self.referenced.chunks
-        )
+        # Most of the dropped documents have candidates that are mostly near-duplicates.
+        of_copies = self.dropped.get(DropReason.NEAR_DUPLICATES, 0)
+        self.is_mostly_copies = 2 * of_copies > sum(self.dropped.values())
 
 
-def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str | None:
-    """Return why there are too few sequences and what the next attempt does; None if another attempt cannot help."""
+class Retry(NamedTuple):
+    """Another attempt: the reason, its number, and the candidates of each meta-chunk."""
+
+    why: str
+    attempt: int
+    candidates: int | None
+
+
+def another_attempt(
+    compose: Compose, done: Artifacts, *, attempt: int, candidates: int | None
+) -> Retry | None:
+    """Return what to try next if there are too few sequences; None if no attempt can help.
+
+    `candidates`: of each meta-chunk, if there may be more of them than the recipe's.
+    """
     made, requested = Attempt(done), compose.sequences
     drawn, eligible, composed, dropped = (
         made.draw.drawn,
@@ -192,6 +206,12 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         made.sequences,
         made.dropped,
     )
+    ran_out = dropped.get(DropReason.TOO_FEW_CANDIDATES, 0)
+    documents = composed + sum(dropped.values())
+    chunks = sum(shard.chunks for shard in chunks_of(done).results(ChunkResult))
+    more_candidates = None
+    if candidates is not None and candidates < chunks and ran_out > _FEW * documents:
+        more_candidates = 2 * candidates
     drafts, starved = (
         sum(part.drafts for part in made.drafted),
         sum(part.starved for part in made.drafted),
@@ -205,34 +225,44 @@ def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str |
         )
         or made.referenced.drafts < drafts
         or any(part.limited or part.starved for part in made.drafted)
+        or more_candidates is not None
     )
     # Without another attempt, documents whose neighbours ran out would be missing, which biases the data.
-    is_enough = not starved and (requested == "all" or composed >= requested)
+    is_enough = not starved
+    if requested == "all":
+        is_enough &= more_candidates is None
+    else:
+        is_enough &= composed >= requested
     hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
-    if (
-        not may_give_more
-        or is_enough
-        or (not composed and sum(dropped.values()) >= hopeless)
-    ):
+    lost = sum(dropped.values())
+    if more_candidates is not None:
+        lost -= ran_out
+    is_hopeless = not composed and lost >= hopeless
+    if not may_give_more or is_enough or is_hopeless:
         return None
     reasons = "".join(
         f"; {count:,} dropped: {reason}" for reason, count in dropped.items()
     )
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(compose, attempt + 1) or eligible, eligible)
-    next_step = (
-        f"sampling {more:,} of {eligible:,}"
-        if more > drawn
-        else "drafting more of the sampled documents"
-    )
+    if more_candidates is not None:
+        next_step = f"searching for {more_candidates:,} candidates of each meta-chunk"
+    elif starved:
+        next_step = "looking further for neighbours"
+    elif more > drawn:
+        next_step = f"sampling {more:,} of {eligible:,}"
+    else:
+        next_step = "drafting more of the sampled documents"
     shown = (
         f"{composed:,}"
         if requested == "all"
         else f"{min(composed, requested):,} of {requested:,}"
     )
-    return (
-        f"compose: {shown} sequences from {counted(composed + sum(dropped.values()) + starved, 'document')}{reasons}; "
-        f"{'looking further for neighbours' if starved else next_step}"
+    tried = counted(documents + starved, "document")
+    return Retry(
+        why=f"compose: {shown} sequences from {tried}{reasons}; {next_step}",
+        attempt=attempt if more_candidates is not None else attempt + 1,
+        candidates=more_candidates or candidates,
     )
 
 
@@ -301,11 +331,12 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
         if is_extended(compose)
         else None
     )
-    or_copies = (
-        ""
-        if threshold is None
-        else f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
-    )
+    or_copies = ""
+    if threshold is not None and any(part.near_duplicates for part in made.drafted):
+        or_copies = (
+            f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
+        )
+    of_candidates = made.dropped.get(DropReason.TOO_FEW_CANDIDATES, 0)
     longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
     if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
         problem = "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
@@ -321,6 +352,9 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
             else ""
         )
         cure = f"raise it{or_lower}, or add shorter documents"
+    elif 2 * of_candidates > sum(made.dropped.values()):
+        problem = f"needs more than mine.candidates={recipe.mine.candidates}"
+        cure = f"raise mine.candidates, or set it to auto{or_copies}"
     elif not longest:
         problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} require more negatives than this corpus has"
         cure = f"add documents or lower them{or_copies}"

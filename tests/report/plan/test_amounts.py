@@ -45,7 +45,7 @@ def test_chunks_are_searched_for_chunks_and_documents_for_documents(
     assert (nextlong.vectors, knn.vectors) == (4000, 1000)
     recipe = recipe_for(tmp_path / "run")
     assert nextlong.neighbours == candidates_of(
-        recipe.compose, recipe.mine, max_chars=recipe.chunk.max_chars
+        recipe.compose, recipe.mine, chunk_chars=250
     )
     assert nextlong.chunk_chars == 250
     # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be searched for.

@@ -147,7 +147,7 @@ def amounts_of(
     if Need.CHUNK_NEIGHBOURS in method.needs:
         vectors, neighbours = (
             corpus.chunks,
-            candidates_of(compose, recipe.mine, max_chars=recipe.chunk.max_chars),
+            candidates_of(compose, recipe.mine, chunk_chars=corpus.chunk_chars),
         )
         if is_shortlisted := recipe.mine.shortlist is not None:
             sizes = {

@@ -179,7 +179,7 @@ def plan(
         run_dir,
         tell=tell,
     )
-    steps = pipeline.route(recipe, files)
+    steps = pipeline.route(pipeline.sized(recipe, files), files)
     is_other_corpus = scenario.chunks is not None
     states = []
     for step in steps:
