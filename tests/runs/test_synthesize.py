@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 import nextlong
 from nextlong.runs import synthesize
@@ -124,6 +125,62 @@ def test_a_tokenizer_may_be_an_object_or_a_file(tmp_path):
         for run in (by_object, by_file)
     ]
     assert ids[0] == ids[1]
+
+
+def with_bos(tokenizer):
+    """Return a tokenizer that puts <s> before every text, as Llama 3's does, and has </s>."""
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    return tokenizer
+
+
+def first_and_last(run):
+    return {
+        (int(sequence.input_ids[0]), int(sequence.input_ids[-1]))
+        for sequence in run.sequences()
+    }
+
+
+def test_a_file_and_an_object_begin_and_end_alike(tmp_path):
+    tokenizer = with_bos(train_bpe(TEXTS, vocab_size=400))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    # <|endoftext|> of the stand-in is found by its name before </s>.
+    ends = {(tokenizer.token_to_id("<s>"), tokenizer.token_to_id("<|endoftext|>"))}
+    for given in (tokenizer, tmp_path, tmp_path / "tokenizer.json"):
+        assert first_and_last(made(TEXTS, tokenizer=given)) == ends
+    plain = made(TEXTS, tokenizer=tmp_path, settings=["tokenizer.eos=null"])
+    assert plain.recipe.tokenizer.eos is None
+
+
+@pytest.mark.heavy
+def test_an_object_of_transformers_has_the_ends_of_its_folder(tmp_path):
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer = with_bos(train_bpe(TEXTS, vocab_size=400))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
+    ).save_pretrained(tmp_path / "model")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "model")
+    ends = {(tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>"))}
+    for given in (loaded, tmp_path / "model"):
+        assert first_and_last(made(TEXTS, tokenizer=given)) == ends
+
+
+def test_the_trained_stand_in_ends_each_sequence_too():
+    run = made(TEXTS)
+    end = run.tokenizer.token_to_id("<|endoftext|>")
+    assert {last for _, last in first_and_last(run)} == {end}
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")])
+def test_a_missing_id_is_no_id(missing):
+    rows = [{"id": missing, "text": text} for text in TEXTS]
+    run = made(rows)
+    spans = [span for span in run.sequence(0).spans if span.doc_id >= 0]
+    assert {span.source_id for span in spans} <= {"0", "1", "2", "3"}
+    assert len({span.source_id for span in spans}) > 1
 
 
 def test_a_tokenizer_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ of gigabytes write a recipe (`nextlong init`), which uses all cores.
 from __future__ import annotations
 
 import json
+import numbers
 import random
 import re
 import statistics
@@ -23,6 +24,7 @@ from typing import Any, Final, Literal
 
 import xxhash
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter, reporter_for
@@ -32,10 +34,19 @@ from nextlong.reading.choose_columns import choose_columns
 from nextlong.reading.document_text import document_text, value_at
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
+from nextlong.recipe import Tokenizer as TokenizerSection
 from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer
+from nextlong.sequences.tokenizer import (
+    END_OF_TEXT,
+    Ends,
+    find_ends,
+    find_ends_of,
+    load_tokenizer,
+    local_path,
+)
 
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
@@ -70,12 +81,15 @@ def synthesize(
     Args:
         texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries.
         tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of `transformers` or `tokenizers`. None
-            trains a stand-in on the texts, which is not compatible with any pretrained model.
+            trains a stand-in on the texts, which is not compatible with any pretrained model. Each sequence begins and
+            ends as `nextlong init` finds it: with EOS, and with BOS if the tokenizer puts it before every text; other
+            tokens, or none: settings=["tokenizer.eos=null"].
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
         text: the column with the text, as in a recipe: a string, a path such as "body_text[].text", or several columns to
             join. None chooses one by its name and values, as `nextlong init` does, and says which.
-        id: the column with ids. None chooses one in the same way; without any, documents are numbered.
+        id: the column with ids. None chooses one in the same way; without any, documents
+            are numbered, and so are those whose id is null.
         folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
         settings: other recipe keys, as `--set` takes them: "mine.near_duplicates=0.9".
         progress: show the steps, as bars on a terminal and as lines elsewhere.
@@ -193,8 +207,8 @@ def _written(
     content, chars, has_words = bytearray(), [], False
     for number, row in enumerate(rows):
         text = row if isinstance(row, str) else _text_in(row, columns, number)
-        own_id = row.get(columns.id, number) if isinstance(row, Mapping) else number
-        record = {"id": str(own_id), "text": text}
+        own_id = row.get(columns.id) if isinstance(row, Mapping) else None
+        record = {"id": str(number if _is_missing(own_id) else own_id), "text": text}
         content += (
             json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
             + b"\n"
@@ -233,12 +247,25 @@ def _text_in(row: Any, columns: _Columns, number: int) -> str | None:
     )
 
 
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or the NA or NaT of pandas."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    is_number = isinstance(value, numbers.Number)
+    # Only NaN differs from itself.
+    return is_number and bool(value != value)
+
+
 def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
-    """Return the recipe's tokenizer; an object is written into the folder."""
+    """Return the recipe's tokenizer, with the ends that `nextlong init` finds; an object is written into the folder."""
     if given is None:
-        return {"train": _STAND_IN_ENTRIES}
+        return {"train": _STAND_IN_ENTRIES, "eos": END_OF_TEXT}
     if isinstance(given, str | Path):
-        return {"source": str(given)}
+        config = TokenizerSection(source=str(given))
+        if not local_path(config.source or "").is_file():
+            # The ends of a tokenizer on the hub are known when it is downloaded.
+            load_tokenizer(config)
+        return {"source": str(given)} | _named_ends(find_ends_of(config))
     inner = getattr(given, "backend_tokenizer", given)
     if not hasattr(inner, "to_str"):
         cure = (
@@ -249,5 +276,25 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
     path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
     if not path.exists():
         store.write_file(path, content)
-    eos = getattr(given, "eos_token", None)
-    return {"source": str(path)} | ({"eos": eos} if eos else {})
+    return {"source": str(path)} | _named_ends(_ends_of_object(given, content))
+
+
+def _ends_of_object(given: Any, content: str) -> Ends:
+    """Return the tokens that begin and end a document, as for the folder from which transformers loaded the object."""
+    keys = ("bos_token", "eos_token", "add_bos_token")
+    config = {key: getattr(given, key, None) for key in keys}
+    loaded_from = Path(str(getattr(given, "name_or_path", None) or ""))
+    is_folder = loaded_from != Path() and loaded_from.is_dir()
+    return find_ends(
+        Tokenizer.from_str(content),
+        loaded_from if is_folder else None,
+        tokenizer_config=config,
+    )
+
+
+def _named_ends(ends: Ends | None) -> dict[str, str]:
+    """Return the recipe's keys of the ends that there are."""
+    if ends is None:
+        return {}
+    named = {"bos": ends.bos, "eos": ends.eos}
+    return {key: token for key, token in named.items() if token is not None}

@@ -559,8 +559,15 @@ class Ends(NamedTuple):
     eos_source: str = ""
 
 
-def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
+def find_ends(
+    tokenizer: Tokenizer,
+    beside: Path | None = None,
+    *,
+    tokenizer_config: dict[str, Any] | None = None,
+) -> Ends:
     """Return the tokens that begin and end a document of `tokenizer`, whose other files are in the folder `beside`.
+
+    `tokenizer_config` replaces the content of tokenizer_config.json.
 
     The end is the EOS of tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json, or a token that
     the tokenizer itself appends to a text, or one with the name of a document end. The beginning is only a token that the
@@ -580,6 +587,8 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
                 else {}
             )
             configs[file] = parsed if isinstance(parsed, dict) else {}
+    if tokenizer_config is not None:
+        configs = {**configs, "tokenizer_config.json": tokenizer_config}
 
     def named(which: str) -> Iterator[tuple[str, str]]:
         """Yield the EOS or BOS tokens of the files, each with its file."""
