@@ -73,7 +73,7 @@ def test_what_fits_is_one_chunk_and_nothing_is_none(length, oversize):
 @pytest.mark.parametrize(
     ("text", "max_chars", "expected"),
     [
-        ("One two. Three four five", 20, ["One two. ", "Three four five"]),
+        ("One two. Three four five", 16, ["One two. ", "Three four five"]),
         ('He said "no." And left it', 20, ['He said "no." ', "And left it"]),
         ("Who? Me! No. Yes indeed", 16, ["Who? Me! No. ", "Yes indeed"]),
         ("no sentence here at all", 12, ["no sentence ", "here at all"]),
@@ -84,6 +84,17 @@ def test_what_fits_is_one_chunk_and_nothing_is_none(length, oversize):
         ),
         ("एक दो। तीन चार पाँच", 12, ["एक दो। ", "तीन चार पाँच"]),
         ("version 3.14 is out now", 14, ["version 3.14 ", "is out now"]),
+        # A sentence in the first half would leave a chunk below half of max_chars.
+        ("One two. Three four five", 20, ["One two. Three four ", "five"]),
+        ("Fig. aaaa bbbb cccc", 14, ["Fig. aaaa ", "bbbb cccc"]),
+        ("as is seen in Fig. 3 of it", 20, ["as is seen in Fig. ", "3 of it"]),
+        ("See the one. See Fig. 3", 22, ["See the one. ", "See Fig. 3"]),
+        ("it was so. By J. Smith", 17, ["it was so. ", "By J. Smith"]),
+        ("ในปี พ.ศ. 2540 มีคน", 12, ["ในปี พ.ศ. ", "2540 มีคน"]),
+        ("他说：“好。”然后他走了很远", 10, ["他说：“好。”", "然后他走了很远"]),
+        ("雨が降る，風が吹く空が暗い", 8, ["雨が降る，", "風が吹く空が暗い"]),
+        ("مرحبا بك. كيف حالك اليوم", 16, ["مرحبا بك. ", "كيف حالك اليوم"]),
+        ("aa https://example.org/a/b/c", 12, ["aa https://e", "xample.org/a", "/b/c"]),
         ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
     ],
 )
@@ -144,6 +155,13 @@ def test_slices_rebuild_the_document(length, oversize, text, max_chars):
 @given(text=TEXTS, max_chars=st.integers(1, 40))
 def test_split_slices_are_never_over_the_limit(text, max_chars):
     assert max(map(len, cut(text, max_chars=max_chars)), default=0) <= max_chars
+
+
+@given(text=TEXTS, max_chars=st.integers(70, 90), repeated=st.integers(2, 9))
+def test_a_cut_within_a_paragraph_leaves_at_least_half(text, max_chars, repeated):
+    paragraph = (text.replace("\n", " ") + ". x") * repeated
+    for chunk in cut(paragraph, max_chars=max_chars)[:-1]:
+        assert len(chunk) >= max_chars / 2
 
 
 @given(text=TEXTS, max_chars=st.integers(1, 40))

@@ -8,6 +8,7 @@ the next s characters", which is one backward search per chunk.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_right
 from functools import partial
@@ -26,9 +27,18 @@ from nextlong.recipe.keys import Chunk
 
 Span = tuple[int, int]
 
-# Ends of sentences and of words; a cut comes after them.
-_SENTENCE_ENDS = (". ", "! ", "? ", '." ', ".) ", "。", "！", "？", "؟ ", "। ")
-_WORD_ENDS = (" ", "\t", "\u3000", "\u00a0")
+# A cut comes after the end of a sentence: its mark, closing quotes and brackets, and
+# spaces, which scripts written without spaces do not have.
+_CLOSING = r"[\"'”’»)\]」』）】]*"
+_SENTENCE_END = re.compile(
+    rf"[.!?…]{_CLOSING}[ \t\u00a0]+|[。！？｡]{_CLOSING}\u3000?|[؟۔।॥]{_CLOSING} ?"
+)
+# An initial, or an abbreviation with one letter after its last period: "J. Smith".
+_INITIAL = re.compile(r"(?<!\w)\w\.[ \t\u00a0]+$")
+# Spaces, the zero-width one of scripts without spaces, and the commas of Chinese and
+# Japanese.
+_WORD_END = re.compile(r"[ \t\u00a0\u3000\u200b，、；：]")
+_LONGEST_END = 8  # characters of a sentence's mark and of what follows it
 _LONGEST_CLUSTER = 32  # characters displayed as one; longer runs of marks are not text
 
 
@@ -42,8 +52,10 @@ def chunk_text(
     """Return the chunks of a text as character offsets [start, end), which cover it without gaps.
 
     `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines between its paragraphs, like the
-    authors' published function. A paragraph over `max_chars` is cut at sentence ends, then words, then anywhere
-    (`oversize="split"`), or becomes one chunk (`"keep"`, as in the paper). Raises ValueError if `max_chars` is not positive.
+    authors' published function. A paragraph over `max_chars` is cut into chunks of at least half as many characters, except
+    its last one: after the last sentence in the second half of a chunk, else after a word there, else anywhere
+    (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper). Raises ValueError if `max_chars` is not
+    positive.
     """
     if max_chars < 1:
         raise ValueError(f"max_chars={max_chars} must be positive")
@@ -86,13 +98,14 @@ def _chunk_by_paragraph_lengths(
 
 
 def _split_paragraph(text: str, start: int, end: int) -> int:
-    """Return where to cut within (start, end]: after the last sentence, else after the last word, else near `end`."""
-    for marks in (_SENTENCE_ENDS, _WORD_ENDS):
-        marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
-        if best := max(
-            (found + size for found, size in marks_before if found >= 0), default=0
-        ):
-            return best
+    """Return where to cut in the second half of (start, end]: after a sentence, else after a word, else near `end`."""
+    first = start + (end - start + 1) // 2  # the first cut that leaves half
+    sentence = _last_sentence_end(text, first, end)
+    if sentence is not None:
+        return sentence
+    words = [match.end() for match in _WORD_END.finditer(text, first - 1, end)]
+    if words:
+        return words[-1]
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
         before, after = text[cut - 1], text[cut]
         # Do not separate a letter from its marks, an emoji from its modifiers, or \r from \n.
@@ -100,6 +113,20 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
         if not is_mark and "\u200d" not in (before, after) and before + after != "\r\n":
             return cut
     return end
+
+
+def _last_sentence_end(text: str, first: int, end: int) -> int | None:
+    """Return the last end of a sentence in [first, end]; None if no sentence ends there."""
+    matches = _SENTENCE_END.finditer(text, max(0, first - _LONGEST_END), end)
+    ends = [match.end() for match in matches if match.end() >= first]
+    for sentence in reversed(ends):
+        # "Fig. 3", "พ.ศ. 2540" and "J. Smith" are one sentence each.
+        is_numbered = text[sentence : sentence + 1].isdigit()
+        beginning = max(0, sentence - _LONGEST_END)
+        is_initial = _INITIAL.search(text, beginning, sentence) is not None
+        if not is_numbered and not is_initial:
+            return sentence
+    return None
 
 
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
@@ -112,7 +139,7 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     )
     return Step(
         "chunk",
-        1,
+        2,
         settings.identity(),
         (ingest, keep),
         tasks,
