@@ -84,6 +84,32 @@ def test_each_document_is_padded_to_the_multiple(concatenated, multiple):
             assert positions.tolist() == list(range(len(ids)))
 
 
+@pytest.mark.parametrize("eos", ["<|endoftext|>", "null"])
+def test_rows_are_padded_like_those_of_an_export(recipe_for, tmp_path, eos):
+    import pyarrow.parquet as pq
+
+    run_dir = tmp_path / "run"
+    settings = ["compose.method=standard", f"tokenizer.eos={eos}"]
+    padding = [
+        "export.formats=[parquet]",
+        "export.boundaries=document",
+        "export.pad_documents_to=48",
+    ]
+    pipeline.run(recipe_for(run_dir, *settings, *padding))
+    files = sorted(run_dir.glob("*-parquet-*/*.parquet"))
+    columns = ["input_ids", "labels", "seq_lengths"]
+    exported = pq.read_table(files, columns=columns).to_pylist()
+    padded = dataset(
+        run_dir, boundaries="document", pad_documents_to=48, columns=columns
+    )
+    rows = [{name: row[name].tolist() for name in columns} for row in padded]
+    assert rows == exported
+    longest_row = max(rows, key=lambda row: len(row["input_ids"]))
+    is_padding = len(longest_row["input_ids"]) > sum(longest_row["seq_lengths"])
+    assert is_padding
+    assert longest_row["input_ids"][-1] == padded.pad_id
+
+
 def test_labels_alone_are_padded_too(concatenated):
     import torch
 

@@ -128,6 +128,11 @@ class TokenizerResult(TaskResult):
     ] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
 
 
+def padding_id(eos_id: int | None) -> int:
+    """Return the id that pads documents: EOS, or 0 for a tokenizer without one."""
+    return 0 if eos_id is None else eos_id
+
+
 class ComposeResult(TaskResult):
     """Sequences in total and by file, dropped drafts by reason, and the length of the longest draft that was too short."""
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from nextlong.artifacts.finished import TokenizerResult, padding_id
 from nextlong.artifacts.resolve import Rows, original_lengths
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
@@ -38,7 +39,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     what shares a chunk with validation. `pack`: tokens of a row that holds several whole sequences.
     `boundaries="document"`: in place of sequences, the original documents of concatenations (an extended sequence is one).
     `pad_documents_to`: each document ends in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding has
-    label −100 and continued positions. `cu_seqlens` and `seq_lengths` then count without it, `cu_seqlens_padded` int32
+    label −100 and continued positions. `pad_id` is EOS by default, or id 0 for a tokenizer without one, as in exports.
+    `cu_seqlens` and `seq_lengths` then count without it, `cu_seqlens_padded` int32
     (documents + 1,) and `max_seqlen` with it, as Transformer Engine takes them.
     Raises NextlongError for invalid arguments.
     """
@@ -56,7 +58,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         pack: int | None = None,
         boundaries: Literal["sequence", "document"] = "sequence",
         pad_documents_to: int = 1,
-        pad_id: int = 0,
+        pad_id: int | None = None,
         columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
     ) -> None:
         check_word("boundaries", boundaries, ("sequence", "document"))
@@ -133,11 +135,11 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             else float(index["length"].sum() / ((len(offsets) - 1) * pack))
         )
         self.columns = tuple(columns)
-        self._boundaries, self._multiple, self._pad_id = (
-            boundaries,
-            pad_documents_to,
-            pad_id,
-        )
+        # Padding of documents, and of shorter rows: collate(rows, pad_id=dataset.pad_id).
+        tokenizer = runs[0].steps["tokenizer"].result(TokenizerResult)
+        self.pad_id = padding_id(tokenizer.eos_id) if pad_id is None else pad_id
+        self._boundaries = boundaries
+        self._multiple = pad_documents_to
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -200,7 +202,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
                 column[starts] = PADDING["labels"]
             if is_padding is not None:
                 column[is_padding] = (
-                    self._pad_id if name == "input_ids" else PADDING[name]
+                    self.pad_id if name == "input_ids" else PADDING[name]
                 )
         return {
             name: torch.from_numpy(column)

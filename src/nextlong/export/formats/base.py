@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ShardResult
+from nextlong.artifacts.finished import ShardResult, padding_id
 from nextlong.artifacts.resolve import Resolved, Wanted
 from nextlong.plugins import FORMATS
 
@@ -186,7 +186,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         padded = -(-lengths // multiple) * multiple
         # (D,) where each document starts among all tokens of the block, before and after padding.
         starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
-        ids = np.full(padded.sum(), options.eos_id or 0, np.int32)
+        ids = np.full(padded.sum(), padding_id(options.eos_id), np.int32)
         ids[lookup.ranges(new_starts, lengths)] = block.input_ids
         token_offsets = np.append(0, np.cumsum(padded))[block.document_offsets]
         # Spans move with their documents; `places` count the tokens of all rows.
