@@ -214,7 +214,7 @@ def test_its_learning_rates_are_ours(schedule, step):
         "linear": "LinearWithWarmup",
         "constant": "ConstantWithWarmup",
     }[schedule]
-    least = {} if schedule == "constant" else {"alpha_f": 0.1}
+    least = {} if schedule == "constant" else {"alpha_f": 0.1, "t_max": 1001}
     plain["train_module"]["scheduler"] = {
         "_CLASS_": f"olmo_core.optim.{name}",
         "warmup": 200,

@@ -625,6 +625,7 @@ def test_olmo(emitted):
         2048,
     )
     assert config["train_module"]["scheduler"]["alpha_f"] == 0.1
+    assert config["train_module"]["scheduler"]["t_max"] == 1001
     assert config["data_loader"]["global_batch_size"] == 65_536
     assert (
         "[[ -e converted/.metadata ]] || { echo 'on one machine first: "

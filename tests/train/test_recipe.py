@@ -94,15 +94,23 @@ def test_only_keys_that_decide_the_weights_are_kept_with_a_checkpoint():
     ("schedule", "rates"),
     [
         ("cosine", {1: 0.25, 4: 1.0, 8: 0.55, 12: 0.1}),
-        ("linear", {2: 0.5, 4: 1.0, 8: 0.55, 12: 0.1}),
+        ("linear", {2: 0.5, 4: 1.0, 8: 0.55, 11: 0.2125}),
         ("constant", {4: 1.0, 12: 1.0}),
     ],
 )
-def test_up_then_down_to_the_least(schedule, rates):
+def test_up_then_down_to_the_least_after_the_last_step(schedule, rates):
     training = Training(
-        steps=12, warmup_steps=4, lr=1.0, min_lr_ratio=0.1, schedule=schedule
+        steps=11, warmup_steps=4, lr=1.0, min_lr_ratio=0.1, schedule=schedule
     )
     assert {step: training.lr_at(step) for step in rates} == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 1), (4, 0), (100, 99)])
+def test_every_step_has_a_learning_rate(schedule, steps, warmup):
+    training = Training(steps=steps, warmup_steps=warmup, lr=1.0, schedule=schedule)
+    assert all(training.lr_at(step) > 0 for step in range(1, steps + 1))
+    assert training.lr_share(steps - 1) == training.lr_at(steps) > 0
 
 
 def test_without_warm_up_the_first_step_is_nearly_the_highest():

@@ -157,7 +157,7 @@ class Training(Section):
     )
     lr: PositiveFloat = 1e-5
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = keyed(
-        0.0, "share of lr at the end of the schedule"
+        0.0, "share of lr at the end of the schedule, one step after the last"
     )
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -189,10 +189,14 @@ class Training(Section):
         return self.steps * self.tokens_per_step
 
     def lr_at(self, step: int) -> float:
-        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step."""
+        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule.
+
+        It would reach `min_lr_ratio` one step after the last, so that no step is
+        computed for nothing.
+        """
         if step <= self.warmup_steps:
             return self.lr * step / self.warmup_steps
-        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        done = (step - self.warmup_steps) / (self.steps + 1 - self.warmup_steps)
         left = {
             "constant": 1.0,
             "linear": 1 - done,

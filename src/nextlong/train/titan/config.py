@@ -364,7 +364,7 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
 
 @dataclass(kw_only=True, slots=True)
 class Schedule(LRSchedulersContainer.Config):  # type: ignore[misc]
-    """Our learning rates: torchtitan's own reach their maximum one step later and stay there one step longer."""
+    """Our learning rates: torchtitan's own reach their maximum one step later."""
 
     recipe: _RecipeJson
 
