@@ -18,6 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import nextlong
 from nextlong import pipeline
+from nextlong.artifacts import lookup
 from nextlong.artifacts import resolve as stage
 from nextlong.artifacts.resolve import (
     Resolved,
@@ -487,6 +488,15 @@ def ids_of(rows, row):
     target = np.full(int(rows.lengths(row).sum()), -1, np.int64)
     rows.copy_into(target, row)
     return target.tolist()
+
+
+def test_rows_keep_no_more_files_open_than_a_process_may(rows, monkeypatch):
+    whole = [ids_of(rows, row) for row in range(len(rows))]
+    monkeypatch.setattr(lookup, "SHARDS_KEPT", 1)
+    few = Rows(rows._sources, index=rows.index, offsets=rows._offsets)
+    assert [ids_of(few, row) for row in range(len(few))] == whole
+    assert len(np.unique(few.index["part"])) > 1
+    assert len(few._open) == 1
 
 
 def test_a_row_is_its_sequences_one_after_the_other(marked_run, rows):

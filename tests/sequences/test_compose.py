@@ -31,6 +31,7 @@ from nextlong.sequences.fit import (
     concatenate_spans,
 )
 from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
+from open_files import is_released
 
 # for a notebook
 
@@ -492,6 +493,16 @@ def test_the_last_document_ends_between_two_characters_and_has_one_at_least(
 ):
     assert cutter(store).end(piece(1), tokens) == end
     assert cutter(store, separator_tokens=0).end(piece(1), tokens) == tokens
+
+
+def test_a_cutter_does_not_keep_its_inputs_until_the_garbage_collector_runs(store):
+    def make():
+        used = cutter(store)
+        assert used.negative(piece(3), piece(3).tokens - 2, [4]) is not None
+        assert used.end(piece(1), 5) == 3
+        return used
+
+    assert is_released(make)
 
 
 def test_separators_fill_what_a_cut_between_characters_leaves(store):

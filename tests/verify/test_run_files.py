@@ -19,6 +19,7 @@ from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import ResolvedSequence, StoredRun, _open_step
+from open_files import is_released
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
@@ -193,3 +194,13 @@ def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
     step = _open_step("a", tmp_path)
     assert step.damage.startswith(damage)
     assert step.files("") == []
+
+
+def test_a_run_is_released_without_the_garbage_collector(exported_run):
+    def make():
+        run = StoredRun(exported_run)
+        assert len(run.chunks(0)["start"])
+        assert list(run.sequences())
+        return run
+
+    assert is_released(make)

@@ -411,20 +411,23 @@ class TokenStore:
         lengths: Ints,
     ) -> None:
         """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
+        # One shard after the other: a block of sequences may refer to more shards than a
+        # process may have open files.
         shards = schemas.shard_of(chunk_ids)
-        held: dict[int, Any] = {
-            n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()
-        }
-        into: Any = target
-        if (
-            target.dtype == np.int32
-        ):  # slices of memoryviews cost half as much as slices of arrays, but do not convert
-            held, into = {number: ids.data for number, ids in held.items()}, target.data
-        columns = (shards, starts, at, lengths)
-        for number, start, place, length in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            into[place : place + length] = held[number][start : start + length]
+        order = np.argsort(shards, kind="stable")
+        columns = [column[order].tolist() for column in (shards, starts, at, lengths)]
+        # Slices of memoryviews cost half as much as slices of arrays, but do not convert.
+        is_same_type = target.dtype == np.int32
+        into: Any = target.data if is_same_type else target
+        shard_before = -1
+        ids: Any = None
+        for shard, start, place, length in zip(*columns, strict=True):
+            if shard != shard_before:
+                shard_before = shard
+                ids = self._shard(shard).ids.view(np.int32)
+                if is_same_type:
+                    ids = ids.data
+            into[place : place + length] = ids[start : start + length]
 
     def ids(
         self, chunk_ids: Ints, *, starts: Ints, stops: Ints

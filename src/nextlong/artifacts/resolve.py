@@ -449,6 +449,8 @@ class Rows:
             self._offsets[row] : self._offsets[row + 1]
         ].tolist():
             if (run, part) not in self._open:
+                if len(self._open) >= lookup.SHARDS_KEPT:
+                    self._open.clear()
                 self._open[run, part] = pa.ipc.open_file(
                     pa.memory_map(str(self._sources[run].sequences[part]))
                 )

@@ -272,7 +272,8 @@ def _similar_pairs(
             np.searchsorted(shard_hashes, first),
             np.searchsorted(shard_hashes, last, side="right"),
         )
-        of_shards.append(np.asarray(shard_hashes[low:high]))
+        # A copy, because a view would keep the file of its shard open.
+        of_shards.append(np.array(shard_hashes[low:high]))
         ids_of_shards.append(
             schemas.pack_ids(shard, np.load(rows_path, mmap_mode="r")[band, low:high])
         )

@@ -335,12 +335,14 @@ def _same_ids(
     documents: _Paths, id_hashes: _Paths, keep: _Paths
 ) -> tuple[int, tuple[str, ...]]:
     """Count kept documents with the id of an earlier one; also return source, id and beginnings of two with one id."""
-    kept = [np.load(path, mmap_mode="r") for path in keep]
+    # A shard is read twice rather than mapped throughout: a large corpus has more shards
+    # than a process may have open files.
+    kept = sum(int(np.count_nonzero(np.load(path))) for path in keep)
     # (kept documents,), 8 bytes each: the only array here that grows with the corpus.
-    ordered = np.empty(sum(int(np.count_nonzero(stays)) for stays in kept), np.uint64)
+    ordered = np.empty(kept, np.uint64)
     end = 0
-    for path, stays in zip(id_hashes, kept, strict=True):
-        of_shard = np.load(path, mmap_mode="r")[stays]
+    for hash_path, keep_path in zip(id_hashes, keep, strict=True):
+        of_shard = np.load(hash_path, mmap_mode="r")[np.load(keep_path)]
         ordered[end : end + len(of_shard)] = of_shard
         end += len(of_shard)
     ordered.sort()
@@ -348,10 +350,9 @@ def _same_ids(
     if not len(again):
         return 0, ()
     doc_ids: list[int] = []  # the first two of the id with the smallest hash
-    for shard, (path, stays) in enumerate(zip(id_hashes, kept, strict=True)):
-        doc_ids += schemas.pack_ids(
-            shard, np.flatnonzero((np.load(path) == again[0]) & stays)
-        ).tolist()
+    for shard, (hash_path, keep_path) in enumerate(zip(id_hashes, keep, strict=True)):
+        has_id = (np.load(hash_path) == again[0]) & np.load(keep_path)
+        doc_ids += schemas.pack_ids(shard, np.flatnonzero(has_id)).tolist()
         if len(doc_ids) > 1:
             break
     names, sources, texts = lookup.document_columns(

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -238,6 +238,30 @@ def _drafts_and_pieces(
         block, ends = [], [0]
 
 
+class _ChunkText(NamedTuple):
+    """A chunk with its text, and the places where it may be cut."""
+
+    chunk: int
+    text: str
+    cuts: Cuts
+
+
+def _read_chunk_text(chunk: int, inputs: _ComposeInputs) -> _ChunkText:
+    chunk_ids = np.array([chunk])
+    text = inputs.corpus.text(chunk)
+    starts, stops = inputs.tokens.bounds(chunk_ids)
+    ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
+    cuts = cuts_of(
+        ids,
+        chars=len(text),
+        begins=bool(inputs.corpus.begins(chunk_ids)[0]),
+        token_chars=np.load(inputs.token_chars, mmap_mode="r"),
+        text_of=lambda: text,
+        tokenizer=partial(finished.read_tokenizer, inputs.tokenizer),
+    )
+    return _ChunkText(chunk, text, cuts)
+
+
 class _TextCutter(fit.Cutter):
     """Cut the chunks of a sequence by their texts; `meta_chunks` are those of its meta-document, if it has one."""
 
@@ -254,7 +278,9 @@ class _TextCutter(fit.Cutter):
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
         self._document: shingles.ComparedDocument | None = None
-        self._looked_up = lru_cache(maxsize=1)(self._look_up)
+        # An `lru_cache` of the bound method would refer to this object, which would then keep
+        # its inputs, with all their open files, until the garbage collector runs.
+        self._looked_up: _ChunkText | None = None
 
     def negative(
         self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]
@@ -262,7 +288,7 @@ class _TextCutter(fit.Cutter):
         """Return the longest cut that fills the budget, with separators after it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
-        text, cuts = self._looked_up(piece.chunk)
+        _, text, cuts = self._look_up(piece.chunk)
         possible = [fit.Cut(budget, closed=True)] if budget <= piece.tokens else []
         if self.separator_tokens:
             most = budget - self.separator_tokens
@@ -290,7 +316,7 @@ class _TextCutter(fit.Cutter):
 
     def end(self, piece: fit.SizedChunk, tokens: int) -> int:
         """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
-        _, cuts = self._looked_up(piece.chunk)
+        _, _, cuts = self._look_up(piece.chunk)
         fewest = (
             max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
         )
@@ -303,22 +329,11 @@ class _TextCutter(fit.Cutter):
             tokens,
         )
 
-    def _look_up(self, chunk: int) -> tuple[str, Cuts]:
-        """Return the text of a chunk and the places where it may be cut."""
-        inputs, chunk_ids = self._inputs, np.array([chunk])
-        (text,) = inputs.corpus.texts(chunk_ids).tolist()
-        starts, stops = inputs.tokens.bounds(chunk_ids)
-        ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
-        token_chars = np.load(inputs.token_chars, mmap_mode="r")
-        tokenizer = partial(finished.read_tokenizer, inputs.tokenizer)
-        return text, cuts_of(
-            ids,
-            chars=len(text),
-            begins=bool(inputs.corpus.begins(chunk_ids)[0]),
-            token_chars=token_chars,
-            text_of=lambda: text,
-            tokenizer=tokenizer,
-        )
+    def _look_up(self, chunk: int) -> _ChunkText:
+        """Return the text of a chunk and its possible cuts; the last chunk is kept."""
+        if self._looked_up is None or self._looked_up.chunk != chunk:
+            self._looked_up = _read_chunk_text(chunk, self._inputs)
+        return self._looked_up
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
         """Return whether the remaining text of a chunk repeats the meta-document or a placed chunk."""

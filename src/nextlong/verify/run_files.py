@@ -354,8 +354,11 @@ class StoredRun:
     @cached_property
     def chunks(self) -> Callable[[int], _Columns]:
         """Return the CHUNKS of a shard by number, as arrays, shape (rows,)."""
+        # A function that refers to `self` and is kept by it would keep all open files until
+        # the garbage collector runs.
+        paths = [chunks for _, chunks in self.shards]
         return lru_cache(maxsize=_KEPT_SHARDS)(
-            lambda shard: lookup.read_chunks(self.shards[shard][1])
+            lambda shard: lookup.read_chunks(paths[shard])
         )
 
     def documents(
@@ -422,6 +425,17 @@ class StoredRun:
             else np.empty((0, 0), np.float32)
         )
 
+    def content_hashes(self, shard: int) -> NDArray[np.uint64]:
+        """Return the content hash of each document of a shard, memory-mapped.
+
+        Keep no more than one: there may be more shards than allowed open files.
+        """
+        return lookup.opened(self._hash_files[shard])
+
+    @cached_property
+    def _hash_files(self) -> list[Path]:
+        return self.files("ingest", ".hashes.npy")
+
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
         rows, offsets, ids = map(lookup.opened, self._token_files[shard])
@@ -430,8 +444,9 @@ class StoredRun:
     def token_ids(self, shard: int, rows: Ids) -> list[NDArray[np.uint32]]:
         """Return the stored ids of each of these chunk rows, which must have tokens."""
         named, offsets, ids = self.token_shard(shard)
+        # Copies, because each view would keep the file of its shard open.
         return [
-            ids[offsets[at] : offsets[at + 1]]
+            ids[offsets[at] : offsets[at + 1]].copy()
             for at in np.searchsorted(named, rows).tolist()
         ]
 

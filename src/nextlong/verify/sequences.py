@@ -289,15 +289,15 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
     keys = CheckOutcome("sequence ids and keys", "sequences")
     documents = CheckOutcome("documents in one sequence only", "sequences")
     uses = CheckOutcome("uses of a negative", "chunks")
-    hashes = [
-        np.load(path, mmap_mode="r") for path in run.files("ingest", ".hashes.npy")
-    ]
     # By shard: uses of each chunk as a negative, and whether a sequence is made of each document.
     used = [
         np.zeros(len(run.chunks(shard)["start"]), np.uint16)
         for shard in range(len(run.shards))
     ]
-    in_use = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
+    in_use = [
+        np.zeros(len(run.content_hashes(shard)), np.bool_)
+        for shard in range(len(run.shards))
+    ]
     ids: set[str] = set()
     made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
     repeats_documents = run.steps["draft"].manifest["config"][
@@ -328,7 +328,8 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
         ids.add(sequence.id)
         # The key is the content hash of the meta-document or first document, which may be cut off.
         for shard, rows in run.by_shard(sequence.doc[sequence.key_spans][:1]):
-            if sequence.key != (expected := int(hashes[shard][rows[0]])):
+            expected = int(run.content_hashes(shard)[rows[0]])
+            if sequence.key != expected:
                 keys.breach(
                     f"{where} has key {sequence.key:016x}, its document is {expected:016x}"
                 )

@@ -284,7 +284,8 @@ class ShingleStore:
             for place, start, end in zip(
                 order[first:last].tolist(), *bounds, strict=True
             ):
-                pieces[place] = hashes[start:end]
+                # A copy, because a view would keep the file of its shard open.
+                pieces[place] = hashes[start:end].copy()
         return Shingles(
             np.concatenate([np.empty(0, np.uint64), *pieces]),
             np.cumsum([0, *map(len, pieces)]),
