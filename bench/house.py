@@ -2,7 +2,7 @@
 
     python bench/house.py                     # src and tests; exit 1 if a row is missed
     python bench/house.py --since COMMIT      # the files of src that changed since then
-    python bench/house.py --list              # also name what the last rows count
+    python bench/house.py --list [PATH …]     # also name each place that rows count
 
 In:  syntax trees of `src/nextlong` and `tests`, and radon's cyclomatic complexity.
 Out: one line per measure: its value, its goal, and the range of datatrove, httpx,
@@ -98,24 +98,30 @@ class Density:
     functions: int = 0
     complex_functions: int = 0
     line_lengths: list[int] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)  # PATH:LINE KIND of what is counted
 
-    def add(self, source: str) -> None:
-        """Count the source of one file."""
+    def add(self, source: str, name: str) -> None:
+        """Count the source of the file `name`."""
         tree = ast.parse(source)
         for node in ast.walk(tree):
             self.nodes += 1
-            self.tuple_assignments += is_tuple_assignment(node)
-            self.nested_comprehensions += is_nested_comprehension(node)
-            self.conditional_expressions += isinstance(node, ast.IfExp)
-            self.walruses += isinstance(node, ast.NamedExpr)
-            if isinstance(node, ast.stmt) and not isinstance(node, COMPOUND):
-                calls = sum(isinstance(inner, ast.Call) for inner in ast.walk(node))
-                self.statements += 1
-                self.busy_statements += calls >= 3
+            kinds = list(kinds_of(node))
+            self.tuple_assignments += "tuple assignment" in kinds
+            self.nested_comprehensions += "nested comprehension" in kinds
+            self.conditional_expressions += "conditional expression" in kinds
+            self.walruses += "walrus" in kinds
+            self.busy_statements += "3 calls or more" in kinds
+            self.statements += is_simple_statement(node)
+            for kind in kinds:
+                self.places.append(f"{name}:{node.lineno} {kind}")  # type: ignore[attr-defined]
         for block in cc_visit(source):
-            if block.letter in "FM":  # functions and methods, not classes
-                self.functions += 1
-                self.complex_functions += block.complexity > COMPLEX
+            if block.letter not in "FM":  # functions and methods, not classes
+                continue
+            self.functions += 1
+            if block.complexity > COMPLEX:
+                self.complex_functions += 1
+                kind = f"complexity {block.complexity} of {block.name}"
+                self.places.append(f"{name}:{block.lineno} {kind}")
         docstrings = docstring_lines(tree)
         for number, line in enumerate(source.splitlines(), start=1):
             text = line.strip()
@@ -152,6 +158,27 @@ class Density:
                 self.comments, self.comments + code
             ),
         }
+
+
+def kinds_of(node: ast.AST) -> Iterator[str]:
+    """Yield the kinds of dense code that a node is."""
+    if is_tuple_assignment(node):
+        yield "tuple assignment"
+    if is_nested_comprehension(node):
+        yield "nested comprehension"
+    if isinstance(node, ast.IfExp):
+        yield "conditional expression"
+    if isinstance(node, ast.NamedExpr):
+        yield "walrus"
+    if is_simple_statement(node):
+        calls = sum(isinstance(inner, ast.Call) for inner in ast.walk(node))
+        if calls >= 3:
+            yield "3 calls or more"
+
+
+def is_simple_statement(node: ast.AST) -> bool:
+    """Return whether a node is a statement without a body of other statements."""
+    return isinstance(node, ast.stmt) and not isinstance(node, COMPOUND)
 
 
 def percent(part: int, whole: int) -> float:
@@ -350,13 +377,21 @@ def changed_since(commit: str) -> list[Path]:
     return [path for path in paths if path.suffix == ".py" and path.exists()]
 
 
+def files_below(paths: Iterable[Path]) -> list[Path]:
+    """Return the Python files that paths are, or that are in them."""
+    files: list[Path] = []
+    for path in paths:
+        files += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return files
+
+
 def measure(files: Iterable[Path]) -> tuple[dict[str, float], dict[str, list[str]]]:
     """Return each measure of some files of `src`, and what the last rows count."""
     density = Density()
     trees = {}
     for path in files:
         source = path.read_text(encoding="utf-8")
-        density.add(source)
+        density.add(source, str(path.relative_to(ROOT)))
         parts = path.relative_to(SRC.parent).with_suffix("").parts
         if parts[-1] == "__init__":
             parts = parts[:-1]
@@ -378,6 +413,7 @@ def measure(files: Iterable[Path]) -> tuple[dict[str, float], dict[str, list[str
         "tests that assert on prose, %": percent(len(on_prose), tests),
     }
     named = {
+        "places": density.places,
         "private classes in public signatures": private,
         "import cycles": [" ".join(cycle) for cycle in found],
         "tests that assert on prose": on_prose,
@@ -390,15 +426,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--since", metavar="COMMIT", help="only files changed since")
     parser.add_argument("--list", action="store_true", help="name what rows count")
+    parser.add_argument("paths", nargs="*", type=Path, help="files or folders of src")
     given = parser.parse_args()
-    files = changed_since(given.since) if given.since else sorted(SRC.rglob("*.py"))
+    is_part = bool(given.since or given.paths)
+    if given.since:
+        files = changed_since(given.since)
+    else:
+        files = files_below([path.absolute() for path in given.paths] or [SRC])
     if not files:
-        print("no file of src changed")
+        print("no file of src to measure")
         return 0
     figures, named = measure(files)
     has_failed = False
     for goal in GOALS:
-        if given.since and goal.name in WHOLE_TREE_ONLY:
+        if is_part and goal.name in WHOLE_TREE_ONLY:
             continue
         value = figures[goal.name]
         is_missed = not goal.is_met(value)
@@ -407,8 +448,11 @@ def main() -> int:
         bound = f"{goal.kind} {goal.bound:,}"
         others = f"; others {goal.others}" if goal.others else ""
         print(f"{mark} {value:10,.1f}  {goal.name} ({bound}{others})")
-    for name, values in named.items() if given.list else ():
-        print(f"\n{name}:", *values, sep="\n  ")
+    if given.list:
+        for name, values in named.items():
+            is_shown = not is_part or name == "places"
+            if is_shown:
+                print(f"\n{name}:", *values, sep="\n  ")
     return int(has_failed)
 
 
