@@ -137,6 +137,13 @@ def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(
     pipeline.prepare(recipe, encoder="any")
 
 
+@pytest.mark.parametrize("url", ["memory://there", "simplecache::memory://there"])
+def test_a_destination_that_is_lost_when_the_process_ends(recipe_for, tmp_path, url):
+    with pytest.raises(ExportError, match="is lost when it ends") as refused:
+        pipeline.prepare(recipe_for(tmp_path / "run", f"export.push={url}"))
+    assert f"export.push='{url}'" in str(refused.value)
+
+
 def test_a_session_holds_the_run_directory_until_its_end(recipe_for, own_run):
     with pipeline.session(recipe_for(own_run)) as session:
         done, variant = session.make_variant()

@@ -44,7 +44,7 @@ from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
 from nextlong.reading import listing
-from nextlong.reading.files import InputFile, reach
+from nextlong.reading.files import InputFile, check_kept, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import candidates_of, sequence_limit
@@ -375,11 +375,9 @@ def prepare(
     if encoder == "installed":
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
-        reach(
-            recipe.export.push,
-            where=f"export.push={recipe.export.push!r}",
-            error=ExportError,
-        )
+        destination = f"export.push={recipe.export.push!r}"
+        check_kept(recipe.export.push, where=destination, error=ExportError)
+        reach(recipe.export.push, where=destination, error=ExportError)
     listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
     return listing.input_files(recipe.ingest)
 

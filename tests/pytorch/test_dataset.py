@@ -111,6 +111,13 @@ def test_a_dataset_travels_light(short_run, dataset_of):
 
 
 @pytest.mark.heavy
+def test_a_mix_that_takes_nothing_of_a_run_warns(shared_run, short_run, dataset_of):
+    with pytest.warns(UserWarning, match="no sequence of run@short for train"):
+        dataset = dataset_of([shared_run, short_run], mix=[1, 0.02])
+    assert len(dataset) == 12
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("row", [12, -13])
 def test_a_row_that_is_none(shared_run, dataset_of, row):
     with pytest.raises(IndexError, match=r"of 12"):

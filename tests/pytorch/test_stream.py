@@ -107,6 +107,24 @@ def test_what_does_not_go_evenly_into_the_ranks(dataset, loaded, remainder, rows
     assert [len(loaded(stream)) for stream in streams] == rows
 
 
+def test_the_dropped_rows_are_others_in_each_shuffled_epoch_and_else_the_last_ones(
+    dataset, loaded
+):
+    def dropped(order, epoch):
+        used = set()
+        for rank in range(5):
+            stream = dataset.stream(
+                order=order, remainder="drop", rank=rank, world_size=5
+            )
+            stream.set_epoch(epoch)
+            used |= set(chain.from_iterable(loaded(stream)))
+        return set(range(ROWS)) - used
+
+    shuffled = [frozenset(dropped("shuffled", epoch)) for epoch in range(4)]
+    assert len(set(shuffled)) > 1
+    assert [dropped("arranged", epoch) for epoch in range(2)] == [{10, 11}] * 2
+
+
 def test_another_epoch_is_another_order_also_for_workers_that_live_on(dataset, loaded):
     from torch.utils.data import DataLoader
 
@@ -407,6 +425,10 @@ def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
         ),
         ({"remainder": "pad"}, "remainder='pad' is not known"),
         ({"batch_size": 0}, "batch_size=0 rows; give 1 or more"),
+        (
+            {"remainder": "drop", "rank": 3, "world_size": ROWS + 1},
+            "world_size=13 ranks share 12 rows",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_met(dataset, arguments, message):

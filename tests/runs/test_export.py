@@ -15,7 +15,7 @@ from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Reporter
-from nextlong.errors import NextlongError, RecipeError, RunError
+from nextlong.errors import ExportError, NextlongError, RecipeError, RunError
 from nextlong.runs import export as runs_export
 
 T = 2048
@@ -254,6 +254,14 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
     (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
     exported([own_run], **asked)
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
+
+
+def test_a_destination_in_memory_is_refused_before_anything_is_written(own_run):
+    before = {path.name for path in own_run.iterdir()}
+    push = ["export.push=memory://there", "export.validation=0.4"]
+    with pytest.raises(ExportError, match="export.push='memory://there'"):
+        exported([own_run], formats=["arrow"], overrides=push)
+    assert {path.name for path in own_run.iterdir()} == before
 
 
 def test_the_destination_of_several_formats_has_a_card_that_names_one(

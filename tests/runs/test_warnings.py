@@ -586,6 +586,7 @@ def test_every_warning_has_its_place_in_the_documentation():
     assert [name for name in headings if "-" in name] == [
         *CHECKS,
         "empty-rows",
+        "unused-run",
         "longer-documents",
         "read-in-train",
     ]
@@ -599,6 +600,19 @@ def test_rows_with_room_to_spare(tokens, names):
         pack=None,
     )
     assert tuple(warned.name for warned in told) == names
+
+
+def test_a_run_of_which_a_mix_takes_nothing():
+    taken = {"train": ((20, 1000), (0, 0)), "validation": ((1, 50), (1, 50))}
+    splits = {
+        name: SplitResult(
+            rows=20, sequences=20, documents=9, tokens=1000, of_runs=of_runs
+        )
+        for name, of_runs in taken.items()
+    }
+    (warned,) = of_rows(splits, lengths={50}, pack=None, runs=["long", "short"])
+    assert warned.name == "unused-run"
+    assert "no sequence of short for train" in warned.message
 
 
 @pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])

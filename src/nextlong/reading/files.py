@@ -195,6 +195,15 @@ def reach(
     return fs, root
 
 
+def check_kept(url: str, *, where: str, error: type[NextlongError]) -> None:
+    """Raise `error` for a destination whose files end with this process."""
+    named = {fsspec.core.split_protocol(part)[0] for part in url.split("::")}
+    if "memory" in named:
+        problem = "is in the memory of this process, and is lost when it ends"
+        cure = "give a folder, or the URL of a storage service"
+        raise error(f"{where} {problem}; {cure}")
+
+
 def protocols(fs: AbstractFileSystem) -> frozenset[str]:
     """Return the URL protocols of a file system."""
     return frozenset(

@@ -175,7 +175,14 @@ class Exported:
         """Return the warnings about the rows, and about the files of some formats."""
         lengths = {run.recipe.sequence_tokens for run in self.runs}
         splits = self.rows.splits
-        warned = list(of_rows(splits, lengths=lengths, pack=self.recipe.export.pack))
+        warned = list(
+            of_rows(
+                splits,
+                lengths=lengths,
+                pack=self.recipe.export.pack,
+                runs=[run.name for run in self.runs],
+            )
+        )
         for name in formats:
             for split, arranged in splits.items():
                 added = self.tokens(name, split) - arranged.tokens

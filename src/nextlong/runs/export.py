@@ -24,7 +24,7 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Artifact, Artifacts
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import ExportError, RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.publish import (
     DELIVERED,
@@ -33,6 +33,7 @@ from nextlong.export.publish import (
     publish,
     publish_card,
 )
+from nextlong.reading.files import check_kept
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
@@ -281,6 +282,9 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         raise RecipeError(
             "--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL"
         )
+    if recipe.export.push is not None:
+        destination = f"export.push={recipe.export.push!r}"
+        check_kept(recipe.export.push, where=destination, error=ExportError)
     for run in runs:
         if (
             recipe.export.pack is not None

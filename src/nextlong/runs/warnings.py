@@ -480,11 +480,12 @@ def of_rows(
     *,
     lengths: Collection[int],
     pack: int | None,
+    runs: Sequence[str] = (),
 ) -> Iterator[Warned]:
     """Yield the warnings about the rows of each split.
 
     `lengths` are the distinct sequence lengths of the runs, in tokens; `pack` is
-    `export.pack`, None if a row is one sequence.
+    `export.pack`, None if a row is one sequence; `runs` are the names of mixed runs.
     """
     room = pack or max(lengths)
     for name, split in splits.items():
@@ -497,8 +498,19 @@ def of_rows(
                 filled=percent(filled),
                 why=_why_rows_are_short(sorted(lengths), pack=pack),
             )
+        sequences = [taken for taken, _ in split.of_runs]
+        yield from unused_runs(runs, sequences, split=name)
         if split.chunks_in_train > THRESHOLDS.most_in_train * split.chunks:
             yield _warned("read-in-train", split=split, name=name)
+
+
+def unused_runs(
+    runs: Sequence[str], sequences: Sequence[int], *, split: str
+) -> Iterator[Warned]:
+    """Yield a warning for each run of a mix of which a split has no sequence."""
+    for name, taken in zip(runs, sequences, strict=False):
+        if not taken:
+            yield _warned("unused-run", run=name, split=split)
 
 
 def _why_rows_are_short(lengths: Sequence[int], *, pack: int | None) -> str:

@@ -6,6 +6,7 @@ In:  finished runs; how they are split, mixed and packed. Out: a row as tensors,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from nextlong.artifacts.resolve import Rows, original_lengths
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html
+from nextlong.runs.warnings import unused_runs
 from nextlong.torch.collate import COLUMNS, PADDING, Row, check_word
 from nextlong.torch.stream import SequenceStream
 
@@ -117,6 +119,10 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             files, arrangement
         )  # left out of train, for a chunk that validation has
         index, offsets = packed(splits[split or "train"], row_tokens=pack)
+        sequences = np.bincount(index["run"], minlength=len(runs)).tolist()
+        names = [one.name for one in runs]
+        for warned in unused_runs(names, sequences, split=split or "train"):
+            warnings.warn(warned.message, stacklevel=2)
         if not len(index):
             shared = (
                 f", {self.left_out} share a chunk with validation"

@@ -27,7 +27,7 @@ from nextlong.artifacts.resolve import (
     worker_part,
 )
 from nextlong.errors import RecipeError, RunError
-from nextlong.text import Json
+from nextlong.text import Json, counted
 from nextlong.torch.collate import Row, check_word
 
 if TYPE_CHECKING:
@@ -82,6 +82,13 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if not 0 <= self.rank < self.world_size:
             raise RecipeError(
                 f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1"
+            )
+        rows = len(self.dataset)
+        if self.remainder == "drop" and self.world_size > rows:
+            raise RecipeError(
+                f"world_size={self.world_size} ranks share {counted(rows, 'row')}, and "
+                'remainder="drop" leaves none for any of them; use fewer ranks or more '
+                'sequences, or remainder="repeat"'
             )
         self._rank = self.rank
         self._world_size = self.world_size
