@@ -7,7 +7,6 @@ Out: `TrainingRow`s: ids, labels (−100 at the first token of a document), posi
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +27,7 @@ from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES
 from nextlong.text import counted
 from nextlong.torch import SequenceDataset
+from nextlong.train.conversations import read_conversations, render
 from nextlong.train.exact import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
@@ -377,7 +377,7 @@ def _chat_rows(
 ) -> TrainingRows:
     """Return conversations in rows of at most `data.pack` tokens, in order; the answers alone are to be predicted.
 
-    They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
+    They are rendered by the tokenizer's chat template.
     """
     assert data.chat is not None, "the recipe names it"
     assert data.pack is not None, "the recipe requires it"
@@ -388,10 +388,11 @@ def _chat_rows(
         )
     rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
     room, dropped, state = data.pack, 0, hashlib.blake2b(digest_size=8)
-    for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
+    conversations = read_conversations(Path(data.chat).expanduser())
+    for number, conversation in enumerate(conversations):
         if not _is_on_side(np.array([number]), data, split=split)[0]:
             continue
-        ids, is_answer = _render(messages, tokenizer)
+        ids, is_answer = render(conversation, tokenizer)
         if len(ids) > data.pack:
             dropped += 1
             continue
@@ -417,57 +418,6 @@ def _chat_rows(
     return TrainingRows(
         len(rows), data.pack, data.pack, state.hexdigest(), read, dropped
     )
-
-
-def _render(
-    messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return a conversation's ids, and which of them belong to an answer of the assistant: what the template adds for it."""
-    ids: list[int] = []
-    is_answer: list[bool] = []
-    for turn, message in enumerate(messages):
-        is_target = message["role"] == "assistant"
-        # Rendered before an answer with the prompt for it, and up to each turn.
-        for turns in (turn, turn + 1) if is_target else (turn + 1,):
-            prompt = turns == turn
-            text = tokenizer.apply_chat_template(
-                messages[:turns], tokenize=False, add_generation_prompt=prompt
-            )
-            longer = tokenizer(text, add_special_tokens=False)["input_ids"]
-            if longer[: len(ids)] != ids:
-                problem = "the chat template renders earlier turns differently once there are later ones"
-                cure = "use a template that only appends"
-                raise TokenizerError(f"{problem}, so answers cannot be located; {cure}")
-            is_answer += [is_target and not prompt] * (len(longer) - len(ids))
-            ids = longer
-    return np.array(ids), np.array(is_answer)
-
-
-def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    messages = json.loads(line)["messages"]
-                    roles = {
-                        message["role"]
-                        for message in messages
-                        if isinstance(message["content"], str)
-                    }
-                except (ValueError, KeyError, TypeError):
-                    cure = 'write {"messages": [{"role": …, "content": …}, …]}'
-                    raise CorpusError(
-                        f"{path}:{number}: not a conversation; {cure}"
-                    ) from None
-                if "assistant" not in roles:
-                    raise CorpusError(
-                        f"{path}:{number}: a conversation without an answer of the assistant; remove it"
-                    )
-                yield list(messages)
-    except OSError as error:
-        raise RecipeError(
-            f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file"
-        ) from None
 
 
 def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
