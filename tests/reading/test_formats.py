@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from compressed import COMPRESSORS
 from files_read import TABLE, arrow_file, read, zstd
 from nextlong.errors import CorpusError
-from nextlong.reading.files import COMPRESSIONS, FilePart
+from nextlong.reading.compression import COMPRESSIONS
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import (
     estimate_text_bytes,
     format_by_name,
@@ -95,9 +97,7 @@ def test_what_compresses_itself_is_not_looked_for_in_a_compressed_file(made):
         assert found is (made if made.compression == "around" else None)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstd)]
-)
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSORS.items())
 def test_cut_compressed_file_stops_and_says_how_far_it_came(tmp_path, suffix, compress):
     path = tmp_path / f"a.jsonl{suffix}"
     rows = "".join(

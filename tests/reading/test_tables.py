@@ -18,6 +18,7 @@ import nextlong
 from files_read import ITEMS, TABLE, arrow_file, read, summary
 from larger_cases import thorough
 from nextlong import pipeline
+from nextlong.corpus.filter_report import read_filter_report
 from nextlong.corpus.splits import _split_inputs
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
@@ -41,6 +42,70 @@ def test_text_column_of_another_type_is_refused(tmp_path):
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(CorpusError, match="column 'text' holds int64, not text"):
         read(tmp_path / "a.parquet")
+
+
+NOTHING = [
+    ("text", pa.nulls(3)),
+    ("text", pa.nulls(3, pa.float64())),
+    ("text", pa.nulls(3, pa.struct([("x", pa.int64())]))),
+    ("text", pa.array([None, [None], None])),
+    ("text", pa.nulls(3).dictionary_encode()),
+    ("a.text", pa.nulls(3)),
+    ("a.text", pa.array([{"text": None}] * 3)),
+    ("a[].text", pa.nulls(3)),
+    ("a[].text", pa.array([None, [None], None])),
+]
+
+
+@pytest.mark.parametrize(("name", "column"), NOTHING)
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_shard_whose_text_is_null_in_every_row_is_rejected_row_by_row(
+    tmp_path, name, column, suffix
+):
+    top = name.partition(".")[0].removesuffix("[]")
+    table = pa.table({"id": ["x", "y", "z"], top: column, "other": pa.nulls(3)})
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        if pa.types.is_dictionary(column.type):
+            pytest.skip("Parquet has no dictionaries of nulls")
+        pq.write_table(table, path)
+    else:
+        arrow_file(path, table)
+    items = read(path, text=name, metadata=["other"])
+    expected = [Reject(path.name, line, RejectKind.NULL) for line in (1, 2, 3)]
+    assert items == expected
+    (file,) = list_files(Source(path=str(path)), where="path")
+    assert head_columns(file, Source(path=str(path)))[0] == "id"
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_shard_without_any_text_does_not_end_the_run(tmp_path, suffix):
+    texts = [f"{number} " + "the harbour " * 200 for number in range(40)]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    tables = {
+        "a": pa.table({"text": texts}),
+        "b": pa.table({"text": pa.nulls(2)}),
+        "c": pa.table({"text": [1.5]}).slice(0, 0),
+    }
+    for name, table in tables.items():
+        path = folder / f"{name}{suffix}"
+        if suffix == ".parquet":
+            pq.write_table(table, path)
+        else:
+            arrow_file(path, table)
+    recipe = Recipe.from_dict(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "executor": "serial",
+            "ingest": {"sources": [{"path": str(folder)}], "max_reject_share": 0.05},
+            "tokenizer": {"train": 300},
+            "compose": {"method": "standard", "sequences": 2, "target_tokens": 1024},
+        }
+    )
+    run = nextlong.run(recipe)
+    (report,) = read_filter_report(run.steps["filter_report"])
+    assert (report.reason, report.count) == ("rejected: text is null", 2)
 
 
 @pytest.mark.parametrize(

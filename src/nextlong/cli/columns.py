@@ -12,8 +12,9 @@ from typing import Any, Final
 from nextlong.cli.common import first_few
 from nextlong.errors import CorpusError
 from nextlong.reading.choose_columns import ColumnChoice, choose_columns
+from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.document_text import EACH, paths_of
-from nextlong.reading.files import COMPRESSIONS, InputFile
+from nextlong.reading.files import InputFile
 from nextlong.reading.formats import UNREADABLE, format_of, sample_records
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source

@@ -23,6 +23,7 @@ from nextlong.cli.common import absolute, first_few, present, write
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.formats import UNREADABLE
 from nextlong.reading.listing import kind_of_name, list_files, reaches
 from nextlong.reading.records import Reject
@@ -39,6 +40,9 @@ _DATA_SUFFIXES: Final = (
     ".jsonl",
     ".jsonl.zst",
     ".jsonl.gz",
+    ".jsonl.bz2",
+    ".jsonl.xz",
+    ".jsonl.lz4",
     ".parquet",
     ".csv",
     ".tsv",
@@ -49,8 +53,7 @@ _OTHER_SUFFIXES: Final = (
     ".arrow",
     ".txt",
     ".md",
-    ".zst",
-    ".gz",
+    *COMPRESSIONS,
 )  # not part of a source's name
 # A .json file may be a recipe.
 _NEVER_RECIPES: Final = tuple(

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -39,7 +38,8 @@ from nextlong.engine.step import (
     each_shard,
 )
 from nextlong.errors import CorpusError
-from nextlong.reading.files import COMPRESSIONS, open_binary
+from nextlong.reading.compression import COMPRESSIONS, decompressed
+from nextlong.reading.files import open_binary
 from nextlong.recipe.keys import Decontaminate
 from nextlong.retrieval.near_duplicates.shingles import (
     Words,
@@ -57,9 +57,7 @@ _BATCH_CHARS: Final = 1_000_000
 _EXAMPLE_CHARS: Final = 200
 _LONGEST_FIELD_CHARS: Final = 64_000_000
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md")
-_KNOWN: Final = (
-    "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
-)
+_KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or compressed (.gz, .zst, .bz2, .xz, .lz4)"
 
 # One row per distinct head: the hash of the first five words of a run (or all, if it has fewer); ascending by words, then hash.
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
@@ -232,8 +230,11 @@ def _texts_of(file: str) -> Iterator[str]:
         )
     with (
         _explained(file),
-        fsspec.open(file, "rb", compression=compression) as raw,
-        io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream,
+        open_binary(file) as raw,
+        io.BufferedReader(
+            decompressed(raw, compression) if compression else raw
+        ) as content,
+        io.TextIOWrapper(content, "utf-8-sig", newline="") as stream,
     ):
         if kind == ".json":
             yield from _strings(json.load(stream))

@@ -171,7 +171,7 @@ def ingest_step(
     before = tuple(line_counts)
     return Step(
         "ingest",
-        7,
+        8,
         config,
         before,
         tasks,

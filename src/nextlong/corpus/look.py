@@ -20,11 +20,11 @@ from typing import Final
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading import records
+from nextlong.reading.compression import compression_of
 from nextlong.reading.files import (
     FilePart,
     InputFile,
     SourceFiles,
-    compression_of,
     open_file,
 )
 from nextlong.reading.filter import apply_filter, named_columns

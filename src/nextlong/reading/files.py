@@ -7,7 +7,6 @@ streams. Calls to remote file systems are retried, because fsspec's implementati
 from __future__ import annotations
 
 import io
-import posixpath
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +22,9 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from nextlong.errors import CorpusError, NextlongError
+from nextlong.reading.compression import compression_of, decompressed
 
 _BLOCK_BYTES: Final = 64 << 10
-COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 
 # Content hashes first: the listing and the info of one file agree on them, but may report times in different precision.
 _VERSION_KEYS: Final = (
@@ -106,11 +105,6 @@ class FilePart:
         )
 
 
-def compression_of(name: str) -> str:
-    """Return the compression of a file name: "gzip", "zstd" or ""."""
-    return COMPRESSIONS.get(posixpath.splitext(name.lower())[1], "")
-
-
 def version_of(info: Mapping[str, Any]) -> str:
     """Return `size:mark` from the info of a file system; the mark is an ETag, a hash or a time."""
     mark = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), "")
@@ -144,21 +138,21 @@ def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
     if not (compression := compression_of(file.name)):
         return raw
     raw.seek(start)
-    return pa.CompressedInputStream(raw, compression)
+    return decompressed(raw, compression)
 
 
 def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
     """Return the decompressed content of the first `head_bytes` on disk, and the number of bytes read."""
     with open_binary(file.path) as stream:
         raw = stream.read(head_bytes)
-    if not compression_of(file.name):
+    compression = compression_of(file.name)
+    if not compression:
         return raw, len(raw)
-    content, decompressed = (
-        bytearray(),
-        pa.CompressedInputStream(pa.BufferReader(raw), compression_of(file.name)),
-    )
-    with suppress(OSError):  # a truncated compressed file always ends in an error
-        while block := decompressed.read(_BLOCK_BYTES):
+    content = bytearray()
+    stream = decompressed(io.BytesIO(raw), compression)
+    # A truncated compressed file always ends in an error.
+    with suppress(OSError):
+        while block := stream.read(_BLOCK_BYTES):
             content += block
     return bytes(content), len(raw)
 

@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
+from nextlong.reading.compression import COMPRESSIONS, compression_of
 from nextlong.reading.document_text import EACH, paths_of
 from nextlong.reading.files import (
-    COMPRESSIONS,
     FilePart,
     InputFile,
     check_unchanged,
-    compression_of,
     open_file,
 )
 from nextlong.reading.filter import apply_filter, named_columns
@@ -73,7 +72,7 @@ def known_suffixes() -> str:
         for name, one in _by_suffix().items()
         if one.compression == "around"
     )
-    return f"{', '.join(_by_suffix())} (.gz or .zst after any of {compressible})"
+    return f"{', '.join(_by_suffix())} (after any of {compressible}: {', '.join(COMPRESSIONS)})"
 
 
 def format_by_name(name: str) -> InputFormat | None:

@@ -12,7 +12,7 @@ import csv
 import io
 import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -63,6 +63,7 @@ _TEXT_KINDS: Final = (
     pa.types.is_large_binary,
     pa.types.is_binary_view,
     pa.types.is_fixed_size_binary,
+    pa.types.is_null,
 )
 _LIST_KINDS: Final = (
     pa.types.is_list,
@@ -81,6 +82,7 @@ class _TextColumn:
 
     path: _Path
     inside: str | None = None
+    problem: str = ""  # why its values are no text, unless all of them are null
 
 
 @dataclass(frozen=True)
@@ -461,8 +463,16 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def _values(rows: pa.RecordBatch, text: _TextColumn) -> list[Any]:
-    """Return the value of each row in a text column; bytes for a string that is not UTF-8."""
+    """Return the value of each row in a text column; bytes for a string that is not UTF-8.
+
+    Raises CorpusError for a column of a type that is no text, such as numbers.
+    """
     column = _column(rows, text.path)
+    if text.problem:
+        # A shard without any text has some type: null, or that of pandas' NaN.
+        if column.null_count < len(column):
+            raise CorpusError(text.problem)
+        return [None] * len(column)
     try:
         values = column.to_pylist()
     except UnicodeDecodeError:
@@ -483,14 +493,14 @@ def _value_or_bytes(scalar: pa.Scalar) -> Any:
 
 
 def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> _Columns:
-    """Return where the columns of a request are. Raises CorpusError for one that is missing or holds no text."""
+    """Return where the columns of a request are. Raises CorpusError for one that is missing."""
     texts = []
     for name in request.source.text_columns:
         text, kind = _resolve_text(schema, name)
         if kind is None:
             request.refuse_column(name, _paths_in(schema))
         if not _is_text(kind):
-            raise CorpusError(_not_text(request.part.file, name, kind))
+            text = replace(text, problem=_not_text(request.part.file, name, kind))
         texts.append(text)
     others = []
     for name in request.columns:
@@ -521,7 +531,7 @@ def _resolve_text(
 
 def _type_inside(kind: pa.DataType | None, inside: str) -> pa.DataType | None:
     """Return the type at a path such as `[].text` inside a type; None if there is none."""
-    while inside and kind is not None:
+    while inside and kind is not None and not pa.types.is_null(kind):
         if inside.startswith(EACH):
             kind = kind.value_type if _is_list(kind) else None
             inside = inside.removeprefix(EACH)
@@ -569,7 +579,10 @@ def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]
     kind: pa.DataType = (
         schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     )
-    for part in path[1:]:
+    for depth, part in enumerate(path[1:], start=1):
+        if kind is not None and pa.types.is_null(kind):
+            # A struct that is null in every row: so are its fields.
+            return path[:depth], kind
         kind = _field_type(kind, part)
     return (path, kind) if kind is not None else ((), None)
 
