@@ -158,3 +158,16 @@ def _is_locked(run_dir):
             return False
     except RunError:
         return True
+
+
+def test_the_splits_that_a_run_does_not_read_are_told(recipe_for, tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "ds" / split).mkdir(parents=True)
+        (tmp_path / "ds" / split / "a.jsonl").write_text('{"text": "a text"}\n')
+    sources = f"ingest.sources=[{{path: {tmp_path / 'ds'}, name: ds}}]"
+    notes = []
+    (files,) = pipeline.prepare(
+        recipe_for(tmp_path / "run", sources), tell=notes.append
+    )
+    assert [file.name for file in files] == ["train/a.jsonl"]
+    assert ["not read: test (1 file)" in note for note in notes] == [True]

@@ -338,7 +338,8 @@ def session(
     Raises a NextlongError for every mistake that can be found before the first step.
     """
     reporter = reporter or Reporter()
-    files, run_dir = prepare(recipe), recipe.run_path
+    files = prepare(recipe, tell=reporter.tell)
+    run_dir = recipe.run_path
     record.check_folder(run_dir)
     with store.locked(run_dir, mode=mode):
         sources, tell = recipe.ingest.sources, reporter.tell
@@ -360,9 +361,14 @@ def session(
 
 
 def prepare(
-    recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed"
+    recipe: Recipe,
+    *,
+    encoder: Literal["installed", "any"] = "installed",
+    tell: Callable[[str], object] = lambda _: None,
 ) -> list[list[InputFile]]:
     """Check everything that would otherwise fail after hours of work; return the input files of each source.
+
+    `tell` gets notes on what is not read of a data set.
 
     Raises a NextlongError if a package, a tokenizer, an input file or the file system of the destination is missing.
     """
@@ -379,7 +385,7 @@ def prepare(
         check_kept(recipe.export.push, where=destination, error=ExportError)
         reach(recipe.export.push, where=destination, error=ExportError)
     listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
-    return listing.input_files(recipe.ingest)
+    return listing.input_files(recipe.ingest, tell=tell)
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:

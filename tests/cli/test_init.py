@@ -214,7 +214,7 @@ def test_what_was_found_and_what_not_is_said(folder):
         "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
     ]
     assert notes_of(folder)[-1:] == [
-        ".: not used, because they may not be documents: beside.txt; to use them, give them as FILE arguments"
+        ".: not used, because they may not be documents, or are another split: beside.txt; to use them, give them as FILE arguments"
     ]
 
 
@@ -539,6 +539,38 @@ def test_files_in_which_another_column_is_longer_are_one_source(folder):
         (folder / f"in/{name}.jsonl").write_text(prose(30, abstract=4, full=longer))
     (source,) = new_recipe(folder / "my.yaml", ["in"]).recipe.ingest.sources
     assert (source.path, source.text) == (str(folder / "in"), "full")
+
+
+def test_the_split_of_a_data_set_is_written_and_the_others_are_told(folder):
+    for split in ("train", "test"):
+        path = folder / f"ds/data/{split}-00000-of-00001.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(prose(30, text=4))
+    (source,) = new_recipe(folder / "my.yaml", ["ds"]).recipe.ingest.sources
+    assert (source.path, source.split) == (str(folder / "ds"), "train")
+    assert any("not read: test (1 file)" in note for note in notes_of(folder, "ds"))
+
+
+@pytest.mark.parametrize("place", [".", "data"])
+def test_no_test_split_beside_a_recipe_becomes_a_source(folder, place):
+    for name in ("train.jsonl", "test.jsonl", "dev/a.jsonl"):
+        touch(folder, f"{place}/{name}")
+        (folder / place / name).write_text(prose(30, text=4))
+    assert sources_of(folder) == {"train": os.path.normpath(f"{place}/train.jsonl")}
+    assert any("test.jsonl" in note for note in notes_of(folder))
+
+
+def test_a_copy_of_a_data_set_beside_a_recipe_is_one_source(folder):
+    touch(folder, "en/a.jsonl", "de/b.jsonl")
+    (folder / "en/a.jsonl").write_text(prose(30, text=4))
+    config = '{"config_name": "default", "data_files": "en/*"}'
+    (folder / "README.md").write_text(f"---\nconfigs: [{config}]\n---\n")
+    (source,) = new_recipe(folder / "my.yaml").recipe.ingest.sources
+    assert (source.path, source.config, source.split) == (
+        str(folder),
+        "default",
+        "train",
+    )
 
 
 def test_a_usual_name_that_holds_no_text_is_named(folder):

@@ -116,14 +116,14 @@ def test_saved_dataset_gives_its_data_files_and_no_cache(tmp_path):
     assert names(tmp_path / "ds") == ["data-00000-of-00001.arrow"]
 
 
-def test_saved_dataset_dict_gives_every_split(tmp_path):
+def test_saved_dataset_dict_gives_the_split_that_is_asked_for(tmp_path):
     save_like_datasets(tmp_path / "dd" / "train", ["x"])
     save_like_datasets(tmp_path / "dd" / "test", ["y"])
     write(tmp_path / "dd" / "dataset_dict.json", '{"splits": ["train", "test"]}')
-    assert names(tmp_path / "dd") == [
-        "test/data-00000-of-00001.arrow",
-        "train/data-00000-of-00001.arrow",
-    ]
+    train, test = (f"{split}/data-00000-of-00001.arrow" for split in ("train", "test"))
+    assert names(tmp_path / "dd") == [train]
+    assert names(tmp_path / "dd", split="test") == [test]
+    assert names(tmp_path / "dd", split="all") == [test, train]
 
 
 @pytest.mark.parametrize("sign", ["state", "file"])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import glob
+import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,10 +24,16 @@ from nextlong.cli.columns import MAX_FILES, FileLook, looks_into, source_notes
 from nextlong.cli.common import absolute, first_few, present, write
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.look import look_at
-from nextlong.errors import NextlongError, RecipeError
+from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.reading.compression import COMPRESSIONS
+from nextlong.reading.dataset_folder import (
+    README,
+    Metadata,
+    choose_split,
+    read_metadata,
+)
 from nextlong.reading.formats import UNREADABLE
-from nextlong.reading.listing import kind_of_name, list_files, reaches
+from nextlong.reading.listing import kind_of_name, list_files, reaches, split_of
 from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source
 from nextlong.recipe.keys import read_length
@@ -236,9 +244,10 @@ def new_recipe(
             (look for look in tables if look.text), tables[0] if tables else None
         )
         columns = {} if first is None else {"text": first.text, "id": first.id}
+        keys = columns | _split_keys(path)
         named.append(
             {"path": path, "name": name}
-            | {key: column for key, column in columns.items() if column}
+            | {key: value for key, value in keys.items() if value}
         )
     beside, size = (
         folder / "tokenizer.json",
@@ -277,6 +286,17 @@ def new_recipe(
     return _NewRecipe(
         Recipe.from_dict(plain), proposal, sources, None if given else folder
     )
+
+
+def _split_keys(path: str) -> dict[str, str | None]:
+    """Return the split and config that are read of a data set folder with several; {} for other sources."""
+    chosen = None
+    if "://" not in path:
+        with suppress(CorpusError):  # a glob without files
+            chosen = split_of(Source(path=path), where="FILE")
+    if chosen is None or not chosen.note:
+        return {}
+    return {"split": chosen.split, "config": chosen.config}
 
 
 def _propose(recipe: Recipe) -> _Proposal | None:
@@ -370,6 +390,10 @@ def notes(new: _NewRecipe) -> Iterator[str]:
     """Yield notes on the sources of a new recipe, its tokenizer and its proposal, and the files that it does not use."""
     for source in new.recipe.ingest.sources if new.sources else ():
         yield from source_notes(source, looks_into(source.path))
+        if source.split is not None:
+            chosen = split_of(source, where="FILE")
+            if chosen is not None and chosen.note:
+                yield f"{source.label}: {chosen.note}; to change that, set split (all: every file)"
     for path in map(Path, new.sources):
         below = (
             file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()
@@ -392,7 +416,7 @@ def notes(new: _NewRecipe) -> Iterator[str]:
             if path.is_file() and str(path) not in used
         )
         if unused := [name for name in names if kind_of_name(name) == "documents"]:
-            why = "because they may not be documents"
+            why = "because they may not be documents, or are another split"
             named = first_few(unused, most=_NAMED_FILES)
             yield f"{place}: not used, {why}: {named}; to use them, give them as FILE arguments"
 
@@ -475,24 +499,33 @@ def _split_up(path: str) -> list[str]:
 
 def _sources_beside(folder: Path) -> list[str]:
     """Return the files and folders of documents in a folder and its `data`."""
+    readme = folder / README
+    content = readme.read_bytes() if readme.is_file() else b""
+    if read_metadata(content, b"", b"", place=str(folder)).configs:
+        return [str(folder)]  # a copy of a data set of the hub
     places = ((folder, "*"), (folder / "data", "**/*"))
-    paths = [
-        path
+    # Of each source a file, by whose name it belongs to a split.
+    files = {
+        path: path
         for place, _ in places
         for suffix in _DATA_SUFFIXES
         for path in sorted(place.glob(f"*{suffix}"))
-    ]
+    }
     for place, pattern in places:
         for below in sorted(place.glob("*")):
             is_candidate = (
                 below.is_dir() and below.name[0] != "." and below != folder / "data"
             )
-            if is_candidate and any(
-                next(below.glob(f"{pattern}{suffix}"), None)
-                for suffix in _DATA_SUFFIXES
-            ):
-                paths.append(below)
-    return list(map(str, paths))
+            inside = (below.glob(f"{pattern}{suffix}") for suffix in _DATA_SUFFIXES)
+            first = next(itertools.chain.from_iterable(inside), None)
+            if is_candidate and first is not None:
+                files[below] = first
+    names = {str(file.relative_to(folder)): path for path, file in files.items()}
+    chosen = choose_split(
+        list(names), Metadata(), split=None, config=None, place=str(folder)
+    )
+    kept = names.values() if chosen is None else map(names.__getitem__, chosen.names)
+    return list(map(str, kept))
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 In:  a path, folder or glob on any fsspec file system, and `inputs.json` of the run directory.
 Out: files sorted by path, with the identity under which the run directory knows them. Modification times are not reliable
 (files are copied and restored), so a local file of equal size is recognized by its hash, a remote one by its version. Links are
-followed, hidden files are skipped, and only the data of a `datasets` folder is listed.
+followed, hidden files are skipped, and of a data set folder only one split is listed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,6 +28,14 @@ from nextlong.artifacts.finished import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
+from nextlong.reading.dataset_folder import (
+    README,
+    SAVED,
+    YAML_FILE,
+    ChosenSplit,
+    choose_split,
+    read_metadata,
+)
 from nextlong.reading.files import (
     InputFile,
     SourceFiles,
@@ -71,16 +79,47 @@ _INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
 
 
-def list_files(source: Source, *, where: str) -> list[InputFile]:
+def list_files(
+    source: Source, *, where: str, tell: Callable[[str], object] = lambda _: None
+) -> list[InputFile]:
     """Return the files of a source, sorted by path, each with a version that changes with its content.
 
+    Of a data set folder, only the files of one split; `tell` gets a note on the others if the recipe does not choose it.
     Raises CorpusError, which names `where` (the recipe key, e.g. `ingest.sources[0].path`), if there is none or the file system
     cannot be accessed.
     """
+    found = _find(source, where=where)
+    chosen = found.chosen
+    if chosen is not None and chosen.note and source.split is None:
+        change = "set the source's split (all: every file) or config to change this"
+        tell(f"{source.label}: {chosen.note}; {change}")
+    return _input_files(found)
+
+
+def split_of(source: Source, *, where: str) -> ChosenSplit | None:
+    """Return what is read of a data set folder; None for a source that is none. Raises CorpusError as `list_files` does."""
+    return _find(source, where=where).chosen
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The files of a source that are read: path → info, and the split that they are."""
+
+    fs: AbstractFileSystem
+    base: str
+    files: _Listing
+    place: str
+    chosen: ChosenSplit | None
+
+
+def _find(source: Source, *, where: str) -> _Found:
     place = f"{where}={source.path!r}"
     fs, root = reach(source.path, where=place, error=CorpusError)
     try:
         base, matched, kind = retried(_match, fs, root, fs=fs)
+        contents: tuple[bytes, ...] = ()
+        if kind == "folder":
+            contents = retried(_metadata_files, fs, base, matched, fs=fs)
     except (CorpusError, MemoryError):
         raise
     except (
@@ -127,12 +166,53 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
             f"supported: {known_suffixes()}; for other suffixes set ingest.sources[].format to one of "
             f"{', '.join(input_formats())} (source code: text)"
         )
+    names = {posixpath.relpath(path, base): path for path in kept}
+    chosen = None
+    if kind == "folder":
+        chosen = choose_split(
+            list(names),
+            read_metadata(*contents, place=place),
+            split=source.split,
+            config=source.config,
+            place=place,
+        )
+    elif source.split is not None or source.config is not None:
+        raise CorpusError(
+            f"{place} is not a folder, so it has no split or config; remove the key"
+        )
+    if chosen is not None:
+        kept = [names[name] for name in chosen.names]
+    return _Found(fs, base, {path: matched[path] for path in kept}, place, chosen)
+
+
+def _metadata_files(
+    fs: AbstractFileSystem, folder: str, matched: _Listing
+) -> tuple[bytes, bytes, bytes]:
+    """Return the contents of the files that describe a data set folder, b"" for missing ones."""
+    contents = []
+    for name in (README, SAVED):
+        path = f"{folder.rstrip('/')}/{name}"
+        is_file = path in matched and matched[path]["type"] == "file"
+        contents.append(fs.cat_file(path) if is_file else b"")
+    readme, saved = contents
+    try:
+        yaml_file = fs.cat_file(f"{folder.rstrip('/')}/{YAML_FILE}")
+    except FileNotFoundError:  # a hidden file, which is not listed
+        yaml_file = b""
+    return readme, yaml_file, saved
+
+
+def _input_files(found: _Found) -> list[InputFile]:
+    """Return the files, sorted by path. Raises CorpusError for one that is not a regular file."""
+    fs, place = found.fs, found.place
     files = []
     full_paths = {
-        path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept
+        path if is_local(fs) else str(fs.unstrip_protocol(path)): path
+        for path in found.files
     }
     for full_path, path in sorted(full_paths.items()):
-        info, mode = matched[path], matched[path].get("mode")
+        info = found.files[path]
+        mode = info.get("mode")
         # A pipe, socket or device can be read only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
             fix = (
@@ -149,7 +229,7 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
                 full_path,
                 int(info["size"] or 0),
                 version_of(info),
-                posixpath.relpath(path, base),
+                posixpath.relpath(path, found.base),
             )
         )
     return files
@@ -278,10 +358,12 @@ def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
 # the input files of a run directory
 
 
-def input_files(ingest: Ingest) -> list[list[InputFile]]:
-    """Return the files of each source. Raises CorpusError if a source has none."""
+def input_files(
+    ingest: Ingest, *, tell: Callable[[str], object] = lambda _: None
+) -> list[list[InputFile]]:
+    """Return the files of each source; `tell` gets notes on splits. Raises CorpusError if a source has none."""
     return [
-        list_files(source, where=f"ingest.sources[{place}].path")
+        list_files(source, where=f"ingest.sources[{place}].path", tell=tell)
         for place, source in enumerate(ingest.sources)
     ]
 

@@ -200,6 +200,13 @@ class Source(Section):
         "auto",
         "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format",
     )
+    split: Named | None = keyed(
+        None,
+        "split of a data set folder, as for load_dataset: train, train+validation, or all (every file); null: train",
+    )
+    config: Named | None = keyed(
+        None, "config of a data set folder; null: the default one of its README.md"
+    )
     filter: Named | None = keyed(
         None,
         "SQL condition on the columns; only matching documents are used, e.g. language = 'en' AND score > 0.5",

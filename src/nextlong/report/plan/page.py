@@ -175,7 +175,7 @@ def plan(
     run_dir = recipe.run_path
     files = recognise_inputs(
         recipe.ingest.sources,
-        pipeline.prepare(recipe, encoder="any"),
+        pipeline.prepare(recipe, encoder="any", tell=tell),
         run_dir,
         tell=tell,
     )

@@ -1,0 +1,393 @@
+"""Data set folders: their configs and splits, found as the `datasets` library finds them.
+
+In:  the names of the files of a folder, its metadata (the YAML of README.md, and
+dataset_dict.json), and the `config` and `split` of the recipe. Out: the names of the files
+to read, and a note on those that are not read.
+
+The rules are those of `datasets` 5 (data_files.py, load.py): `configs` in README.md first,
+then `data/{split}-00000-of-00001.*`, then names of folders and of files such as `train` and
+`test`. A split that is not asked for is `train`: a test split must not be trained on
+without a word. Other folders are no data sets, and all of their files are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import orjson
+import yaml
+from fsspec.utils import glob_translate
+
+from nextlong.errors import CorpusError
+from nextlong.reading.formats import format_by_name
+from nextlong.text import counted
+
+ALL: Final = "all"  # the value of `split` that reads every split, and files of none
+README: Final = "README.md"
+YAML_FILE: Final = ".huggingface.yaml"  # may hold the YAML of README.md
+SAVED: Final = "dataset_dict.json"  # written by DatasetDict.save_to_disk
+
+_TRAIN: Final = "train"
+_KEYWORDS: Final = {
+    _TRAIN: ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SEPARATORS: Final = "-._ 0-9"
+_IN_FOLDER: Final = (
+    "**/{keyword}/**",
+    "**/{keyword}[{sep}]*/**",
+    "**/*[{sep}]{keyword}/**",
+    "**/*[{sep}]{keyword}[{sep}]*/**",
+)
+_IN_FILE: Final = ("**/{keyword}[{sep}]*", "**/*[{sep}]{keyword}[{sep}]*")
+_SHARD: Final = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_SPLIT_NAME: Final = re.compile(r"\w+(\.\w+)*")
+_TEXT_SUFFIX: Final = re.compile(r"\.txt(\.\w+)?$", re.IGNORECASE)
+# If a split has files of several formats, `datasets` reads the most frequent one, and of
+# equal ones the first of these.
+_FORMATS: Final = ("parquet", "arrow", "jsonl", "csv", "tsv", "text")
+_SHOWN: Final = 8  # names in a message
+
+_Splits = Mapping[str, Sequence[str]]  # split → names of its files
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a folder says about itself."""
+
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    saved_splits: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ChosenSplit:
+    """The files of one split, or of several, and where they come from."""
+
+    split: str
+    config: str | None
+    names: Sequence[str]
+    note: str  # what is read and what is not; "" if every file is read
+
+
+def read_metadata(
+    readme: bytes, yaml_file: bytes, saved: bytes, *, place: str
+) -> Metadata:
+    """Return the metadata of a folder from the contents of its files, b"" for missing ones.
+
+    Raises CorpusError, which begins with `place`, for configs that are not as `datasets`
+    defines them.
+    """
+    card = _front_matter(readme) | _mapping(yaml_file)
+    entries = card.get("configs") or []
+    if not isinstance(entries, list):
+        raise CorpusError(
+            f"{place}: configs in {README} must be a list, it is {entries!r:.80}"
+        )
+    configs = {}
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("config_name"), str):
+            raise CorpusError(
+                f"{place}: each of the configs in {README} needs a config_name; correct {entry!r:.80}"
+            )
+        configs[entry["config_name"]] = entry
+    try:
+        splits = orjson.loads(saved)["splits"] if saved else []
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise CorpusError(
+            f"{place}: {SAVED} is damaged; copy the whole folder again"
+        ) from None
+    return Metadata(configs, [str(split) for split in splits])
+
+
+def choose_split(
+    names: Sequence[str],
+    metadata: Metadata,
+    *,
+    split: str | None,
+    config: str | None,
+    place: str,
+) -> ChosenSplit | None:
+    """Return the files of a folder to read, None for all of them: it is no data set.
+
+    `names` are the files of supported formats, relative to the folder. Raises CorpusError,
+    which begins with `place`, for a split or config that the folder lacks or that must be
+    chosen.
+    """
+    config, splits = _find(names, metadata, config=config, place=place)
+    reads_every_file = split == ALL and not metadata.configs
+    if reads_every_file or (splits is None and split is None):
+        return None
+    if splits is None:
+        raise CorpusError(
+            f"{place} has no splits, so split={split!r} cannot be read; remove it"
+        )
+    unread = set(names) - {name for of_split in splits.values() for name in of_split}
+    wanted = _default_splits(splits, unread, place=place) if split is None else split
+    asked = list(splits) if wanted == ALL else wanted.split("+")
+    if missing := [name for name in asked if name not in splits]:
+        raise CorpusError(
+            f"{place} has no split {missing[0]!r}; it has {_listed(splits)}"
+            " (split takes a name, several joined by +, or all)"
+        )
+    chosen = _of_one_format(
+        dict.fromkeys(name for part in asked for name in splits[part])
+    )
+    if not chosen:
+        raise CorpusError(
+            f"{place}: the split {wanted!r} has no file of a supported format; choose another: {_listed(splits)}"
+        )
+    note = _note(splits, asked, chosen, names, config)
+    return ChosenSplit("+".join(asked), config, chosen, note)
+
+
+def _find(
+    names: Sequence[str], metadata: Metadata, *, config: str | None, place: str
+) -> tuple[str | None, _Splits | None]:
+    """Return the config, and its splits; None for a folder that is no data set."""
+    if metadata.configs:
+        config = _choose_config(metadata.configs, config, place=place)
+        return config, _splits_of_config(names, metadata.configs[config], place=place)
+    if config is not None:
+        raise CorpusError(
+            f"{place} has no configs in {README}, so config={config!r} cannot be read; remove it"
+        )
+    if metadata.saved_splits:
+        return None, {
+            split: [name for name in names if name.startswith(f"{split}/")]
+            for split in metadata.saved_splits
+        }
+    return None, _splits_by_name(names)
+
+
+# configs
+
+
+def _choose_config(
+    configs: Mapping[str, Mapping[str, Any]], config: str | None, *, place: str
+) -> str:
+    if config is None:
+        defaults = [
+            name
+            for name, entry in configs.items()
+            if len(configs) == 1 or name == "default" or entry.get("default")
+        ]
+        if len(defaults) == 1:
+            return defaults[0]
+        problem = f"{place} has the configs {_listed(configs)}, and no default one"
+    elif config in configs:
+        return config
+    else:
+        problem = f"{place} has no config {config!r}, only {_listed(configs)}"
+    raise CorpusError(
+        f"{problem}; set the source's config to one of them, or name its files in path"
+    )
+
+
+def _splits_of_config(
+    names: Sequence[str], entry: Mapping[str, Any], *, place: str
+) -> _Splits:
+    folder = str(entry.get("data_dir") or "").strip("/")
+    prefix = f"{folder}/" if folder and folder != "." else ""
+    inside = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    data_files = entry.get("data_files")
+    if data_files is None:
+        splits = _splits_by_name(inside) or {_TRAIN: inside}
+    else:
+        splits = {
+            split: _matching(inside, patterns)
+            for split, patterns in _patterns(data_files, place=place).items()
+        }
+    return {split: [prefix + name for name in found] for split, found in splits.items()}
+
+
+def _patterns(data_files: Any, *, place: str) -> dict[str, list[str]]:
+    """Return split → patterns from `data_files`: a pattern, a list of them, or of splits."""
+    entries = data_files if isinstance(data_files, list) else [data_files]
+    if all(isinstance(entry, str) for entry in entries):
+        return {_TRAIN: entries}
+    patterns: dict[str, list[str]] = {}
+    for entry in entries:
+        is_split = isinstance(entry, dict) and {*entry} == {"split", "path"}
+        path = entry["path"] if is_split else None
+        paths: list[Any] = path if isinstance(path, list) else [path]
+        is_valid = all(isinstance(one, str) for one in paths)
+        if not is_valid or str(entry["split"]) in patterns:
+            raise CorpusError(
+                f"{place}: data_files in {README} must be patterns, or a split and its path each; correct {entry!r:.80}"
+            )
+        patterns[str(entry["split"])] = paths
+    return patterns
+
+
+def _matching(names: Sequence[str], patterns: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern, in the order of patterns."""
+    found = [
+        name
+        for pattern in patterns
+        for name in names
+        if _regex(pattern.removeprefix("./")).match(name)
+        and _special_folders(name) == _special_folders(pattern)
+    ]
+    return list(dict.fromkeys(found))
+
+
+@cache
+def _regex(pattern: str) -> re.Pattern[str]:
+    return re.compile(glob_translate(pattern))
+
+
+def _special_folders(name: str) -> int:
+    """Return how many folders of a path begin with `__`, which must be named to be read."""
+    return sum(part.startswith("__") for part in name.split("/")[:-1])
+
+
+# splits by the names of files and folders
+
+
+def _splits_by_name(names: Sequence[str]) -> _Splits | None:
+    # Pages and notes have names such as training.md; `datasets` does not read them either.
+    data = [name for name in names if _is_data(name)]
+    if shards := _sharded(data):
+        return shards
+    by_folder, by_file = (
+        _by_keyword(data, patterns) for patterns in (_IN_FOLDER, _IN_FILE)
+    )
+    splits = by_folder if _TRAIN in by_folder or _TRAIN not in by_file else by_file
+    if not splits:
+        splits = by_file
+    found = {name for of_split in splits.values() for name in of_split}
+    is_of_texts = all(map(_TEXT_SUFFIX.search, data))
+    # Among other texts, a file that is called test.txt is a text about tests.
+    has_train_folder = splits is by_folder and _TRAIN in splits
+    if is_of_texts and len(found) < len(names) and not has_train_folder:
+        return None
+    return splits or None
+
+
+def _sharded(names: Sequence[str]) -> _Splits:
+    """Return split → files of the form `data/train-00000-of-00002.parquet`."""
+    splits: dict[str, list[str]] = {}
+    for name in names:
+        if match := _SHARD.fullmatch(name):
+            splits.setdefault(match[1], []).append(name)
+    are_names = all(map(_SPLIT_NAME.fullmatch, splits))
+    return splits if are_names else {}
+
+
+def _by_keyword(names: Sequence[str], forms: Sequence[str]) -> dict[str, list[str]]:
+    splits = {}
+    for split, keywords in _KEYWORDS.items():
+        patterns = [
+            form.format(keyword=keyword, sep=_SEPARATORS)
+            for keyword in keywords
+            for form in forms
+        ]
+        if found := _matching(names, patterns):
+            splits[split] = found
+    return splits
+
+
+def _is_data(name: str) -> bool:
+    """Return whether `datasets` reads files of this format."""
+    of_name = format_by_name(name)
+    is_table = of_name is not None and of_name.has_columns and of_name.extractor is None
+    return is_table or _TEXT_SUFFIX.search(name) is not None
+
+
+# the choice of splits
+
+
+def _default_splits(splits: _Splits, unread: set[str], *, place: str) -> str:
+    """Return what is read if the recipe names no split. Raises CorpusError if that is not clear."""
+    if _TRAIN in splits:
+        return _TRAIN
+    held_out = [split for split in splits if _is_held_out(split)]
+    if not held_out:
+        return ALL
+    problem = (
+        f"{place} is a data set without a split {_TRAIN!r}: it has {_listed(splits)}"
+    )
+    if unread:
+        first = min(splits[held_out[0]], default="")
+        problem = (
+            f"{place} has {first!r}, which looks like the split {held_out[0]!r} of a data set, "
+            f"beside {counted(len(unread), 'file')} of no split"
+        )
+    raise CorpusError(
+        f"{problem}; set the source's split to the one to train on, or to all for every file, or name the files in path"
+    )
+
+
+def _is_held_out(split: str) -> bool:
+    """Return whether a split is meant for tests: test, dev, test_sft."""
+    words = re.split(r"[-._ \d]+", split.lower())
+    held_out = {*_KEYWORDS["validation"], *_KEYWORDS["test"]}
+    return not held_out.isdisjoint(words)
+
+
+def _of_one_format(names: Iterable[str]) -> list[str]:
+    listed = list(names)
+    formats = {name: _format_name(name) for name in listed}
+    counts = Counter(formats.values())
+    ranked = sorted(counts, key=lambda kind: (-counts[kind], _rank(kind)))
+    return [name for name in listed if formats[name] == ranked[0]]
+
+
+def _format_name(name: str) -> str:
+    of_name = format_by_name(name)
+    return "" if of_name is None else of_name.name
+
+
+def _rank(kind: str) -> int:
+    return _FORMATS.index(kind) if kind in _FORMATS else len(_FORMATS)
+
+
+def _note(
+    splits: _Splits,
+    asked: Sequence[str],
+    chosen: Sequence[str],
+    names: Sequence[str],
+    config: str | None,
+) -> str:
+    of_config = "" if config is None else f" of the config {config!r}"
+    read = f"reads the split {'+'.join(asked)!r}{of_config} ({counted(len(chosen), 'file')})"
+    others = {split: found for split, found in splits.items() if split not in asked}
+    unread = [
+        f"{split} ({counted(len(found), 'file')})" for split, found in others.items()
+    ]
+    in_splits = {name for found in others.values() for name in found}
+    of_none = len(set(names) - set(chosen) - in_splits)
+    if of_none:
+        unread.append(f"{counted(of_none, 'other file')}")
+    if not unread:
+        return "" if config is None else read
+    return f"{read}; not read: {', '.join(unread)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(map(str, listed[:_SHOWN])) + more
+
+
+def _front_matter(readme: bytes) -> dict[str, Any]:
+    """Return the YAML between the first two lines `---` of a README, {} if there is none."""
+    lines = readme.decode("utf-8-sig", "replace").splitlines()
+    if not lines or lines[0] != "---" or "---" not in lines[1:]:
+        return {}
+    end = lines.index("---", 1)
+    return _mapping("\n".join(lines[1:end]))
+
+
+def _mapping(text: str | bytes) -> dict[str, Any]:
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}  # a README of something else
+    return parsed if isinstance(parsed, dict) else {}
