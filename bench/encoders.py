@@ -168,8 +168,8 @@ def _python(
 def _shards(run: Path) -> list[tuple[str, str]]:
     return list(
         zip(
-            _files(run, "ingest", ".documents.arrow"),
-            _files(run, "chunk", ".chunks.arrow"),
+            files(run, "ingest", ".documents.arrow"),
+            files(run, "chunk", ".chunks.arrow"),
             strict=True,
         )
     )
@@ -177,7 +177,7 @@ def _shards(run: Path) -> list[tuple[str, str]]:
 
 def _least_cosine(run: Path, library: Path) -> float:
     own = np.concatenate(
-        [np.load(path) for path in _files(run, "embed", ".vectors.npy")]
+        [np.load(path) for path in files(run, "embed", ".vectors.npy")]
     ).astype(np.float32)
     others = np.load(library)
     lengths = np.linalg.norm(own, axis=1) * np.linalg.norm(others, axis=1)
@@ -190,7 +190,7 @@ def _manifest(run: Path, step: str) -> Json:
     return manifest
 
 
-def _files(run: Path, step: str, suffix: str) -> list[str]:
+def files(run: Path, step: str, suffix: str) -> list[str]:
     (folder,) = run.glob(f"[0-9][0-9]-{step}-*")
     return sorted(str(path) for path in folder.iterdir() if path.name.endswith(suffix))
 

@@ -85,6 +85,27 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.parametrize(("device", "calls"), [("cpu", [7, 7, 1]), ("cuda", [15])])
+def test_a_gpu_gets_a_slice_at_once_and_a_cpu_a_call_at_a_time(
+    tmp_path, monkeypatch, device, calls
+):
+    shard = write_shard(tmp_path, "a", texts_of(15))
+    fit(tmp_path / "fit", [shard])
+    encoder = Lsa.load(tmp_path / "fit")
+    encode = encoder.encode
+    lengths = []
+
+    def watched(texts):
+        lengths.append(len(texts))
+        return encode(texts)
+
+    monkeypatch.setattr(encoder, "encode", watched)
+    monkeypatch.setattr(embed, "_loaded", lambda *_: encoder)
+    how = execution(7, 21).model_copy(update={"device": device})
+    embed_rows(tmp_path / "part-00000", (*shard, None), LSA, how, slice(0, 15))
+    assert lengths == calls
+
+
 @pytest.mark.parametrize("marks_up_to", [3, 1], ids=["some", "none"])
 def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(
     tmp_path, monkeypatch, marks_up_to

@@ -76,6 +76,11 @@ class ExecutionResult(TaskResult):
     chunks_per_second: float  # of one task
     dimensions: int
 
+    @property
+    def chunks_at_once(self) -> int:
+        """Chunks that the model gets in one call: a GPU gets a whole slice, sorted by length."""
+        return self.task_chunks if self.device == "cuda" else self.call_chunks
+
 
 class DraftResult(TaskResult):
     """Drafts of one task, and dropped documents by reason.

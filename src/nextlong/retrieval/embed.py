@@ -87,9 +87,9 @@ def embed_rows(
     """
     model, (documents, chunks, shortlist) = _loaded(encoder, prepared), shard
     rows = embedded_rows(chunks, shortlist)[some_rows]
-    at_once = (
-        prepared.call_chunks if isinstance(prepared, ExecutionResult) else _BLOCK_CHUNKS
-    )
+    at_once = _BLOCK_CHUNKS
+    if isinstance(prepared, ExecutionResult):
+        at_once = prepared.chunks_at_once
 
     def blocks() -> Iterator[NDArray[np.float16]]:
         texts = chain.from_iterable(

@@ -13,7 +13,7 @@ from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
-from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.encoders.base import kind_of, unit_rows
 from nextlong.retrieval.encoders.sentence_transformers import (
     _task_sizes,
     try_model,
@@ -132,6 +132,44 @@ def test_prompt_stands_before_every_text(model_path):
     )
     plain = loaded(config(model_path)).encode(["clustering: cats", "clustering: banks"])
     np.testing.assert_allclose(prompted, plain, atol=1e-5)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("options", [{}, {"prompt": "clustering: "}, {"max_tokens": 9}])
+def test_a_gpu_is_fed_what_gives_the_librarys_vectors(model_path, options):
+    """The route of a GPU on the CPU: sorted, padded to 64 tokens, and put back in order."""
+    encoder = loaded(config(model_path, batch_size=2, **options))
+    assert encoder.busy_s == 0
+    np.testing.assert_allclose(
+        unit_rows(encoder.encode_ahead(TEXTS)), encoder.encode(TEXTS), atol=1e-5
+    )
+    assert encoder.busy_s > 0
+
+
+@pytest.mark.heavy
+def test_a_gpu_is_fed_batches_of_few_lengths(model_path, monkeypatch):
+    encoder = loaded(config(model_path, batch_size=1))
+    shapes = []
+    forward = encoder.model.forward
+
+    def watched(features, **options):
+        shapes.append(tuple(features["input_ids"].shape))
+        return forward(features, **options)
+
+    monkeypatch.setattr(encoder.model, "forward", watched)
+    encoder.encode_ahead([f"word {number} " * 2 * number for number in range(60)])
+    assert {length for _, length in shapes} == {64, 128, 192, 256}
+
+
+@pytest.mark.heavy
+def test_a_models_default_prompt_and_width_hold_on_a_gpu_too(model_path):
+    encoder = loaded(config(model_path))
+    encoder.model.prompts["passage"] = "passage: "
+    encoder.model.default_prompt_name = "passage"
+    encoder.model.truncate_dim = 100
+    fed = unit_rows(encoder.encode_ahead(TEXTS))
+    assert fed.shape == (len(TEXTS), 100)
+    np.testing.assert_allclose(fed, encoder.encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.heavy

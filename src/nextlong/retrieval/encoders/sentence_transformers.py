@@ -1,9 +1,10 @@
 """The sentence-transformers encoder: any model of that library, by name or path.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-The library sorts the texts of one call by length, so that batches hold little padding, and restores the order; `encode`
-therefore passes all texts at once. bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors of
-all-MiniLM-L6-v2 then have a cosine over 0.9999 to its float32 vectors. Norms are computed in float32.
+On a CPU the library's own `encode` sorts the texts of one call by length, so that batches hold little padding, and restores
+the order. On a GPU a slice of a shard is one call, whose texts are tokenized ahead of the model (`retrieval/batches.py`).
+bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors of all-MiniLM-L6-v2 then have a cosine
+over 0.9999 to its float32 vectors. Norms are computed in float32.
 
 A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because the capabilities that a CPU
 reports do not predict its speed. All tasks use this ExecutionResult, also if the run is resumed on another machine, because
@@ -32,6 +33,7 @@ from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
+from nextlong.retrieval import batches
 from nextlong.retrieval.encoders.base import (
     SLICE_CHUNKS,
     SLICE_S,
@@ -49,7 +51,8 @@ _CLEARLY: Final = 1.2  # minimum speed-up, so that noise does not decide
 _LEAST_COSINE: Final = 0.999  # to the float32 vectors
 _TRIED_CHUNKS: Final = 32  # by a run, and by a plan
 _CALL_CHUNKS: Final = 128  # of a call on a CPU
-_GPU_CALL_CHUNKS: Final = 4096
+_GPU_CALL_CHUNKS: Final = 4096  # of which a slice on a GPU is a multiple
+_GPU_REPEATS: Final = 16  # of the tried chunks, so that a GPU is timed on whole batches
 _USUAL_DIMENSIONS: Final = (
     1024  # of models such as the paper's; an assumption for plans
 )
@@ -117,6 +120,10 @@ class _SentenceTransformersEncoder:
         self._name, self._options = name, options
         self.model, self.dtype = _load(name, options, dtype=dtype)
         self.device = str(self.model.device.type)  # as torch names it
+        self.busy_s = 0.0  # in which the GPU computed, so far
+        if self.device == "cuda":
+            threads_of_tokenizer = batches.tokenizer_threads(count_gpus())
+            batches.let_tokenizers_use(threads_of_tokenizer)
         if threads is not None:
             import torch
 
@@ -148,22 +155,130 @@ class _SentenceTransformersEncoder:
         """Return the vectors, shape (n, dimensions), at unit length. Raises EncoderError if the model rejects the options."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
-        options = self._options
-        task = {} if options.task is None else {"task": options.task}
+        # Older versions of the library have no `preprocess`.
+        is_fed = self.device == "cuda" and hasattr(self.model, "preprocess")
+        encode = self.encode_ahead if is_fed else self._encode_in_turn
         try:
-            settings = {
-                "batch_size": options.batch_size,
-                "prompt": options.prompt,
-                "show_progress_bar": False,
-            }
-            vectors = self.model.encode(list(texts), **settings, **task)
+            vectors = encode(texts)
         except (ValueError, TypeError) as error:
+            options = self._options
             rejected = (
                 f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
             )
             cure = "use the values of its model card, or remove these options"
             raise EncoderError(f"{_WHERE}{self._name} {rejected}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
+
+    @property
+    def _task(self) -> dict[str, str]:
+        task = self._options.task
+        return {} if task is None else {"task": task}
+
+    def _encode_in_turn(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors as the library's own `encode` computes them."""
+        vectors: NDArray[np.float32] = self.model.encode(
+            list(texts),
+            batch_size=self._options.batch_size,
+            prompt=self._options.prompt,
+            show_progress_bar=False,
+            **self._task,
+        )
+        return vectors
+
+    def encode_ahead(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors; batches are tokenized while the model computes others."""
+        model, prompt = self.model, self._options.prompt
+        if prompt is None and model.default_prompt_name is not None:
+            prompt = model.prompts.get(model.default_prompt_name)
+        padding: dict[str, Any] = {}
+        longest = model.max_seq_length
+        # Padding beyond the longest text that the model takes could have no position.
+        if longest is None or longest % batches.PAD_TO == 0:
+            padding = {"text": {"pad_to_multiple_of": batches.PAD_TO}}
+
+        device = _TorchDevice(model, self._task)
+
+        def tokenize(batch: list[str]) -> batches.Features:
+            features = model.preprocess(
+                batch, prompt=prompt, processing_kwargs=padding, **self._task
+            )
+            return device.pinned(features)
+
+        order: list[int] = []
+        batch_size = self._options.batch_size
+        for numbers, features in batches.tokenized_ahead(
+            texts, batch_size=batch_size, tokenize=tokenize
+        ):
+            device.encode(features)
+            order += numbers
+        self.busy_s += device.busy_s
+        sorted_vectors = device.vectors()
+        vectors = np.empty_like(sorted_vectors)
+        vectors[order] = sorted_vectors
+        return vectors
+
+
+class _TorchDevice:
+    """The device of a model: a GPU is given batches without waiting for their vectors."""
+
+    def __init__(self, model: Any, options: dict[str, str]) -> None:
+        self._model, self._options = model.eval(), options
+        self._is_gpu = model.device.type == "cuda"
+        self._vectors: list[Any] = []  # (batch, dimensions) each, on the device
+        self._times: list[tuple[Any, Any]] = []  # where each batch begins and ends
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds in which the device computed; waits until it has."""
+        if not self._is_gpu:
+            return float(sum(end - begin for begin, end in self._times))
+        import torch
+
+        torch.cuda.synchronize(self._model.device)
+        milliseconds = sum(begin.elapsed_time(end) for begin, end in self._times)
+        return float(milliseconds) / 1e3
+
+    def pinned(self, features: batches.Features) -> batches.Features:
+        """Return a batch in memory from which a GPU copies without being waited for."""
+        if not self._is_gpu:
+            return features
+        return {
+            name: value.pin_memory() if hasattr(value, "pin_memory") else value
+            for name, value in features.items()
+        }
+
+    def encode(self, features: batches.Features) -> None:
+        """Compute the vectors of a batch; a GPU does so later, in the order of batches."""
+        import torch
+
+        device = self._model.device
+        begin = self._now()
+        with torch.inference_mode():
+            for name, value in features.items():
+                if isinstance(value, torch.Tensor):
+                    features[name] = value.to(device, non_blocking=True)
+            vectors = self._model(features, **self._options)["sentence_embedding"]
+            if (width := self._model.truncate_dim) is not None:
+                vectors = vectors[..., :width]
+            self._vectors.append(vectors.float())
+        self._times.append((begin, self._now()))
+
+    def vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of all batches, in their order."""
+        import torch
+
+        vectors: NDArray[np.float32] = torch.cat(self._vectors).cpu().numpy()
+        return vectors
+
+    def _now(self) -> Any:
+        """Return a point in time; of a GPU, in the order of what it is given."""
+        if not self._is_gpu:
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._model.device))
+        return event
 
 
 def count_gpus() -> int:
@@ -259,7 +374,7 @@ def _choose_execution(
     dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
     encoder.encode(texts[:1])  # warm up
     if not texts or encoder.device != "cpu":
-        rate, _ = _timed(encoder, texts, time.perf_counter)
+        rate, _ = _timed(encoder, [*texts] * _GPU_REPEATS, time.perf_counter)
         call_chunks = _GPU_CALL_CHUNKS
     else:
         first_rate, _ = _timed(encoder, texts[:_FEWEST])
@@ -343,7 +458,7 @@ class _SentenceTransformersKind(EncoderKind):
     preload = ("sentence_transformers",)
     cure = "try encoder.sentence_transformers.dtype: float32, or another model"
     result = ExecutionResult
-    version = 2
+    version = 3
 
     def load(
         self, config: recipe.Encoder, prepared: Prepared = None, /
