@@ -312,6 +312,29 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     )
 
 
+def test_documents_of_two_chunks_are_left_to_longer_ones_and_the_price_is_said(folder):
+    line = "A line about the tide, the harbour and the anchor of ship number {}.\n"
+    sizes = [10] * 300 + [40] * 200 + [130] * 100  # lines: one, two and five chunks
+    rows = [
+        json.dumps({"text": "".join(line.format(n * 7 + k) for k in range(size))})
+        for n, size in enumerate(sizes)
+    ]
+    (folder / "a.jsonl").write_text("\n".join(rows))
+    new = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400")
+    assert new.recipe.compose.min_meta_chunks == 3
+    least = new.proposal.least
+    assert (round(least.documents), round(least.extendable)) == (100, 300)
+    assert least.share == pytest.approx(0.2)
+    assert least.share_of_all == pytest.approx((200 / 2 + 100 / 5) / 300)
+    assert new.proposal.sequences <= 100
+    assert any("100 of the 300 documents" in note for note in notes(new))
+    # Nothing is proposed where longer documents are missing, or not needed.
+    for kept in (rows[:500], rows[500:]):
+        (folder / "b.jsonl").write_text("\n".join(kept))
+        new = new_recipe(folder / "my.yaml", ["b.jsonl"], tokenizer="400")
+        assert (new.recipe.compose.min_meta_chunks, new.proposal.least) == (2, None)
+
+
 def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(
     folder, monkeypatch
 ):

@@ -30,6 +30,7 @@ from nextlong.verify.run_files import StoredRun
 HISTOGRAMS = (
     "similarity_histogram",
     "distance_histogram",
+    "meta_chunks_histogram",
     "chunk_tokens_histogram",
     "document_chars_histogram",
 )
@@ -231,6 +232,28 @@ def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
     )
 
 
+def test_meta_chunks_and_what_follows_the_last_one_are_counted(run, measured):
+    counts, after, last = [], 0, []
+    for sequence in run.sequences():
+        metas = [span for span in sequence.spans if span.role == "meta"]
+        counts.append(len(metas))
+        after += len(sequence.input_ids) - metas[-1].token_end
+        last.append(metas[-1].token_end - metas[-1].token_start)
+    assert measured.meta_chunks.count == len(run)
+    assert measured.meta_chunks.mean == pytest.approx(fmean(counts))
+    told = measured.after_last
+    assert told.tokens == after
+    assert told.share == pytest.approx(after / measured.tokens)
+    assert 1 < told.short_tokens < 64  # the chunks of this run have 256 characters
+    assert told.short == sum(tokens < told.short_tokens for tokens in last)
+    shown = card_numbers(measured)
+    assert shown["tokens after the last meta-chunk"] == f"{told.share:.1%}"
+    assert shown["short last meta-chunks"].startswith(f"{told.short} of {len(run)}")
+    page = " ".join(printed(measured, terminal=False).split())
+    assert f"tokens after the last meta-chunk {told.share:.1%}" in page
+    assert compare.row(measured)["after_last_share"] == told.share
+
+
 @pytest.mark.parametrize("method", ["knn", *thorough("standard")])
 def test_methods_of_whole_documents(recipe_for, own_run, method):
     pipeline.run(recipe_for(own_run, f"compose.method={method}"))
@@ -247,6 +270,7 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
         measured.meta_share,
         measured.repeated_chunks,
     ) == (None, None, 0)
+    assert (measured.meta_chunks, measured.after_last) == (None, None)
     assert measured.encoder == ("lsa" if method == "knn" else None)
     assert (measured.similarity is None) == (method == "standard")
     neighbours = sum(

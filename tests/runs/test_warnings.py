@@ -18,7 +18,8 @@ from nextlong.recipe import Recipe
 from nextlong.report import summary
 from nextlong.runs import stats, warnings
 from nextlong.runs.card import Exported
-from nextlong.runs.spans import Spread
+from nextlong.runs.spans import Bin, Spread
+from nextlong.runs.stats import _AfterLast
 from nextlong.runs.warnings import CHECKS, of_rows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -168,6 +169,26 @@ def spread(**parts):
     )
 
 
+def after_last(*, share=0.1, short=0):
+    """What follows the last meta-chunk, of 40 sequences."""
+    return _AfterLast(
+        tokens=1, share=share, short=short, short_share=short / 40, short_tokens=64
+    )
+
+
+def bins(counts):
+    return tuple(Bin(value, value, count) for value, count in counts.items())
+
+
+def test_the_share_after_the_last_meta_chunk_follows_from_the_documents():
+    shares = warnings.shares_after_last([(1, 90), (2, 4), (3, 4), (6, 2)])
+    assert shares[2] == (pytest.approx((4 / 2 + 4 / 3 + 2 / 6) / 10), 1.0)
+    assert shares[3] == (pytest.approx((4 / 3 + 2 / 6) / 6), pytest.approx(0.6))
+    assert sorted(shares) == [2, 3, 4, 5, 6]
+    assert warnings.enough_meta_chunks(shares) == 4
+    assert warnings.enough_meta_chunks({}) is None
+
+
 # Of each check: what is measured on either side of its threshold, what the warning says, and the setting that helps.
 THRESHOLDS = [
     (
@@ -223,6 +244,37 @@ THRESHOLDS = [
         *({"distance_tokens": spread(p10=p10)} for p10 in (20.0, 21.0)),
         "is 20 tokens or less, 0.98% of a sequence",
         "compose.min_gap_tokens=21",
+    ),
+    (
+        "few-meta-chunks",
+        {
+            "after_last": after_last(share=0.301),
+            "meta_chunks": spread(p50=2.0),
+            "meta_chunks_histogram": bins({2: 5, 3: 2, 4: 3}),
+        },
+        {"after_last": after_last(share=0.3), "meta_chunks": spread(p50=2.0)},
+        "30% of the tokens stand after the last meta-chunk",
+        "compose.min_meta_chunks=4",
+    ),
+    (
+        "few-meta-chunks",
+        {
+            "after_last": after_last(share=0.5),
+            "meta_chunks": spread(p50=2.0),
+            "meta_chunks_histogram": bins({2: 5}),
+        },
+        {"after_last": after_last(share=0.5), "negatives": "self-repeat"},
+        "(median 2)",
+        "",
+    ),
+    (
+        "short-last-chunks",
+        *(
+            {"after_last": after_last(short=short), "meta_chunks": spread(count=40)}
+            for short in (11, 10)
+        ),
+        "of 11 of 40 sequences (28%) has fewer than 64 tokens",
+        "",
     ),
     (
         "one-source",

@@ -1,7 +1,8 @@
 """The command `nextlong init`: write the first recipe for a user's files, with absolute paths.
 
 It proposes the longest context length (a power of two) for which the corpus and its documents are large enough, a number of
-sequences that uses each chunk about twice, and shorter chunks if few documents have two.
+sequences that uses each chunk about twice, shorter chunks if few documents have two, and as many chunks of a meta-document as
+avoid the warning `few-meta-chunks`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nextlong.cli.columns import MAX_FILES, FileLook, looks_into, source_notes
 from nextlong.cli.common import absolute, first_few, present, write
+from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.ingest import allowing
-from nextlong.corpus.look import look_at
+from nextlong.corpus.look import Look, look_at
 from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.dataset_folder import (
@@ -39,7 +42,7 @@ from nextlong.recipe import Recipe, Source
 from nextlong.recipe.keys import read_length
 from nextlong.recipe.recipe import commented
 from nextlong.recipe.text import preset_path
-from nextlong.runs.warnings import THRESHOLDS
+from nextlong.runs.warnings import THRESHOLDS, enough_meta_chunks, shares_after_last
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
 from nextlong.text import Json, counted
@@ -76,6 +79,7 @@ _NAMED_FILES: Final = 3  # in a sentence, and rejected records
 
 _MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
+_MIN_LEFT: Final = 0.1  # of the extendable documents, by compose.min_meta_chunks
 _MIN_CHUNK_CHARS: Final = 64
 _ROOM: Final = (
     4  # a sequence is this many times as long as the median extended document
@@ -83,6 +87,30 @@ _ROOM: Final = (
 _DOCUMENTS_PER_CHUNK: Final = 0.8  # in a sequence; 0.46 to 0.81 in seven corpora
 _USES: Final = 2.0  # of a chunk, on average
 _MAX_SEQUENCES: Final = 1_000  # of a first run
+
+
+@dataclass(frozen=True)
+class _LeastChunks:
+    """The proposed compose.min_meta_chunks, and what it costs: documents with as many chunks, of those with two.
+
+    `share` of the tokens are expected after the last meta-chunk; `share_of_all` if all documents with two chunks were
+    extended.
+    """
+
+    meta_chunks: int
+    documents: float
+    extendable: float
+    share: float
+    share_of_all: float
+
+    def __str__(self) -> str:
+        remain = f"{self.documents:,.0f} of the {self.extendable:,.0f} documents"
+        return (
+            f"compose.min_meta_chunks: {self.meta_chunks}, so that {self.share:.0%} "
+            f"instead of {self.share_of_all:.0%} of the tokens stand after the last "
+            f"meta-chunk, where they stretch no dependency; {remain} with two chunks "
+            "or more remain to be extended"
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +125,7 @@ class _Proposal:
     rejects: int
     reject_share: float
     first_rejects: Sequence[Reject] = ()
+    least: _LeastChunks | None = None
 
     def __str__(self) -> str:
         uses = self.sequences * self.target_tokens / self.tokens
@@ -283,6 +312,8 @@ def new_recipe(
             "target_tokens": proposal.target_tokens,
             "sequences": proposal.sequences,
         }
+        if proposal.least is not None:
+            plain["compose"] |= {"min_meta_chunks": proposal.least.meta_chunks}
     return _NewRecipe(
         Recipe.from_dict(plain), proposal, sources, None if given else folder
     )
@@ -322,15 +353,14 @@ def _propose(recipe: Recipe) -> _Proposal | None:
         max_chars = max(
             _MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3)
         )
-    # A sample represents `scale` times as much of its source. Only documents of two chunks or more can be extended.
+    # A sample represents `scale` times as much of its source.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
-    extendable = sum(
-        sample.scale
-        * sample.distinct_documents
-        * float(np.mean([len(text) > max_chars for text in sample.texts]))
-        for sample in samples
-        if sample.texts
-    )
+    options = recipe.chunk.model_dump() | {"max_chars": max_chars}
+    chunks, weights = _chunks_of_documents(samples, options)
+    least = _least_chunks(chunks, weights)
+    meta_chunks = recipe.compose.min_meta_chunks if least is None else least.meta_chunks
+    is_extendable = chunks >= meta_chunks
+    extendable = float(weights[is_extendable].sum())
     tokens_per_char = tokens / sum(
         sample.scale * sample.distinct_chars for sample in samples
     )
@@ -341,7 +371,7 @@ def _propose(recipe: Recipe) -> _Proposal | None:
     )
     # The warning `small-corpus` counts the documents of a sequence, which are fewer than its chunks.
     most_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
-    longer = document_chars[document_chars > max_chars]
+    longer = document_chars[is_extendable]
     from_documents = _MIN_TOKENS
     if len(longer):
         from_documents = 1 << math.ceil(
@@ -379,6 +409,38 @@ def _propose(recipe: Recipe) -> _Proposal | None:
         rejects,
         rejects / max(1, read),
         first_rejects,
+        least,
+    )
+
+
+def _chunks_of_documents(
+    samples: Sequence[Look], options: Json
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the chunks of each sampled document, and how many documents of its source it stands for, shape (n,) each."""
+    chunks: list[int] = []
+    weights: list[float] = []
+    for sample in samples:
+        chunks += [len(chunk_text(text, **options)) for text in sample.texts]
+        stands_for = sample.scale * sample.distinct_documents
+        weights += [stands_for / len(sample.texts)] * len(sample.texts)
+    return np.array(chunks, np.int64), np.array(weights)
+
+
+def _least_chunks(
+    chunks: NDArray[np.int64], weights: NDArray[np.float64]
+) -> _LeastChunks | None:
+    """Return the compose.min_meta_chunks that avoids the warning `few-meta-chunks`, None if the default does or none can."""
+    documents = list(zip(chunks.tolist(), weights.tolist(), strict=True))
+    shares = shares_after_last(documents)
+    enough = enough_meta_chunks(shares)
+    if enough is None or enough == min(shares) or shares[enough].remaining < _MIN_LEFT:
+        return None
+    return _LeastChunks(
+        meta_chunks=enough,
+        documents=float(weights[chunks >= enough].sum()),
+        extendable=float(weights[chunks >= min(shares)].sum()),
+        share=shares[enough].share,
+        share_of_all=shares[min(shares)].share,
     )
 
 
@@ -408,6 +470,8 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         yield from _tokenizer_notes(new.recipe)
     if new.proposal is not None:
         yield str(new.proposal)
+        if new.proposal.least is not None:
+            yield str(new.proposal.least)
     for place in (new.beside, new.beside / "data") if new.beside else ():
         used = {*new.sources, str(new.recipe.tokenizer.source)}
         names = sorted(

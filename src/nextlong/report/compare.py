@@ -76,6 +76,9 @@ def row(stats: Stats) -> Json:
         },
         **parts("document_cosine", of_documents),
         **parts("distance", stats.distance_tokens, ("mean", "p50", "p90", "max")),
+        **parts("meta_chunks", stats.meta_chunks, ("mean", "p50")),
+        "after_last_share": stats.after_last and stats.after_last.share,
+        "short_last_chunks": stats.after_last and stats.after_last.short,
         "distinct_documents": stats.distinct_documents,
         "documents_per_sequence": stats.documents_per_sequence
         and stats.documents_per_sequence.mean,

@@ -566,6 +566,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         else f"a document to {stats.scores}"
     )
     own = stats.own_document_negatives
+    after = stats.after_last
     numbers = {
         "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
         "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
@@ -573,6 +574,9 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens"
         if stats.meta_share
         else "",
+        "meta-chunks of a sequence": _spread(stats.meta_chunks, "{:,.0f}"),
+        "tokens after the last meta-chunk": f"{after.share:.1%}" if after else "",
+        "short last meta-chunks": _short_last(stats),
         f"tokens between consecutive {chunks}": _spread(
             stats.distance_tokens, "{:,.0f}"
         ),
@@ -590,6 +594,14 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         "shortlist": stats.shortlist or "",
     }
     return {label: value for label, value in numbers.items() if value}
+
+
+def _short_last(stats: Stats) -> str:
+    """Return how many sequences have a short last meta-chunk; "" without meta-chunks."""
+    after, meta_chunks = stats.after_last, stats.meta_chunks
+    if after is None or meta_chunks is None:
+        return ""
+    return f"{after.short:,} of {meta_chunks.count:,}, fewer than {after.short_tokens} tokens"
 
 
 def _spread(spread: Spread | None, form: str) -> str:

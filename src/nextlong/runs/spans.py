@@ -233,6 +233,9 @@ class Counting:
         self.negatives = self.own_document = self.repeated = self.in_parts = (
             self.in_sequences
         ) = 0
+        self.meta_chunks = Tally()  # of each sequence that has any
+        self.tokens_after_last = 0  # meta-chunk
+        self.last_chunk_tokens = Tally()  # of the last meta-chunk of each sequence
 
     @property
     def nearly_identical(self) -> tuple[int, float, int | None, int]:
@@ -290,6 +293,9 @@ class Counting:
         gaps = documents.starts[order][1:] - documents.ends[order][:-1]
         self.gaps.add(gaps[(np.diff(groups[order]) == 0) & begins_part[order][1:]])
 
+        lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
+        self._count_meta_chunks(meta_spans, lengths)
+
         _, firsts, parts_of_document = np.unique(
             groups[parts], return_index=True, return_counts=True
         )
@@ -320,7 +326,6 @@ class Counting:
 
         # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
         # `document_starts` takes them. An extended sequence counts as one document.
-        lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
         firsts = np.cumsum(lengths) - lengths
         of_spans = firsts[block.sequence] + block.starts
         starts = document_starts(
@@ -329,6 +334,18 @@ class Counting:
         self.document_lengths += np.split(
             np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:])
         )
+
+    def _count_meta_chunks(self, meta_spans: Block, lengths: NDArray[np.int64]) -> None:
+        """Count the meta-chunks of sequences of the given `lengths`, shape (sequences,), and the tokens after the last."""
+        # (m,) the last meta-chunk of each sequence that has one.
+        order = np.lexsort((meta_spans.starts, meta_spans.sequence))
+        sequences = meta_spans.sequence[order]
+        last = order[np.flatnonzero(np.diff(sequences, append=-1))]
+        counts = np.bincount(sequences, minlength=len(lengths))
+        self.meta_chunks.add(counts[counts > 0])
+        after_last = lengths[meta_spans.sequence[last]] - meta_spans.ends[last]
+        self.tokens_after_last += int(after_last.sum())
+        self.last_chunk_tokens.add(meta_spans.lengths[last])
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -52,6 +52,9 @@ _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a c
 _TOKEN_EDGES = np.array(
     [0, 1, *(1 << power for power in range(6, 41))]
 )  # 0, 1-63, 64-127, 128-255 …
+_SHORT_TOKENS: Final = 64  # of a meta-chunk
+# 1, 2, 3, 4, 5-8, 9-16, 17-32 …
+_COUNT_EDGES = np.array([1, 2, 3, 4, *(1 + (1 << power) for power in range(2, 31))])
 _EXTENDING = (
     "negatives",
     "position",
@@ -126,6 +129,20 @@ class _NearIdentical:
 
 
 @dataclass(frozen=True)
+class _AfterLast:
+    """The tokens after the last meta-chunk, where they stretch no dependency, and sequences with a short last meta-chunk.
+
+    A meta-chunk is short below `short_tokens`: 64, or a quarter of the longest chunks if these are shorter.
+    """
+
+    tokens: int
+    share: float
+    short: int
+    short_share: float
+    short_tokens: int
+
+
+@dataclass(frozen=True)
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: not applicable.
 
@@ -134,7 +151,8 @@ class Stats:
     `document_chars` counts every document of the corpus that has chunks; `chars_per_token` is over whole chunks.
     `near_duplicates` is what the run's steps counted, None if they did not look; `repeated_passages` are those of them that
     count only because of a shared 100-word passage; `contaminated` says how many chunks each evaluation file removed.
-    `chunk_tokens` counts every chunk as it is in the sequences, cut ones too.
+    `chunk_tokens` counts every chunk as it is in the sequences, cut ones too; `meta_chunks` and `after_last` are None
+    without meta-chunks.
     """
 
     run: str
@@ -169,6 +187,9 @@ class Stats:
     )  # of pairs of random chunks, the baseline; None without vectors or negatives
     distance_tokens: Spread | None
     distance_histogram: tuple[Bin, ...]
+    meta_chunks: Spread | None  # of a sequence
+    meta_chunks_histogram: tuple[Bin, ...]
+    after_last: _AfterLast | None
     chunk_tokens: Spread | None
     chunk_tokens_histogram: tuple[Bin, ...]
     reuse: measures.Reuse
@@ -224,7 +245,7 @@ def statistics_step(run: Run) -> Step:
     )
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
     return Step(
-        STATISTICS, 12, config, (*read_steps(run.steps), *embed), lambda _: tasks
+        STATISTICS, 13, config, (*read_steps(run.steps), *embed), lambda _: tasks
     )
 
 
@@ -393,6 +414,9 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         else None,
         distance_tokens=counting.gaps.spread(),
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
+        meta_chunks=counting.meta_chunks.spread(),
+        meta_chunks_histogram=counting.meta_chunks.histogram(edges=_COUNT_EDGES),
+        after_last=_after_last(run, counting, tokens=tokens),
         chunk_tokens=counting.chunk_tokens.spread(),
         chunk_tokens_histogram=counting.chunk_tokens.histogram(edges=_TOKEN_EDGES),
         reuse=measures.measure_reuse(run, counting.uses),
@@ -425,6 +449,25 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
         attention_work=measures.rank_work(counting.document_lengths, per_row=per_row),
         exposure=measures.exposure(counting.document_lengths),
         steps=(),
+    )
+
+
+def _after_last(run: Run, counting: Counting, *, tokens: int) -> _AfterLast | None:
+    """Return what follows the last meta-chunks in the `tokens` of all sequences; None without meta-chunks."""
+    last_tokens, counts = counting.last_chunk_tokens.counted()
+    sequences = int(counts.sum())
+    if not sequences:
+        return None
+    tokenizer = run.steps["tokenizer"].result(finished.TokenizerResult)
+    longest = run.recipe.chunk.max_chars / tokenizer.chars_per_token
+    short_tokens = max(1, min(_SHORT_TOKENS, int(longest / 4)))
+    short = int(counts[last_tokens < short_tokens].sum())
+    return _AfterLast(
+        tokens=counting.tokens_after_last,
+        share=counting.tokens_after_last / tokens,
+        short=short,
+        short_share=short / sequences,
+        short_tokens=short_tokens,
     )
 
 

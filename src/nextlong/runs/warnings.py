@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
@@ -48,6 +48,8 @@ class _Thresholds:
     least_distance: float = (
         0.01  # of a sequence, for nine in ten of the distances between meta-chunks
     )
+    most_after_last: float = 0.3  # of the tokens, after the last meta-chunk
+    most_short_last: float = 0.25  # of the sequences, whose last meta-chunk is short
     most_near_identical: float = 0.05
     source_share: float = 0.5  # of the negatives' tokens from one source, and …
     source_lift: float = (
@@ -67,6 +69,8 @@ class _Thresholds:
 
 
 THRESHOLDS: Final = _Thresholds()
+_MOST_MIN_META_CHUNKS: Final = 8  # that is proposed
+_MARGIN_AFTER_LAST: Final = 0.9  # for the documents of a run, which are a sample
 _MEMORIZED_USES: Final = 200  # of a chunk
 _WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read
 FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
@@ -275,6 +279,7 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
         yield _warned(
             "high-meta-share", f"compose.target_tokens={2 * tokens}", share=share
         )
+    yield from _of_last_chunks(stats)
     if (
         stats.layout == Layout.EXTENDED
         and spread is not None
@@ -286,6 +291,64 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
         yield _warned(
             "short-distances", change, p10=spread.p10, share=spread.p10 / tokens
         )
+
+
+def _of_last_chunks(stats: Stats) -> Iterator[Warned]:
+    """Check what follows the last meta-chunks, and their length."""
+    after, meta_chunks = stats.after_last, stats.meta_chunks
+    if after is None or meta_chunks is None:
+        return
+    if after.share > THRESHOLDS.most_after_last:
+        shares = shares_after_last(
+            [(int(one.least), one.count) for one in stats.meta_chunks_histogram]
+        )
+        enough = enough_meta_chunks(shares)
+        change = "" if enough is None else f"compose.min_meta_chunks={enough}"
+        remaining = ""
+        if enough is not None:
+            share = shares[enough].remaining
+            remaining = f" ({share:.0%} of them have {enough} chunks or more)"
+        yield _warned(
+            "few-meta-chunks",
+            change,
+            share=after.share,
+            median=meta_chunks.p50,
+            remaining=remaining,
+        )
+    if after.short_share > THRESHOLDS.most_short_last:
+        yield _warned("short-last-chunks", after=after, sequences=meta_chunks.count)
+
+
+class AfterLast(NamedTuple):
+    """The expected share of tokens after the last meta-chunk, and the share of the documents that remain."""
+
+    share: float
+    remaining: float
+
+
+def shares_after_last(documents: Sequence[tuple[int, float]]) -> dict[int, AfterLast]:
+    """Return what to expect of documents with at least 2, 3, … chunks; `documents` has (chunks, number) pairs.
+
+    Negatives are shared evenly among the meta-chunks, so the last one of p is followed by one part in p. Corpora of real
+    documents differ from this by at most 0.02.
+    """
+    eligible = [(chunks, count) for chunks, count in documents if chunks >= 2]
+    total = sum(count for _, count in eligible)
+    shares = {}
+    for least in range(2, _MOST_MIN_META_CHUNKS + 1):
+        kept = [(chunks, count) for chunks, count in eligible if chunks >= least]
+        number = sum(count for _, count in kept)
+        if number:
+            after = sum(count / chunks for chunks, count in kept) / number
+            shares[least] = AfterLast(after, number / total)
+    return shares
+
+
+def enough_meta_chunks(shares: Mapping[int, AfterLast]) -> int | None:
+    """Return the least compose.min_meta_chunks that avoids the warning `few-meta-chunks`, with a margin; None if none does."""
+    wanted = _MARGIN_AFTER_LAST * THRESHOLDS.most_after_last
+    fitting = (least for least, expected in shares.items() if expected.share <= wanted)
+    return next(fitting, None)
 
 
 def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:

@@ -31,6 +31,7 @@ def plain(layout, **more):
         "tokens_by_source": {"a": 1, "b": 1},
         "negatives_by_source": {"a": 1} if is_extended else None,
         "meta_share": 0.05 if is_extended else None,
+        "after_last": {"share": 0.2} if is_extended else None,
         "min_meta_chunks": 2 if is_extended else None,
         "near_identical": {"share": 0.0} if is_extended else None,
         "cut_off": None if is_extended else {"tokens": 1},

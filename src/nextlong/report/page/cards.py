@@ -290,10 +290,30 @@ def _content(of: Numbers) -> list[_Topic]:
         counted="chunks used",
         part="chunks",
     )
+    meta_chunks = _histogram(
+        of,
+        "meta_chunks_histogram",
+        label="meta-chunks of a sequence",
+        counted="sequences",
+    )
+    after_last = [
+        of.row(
+            "tokens after the last meta-chunk", "after_last", "share", form="{:.1%}"
+        ),
+        of.row(
+            "short last meta-chunks",
+            "after_last",
+            "short",
+            form="{:,} (fewer than {short_tokens} tokens)",
+        ),
+        *of.spread("meta_chunks", "{:,.1f}", of="meta-chunks per sequence: "),
+        *of.bins("meta_chunks_histogram", form="{} meta-chunks"),
+    ]
     share = of.row("share of the meta-documents", "meta_share", form="{:.1%}")
     return [
         ("sources", "Sources of the sequences and of the corpus", *_by_source(of)),
         ("roles", "Tokens by role", _roles(of), [share, *roles]),
+        ("meta-chunks", "Meta-chunks per sequence", meta_chunks, after_last),
         (
             "reuse",
             f"How often a chunk is used{' as a negative' if of.is_extended else ''}",

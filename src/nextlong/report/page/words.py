@@ -45,6 +45,7 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
     **dict.fromkeys(
         ("low-meta-share", "high-meta-share", "short-distances"), "meta_share"
     ),
+    **dict.fromkeys(("few-meta-chunks", "short-last-chunks"), "after_last"),
     "near-identical-negatives": "near_identical",
     "much-cut-off": "cut_off",
     "many-near-duplicates": "near_duplicate_documents",
