@@ -1,5 +1,7 @@
 """The loss in blocks is the loss: in value, in gradients, and however rows are shared out."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from packed_llama import BOUNDS, llama, packed
@@ -46,6 +48,103 @@ def test_float32_whatever_the_model_computes_in():
     found = model(**row).loss
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def head_loss(head, hidden, labels, *, blocks, scale=1.0):
+    """Return the losses of tokens of one row, computed in this many blocks."""
+    from nextlong.train import exact
+
+    block_tokens = (labels.shape[1] - 1) // blocks
+    return exact._token_losses(
+        hidden, labels, head=head, scale=scale, block_tokens=block_tokens
+    )
+
+
+def invented(tokens, *, bias=False):
+    import torch
+
+    torch.manual_seed(0)
+    head = torch.nn.Linear(64, 512, bias=bias)
+    hidden = torch.randn(1, tokens + 1, 64, requires_grad=True)
+    return head, hidden, torch.randint(512, (1, tokens + 1))
+
+
+@pytest.mark.parametrize("blocks", [1, 64, 256])
+def test_the_gradient_of_the_head_in_bfloat16_is_that_of_float32(blocks):
+    import torch
+
+    gradients = []
+    for is_mixed in (False, True):
+        head, hidden, labels = invented(4096)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_mixed):
+            losses = head_loss(head, hidden, labels, blocks=blocks)
+        losses.sum().backward()
+        gradients.append(head.weight.grad)
+    exact, mixed = gradients
+    assert mixed.dtype == torch.float32
+    assert (mixed - exact).norm() <= 0.0025 * exact.norm()
+    assert float(mixed.norm()) == pytest.approx(float(exact.norm()), rel=1e-3)
+
+
+def test_a_head_with_bias_scale_ignored_labels_and_weighted_losses():
+    import torch
+
+    head, hidden, labels = invented(60, bias=True)
+    labels[0, 10:30] = -100
+    weights = torch.linspace(-1, 2, 61)
+    (head_loss(head, hidden, labels, blocks=7, scale=0.5)[0] * weights).sum().backward()
+    found = [one.grad for one in (hidden, head.weight, head.bias)]
+
+    head, hidden, labels = invented(60, bias=True)
+    labels[0, 10:30] = -100
+    logits = head(hidden)[0, :-1] * 0.5
+    losses = torch.nn.functional.cross_entropy(logits, labels[0, 1:], reduction="none")
+    (losses * weights[1:]).sum().backward()
+    for one, other in zip(found, (hidden, head.weight, head.bias), strict=True):
+        torch.testing.assert_close(one, other.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_a_frozen_head_gets_no_gradient_and_passes_one_on():
+    import torch
+
+    head, hidden, labels = invented(60)
+    head.weight.requires_grad_(False)
+    head_loss(head, hidden, labels, blocks=2).sum().backward()
+    assert head.weight.grad is None
+    assert torch.isfinite(hidden.grad).all()
+
+
+def test_on_a_gpu_products_of_16_bits_give_float32():
+    """On fake tensors: which operations a GPU is asked for, and of which types."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from nextlong.train import exact
+
+    class Products(TorchDispatchMode):
+        types = frozenset()
+
+        def __torch_dispatch__(self, function, types, arguments=(), given=None):
+            made = function(*arguments, **(given or {}))
+            if "mm" in function.__name__:
+                of_product = (*(one.dtype for one in arguments[:2]), made.dtype)
+                self.types |= {of_product}
+            return made
+
+    saved = SimpleNamespace(needs_input_grad=[True] * 3)
+    saved.save_for_backward = lambda *tensors: setattr(saved, "saved_tensors", tensors)
+    with FakeTensorMode(), Products() as products, torch.no_grad():
+        states, weight = (torch.empty(n, 64, device="cuda") for n in (60, 512))
+        targets = torch.zeros(60, dtype=torch.int64, device="cuda")
+        options = (None, targets, 0.5, torch.bfloat16, 30)
+        losses = exact._HeadLoss.forward(saved, states, weight, *options)
+        gradients = exact._HeadLoss.backward(saved, torch.ones_like(losses))
+    assert products.types == {(torch.bfloat16, torch.bfloat16, torch.float32)}
+    assert [(one.shape, one.dtype) for one in gradients[:2]] == [
+        (states.shape, torch.float32),
+        (weight.shape, torch.float32),
+    ]
 
 
 def test_parts_of_a_step_add_up_to_it():
