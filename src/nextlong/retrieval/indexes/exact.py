@@ -6,7 +6,8 @@ Out: the k nearest of each query, outside the range of ids that it excludes, des
 A block of vectors is converted to float32 once and multiplied with all queries; only scores that reach a query's current
 k-th best are kept (`Best`). A sample gives a first guess of the k-th best, so a search costs little more than reading and
 multiplying the vectors. Float32 products (on a GPU, rough scores of tensor cores) only select candidates; their final scores
-are exact (docs/decisions/0008-search.md). Shapes: Q queries, D dimensions, B vectors of a block, W candidates on a GPU.
+are exact (docs/decisions/0008-search.md). On a GPU the vectors stay on the device, and so does all work on them. Shapes:
+Q queries, D dimensions, B vectors of a block, W candidates and K neighbours on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,16 +291,22 @@ def _reaching(
     ]
 
 
-_SPARE = 64  # candidates kept beyond k on a device, because rough scores may be in the wrong order
 _DEVICE_QUERIES = 2048  # queries multiplied at a time
-_DEVICE_ROWS = (
-    1 << 17
-)  # vectors multiplied at a time: with so many queries, 1 GB of scores on the device
+_DEVICE_ROWS = 1 << 17  # vectors multiplied at a time, for 1 GB of scores on the device
+_DEVICE_BYTES = 4 << 30  # of vectors that stay on the device; a block has 2 GB
+_RESCORED_BYTES = 1 << 30  # of vectors scored exactly at a time, as float64
+_LEAST_SPARE = 64  # candidates beyond k, because rough scores may be in a wrong order
 ROUNDING = 4.0  # times the rounding error of a CPU: tensor cores may align the terms of a sum before they add them
 
 
 class ExactTorch(Exact):
-    """Exact search on the GPU that the task was given, or on torch's CPU device if it has none."""
+    """Exact search on the GPU that the task was given, or on torch's CPU device if it has none.
+
+    The vectors are read once and stay on the device, and all queries stream past them; more
+    vectors than fit are searched in pieces. Rough scores select candidates, whose scores are
+    then computed in float64, where sums of such products are exact in any order. Tensors of
+    positions hold rows of the concatenation of all searched shards, which ascend as ids do.
+    """
 
     _queries_at_once = _DEVICE_QUERIES
 
@@ -309,114 +316,230 @@ class ExactTorch(Exact):
         super().__init__(vectors)
         gpus = granted_gpus()
         self._device = torch.device(f"cuda:{gpus[0]}" if gpus else "cpu")
+        self._resident: torch.Tensor | None = None
 
     def _nearest(
         self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
     ) -> list[tuple[_Ids, _Scores]]:
-        """Return the `k` best by exact scores; search again on the CPU where rough scores cannot decide."""
-        rough_QW, ids_QW = self._rough(queries_QD, k + _SPARE, exclude_Q2)
-        least_Q = (
-            np.full(len(queries_QD), -np.inf, np.float32)
-            if least_Q is None
-            else least_Q
-        )
-        error = np.float32(2 * ROUNDING * rounding_error(queries_QD.shape[1]))
-        lowest = np.float32(
-            np.finfo(np.float32).min
-        )  # excluded vectors have -inf, which is lower
-        bars = np.maximum(rough_QW[:, min(k, rough_QW.shape[1]) - 1], least_Q) - error
-        candidates = [
-            ids[scores >= max(bar, lowest)]
-            for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)
-        ]
-        exact = exact_cosines(
-            queries_QD, self._vectors, np.arange(len(queries_QD)), candidates
-        )
-        orders = [
-            np.lexsort((ids, -scores))[:k]
-            for ids, scores in zip(candidates, exact, strict=True)
-        ]
-        nearest = [
-            (ids[order], scores[order])
-            for ids, scores, order in zip(candidates, exact, orders, strict=True)
-        ]
-        if rough_QW.shape[1] < sum(self._vectors.rows):
-            crowded = np.flatnonzero(rough_QW[:, -1] >= np.maximum(bars, lowest))
-            again = Exact(self._vectors).search(
-                queries_QD[crowded], k, exclude=exclude_Q2[crowded]
-            )
-            for place, ids, scores in zip(crowded.tolist(), *again, strict=True):
-                nearest[place] = ids, scores
-        return _reaching(nearest, least_Q)
-
-    def _rough(
-        self, queries_QD: _Scores, width: int, exclude_Q2: _Ids
-    ) -> tuple[_Scores, _Ids]:
-        """Return the rough scores, descending, and the ids of the `width` best of each query, shape (Q, ≤ width)."""
+        """Return the `k` best of each query by exact scores, from each piece of the vectors."""
         import torch
 
-        queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(self._device)
-        best = torch.full((len(queries_QD), 0), -torch.inf, device=self._device)
-        best_ids = torch.empty(
-            (len(queries_QD), 0), dtype=torch.int64, device=self._device
-        )
+        count = len(queries_QD)
+        if least_Q is None:
+            least_Q = np.full(count, -np.inf, np.float32)
+        queries = self._moved(queries_QD)
+        least = self._moved(least_Q)
+        ranges_Q2 = self._positions_of(exclude_Q2)
+        scores_QK = torch.empty((count, 0), device=self._device)
+        positions_QK = torch.empty((count, 0), dtype=torch.int64, device=self._device)
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(
-            "high"
-        )  # float32 products in TF32, on tensor cores
+        # Float32 products in TF32, on tensor cores.
+        torch.set_float32_matmul_precision("high")
         try:
-            for first_id, vectors in self._blocks():
-                scores = queries @ vectors.float().T
-                # The ids of a block are consecutive, so a query excludes a run of columns, which is empty for nearly all queries.
-                ranges_Q2 = np.clip(exclude_Q2 - first_id, 0, len(vectors))
-                for query in np.flatnonzero(ranges_Q2[:, 0] < ranges_Q2[:, 1]).tolist():
-                    low, high = ranges_Q2[query].tolist()
-                    scores[query, low:high] = -torch.inf
-                top, columns = scores.topk(min(width, len(vectors)), dim=1)
-                best_ids = torch.cat([best_ids, columns + first_id], dim=1)
-                best, places = torch.cat([best, top], dim=1).topk(
-                    min(width, best_ids.shape[1]), dim=1
+            for first, rows in self._pieces():
+                ranges = np.clip(ranges_Q2 - first, 0, len(rows))
+                scores, positions = self._best_of(
+                    rows, queries, k, ranges_Q2=ranges, least=least
                 )
-                best_ids = best_ids.gather(1, places)
+                scores_QK, positions_QK = _best_by_score(
+                    torch.cat([scores_QK, scores], dim=1),
+                    torch.cat([positions_QK, positions + first], dim=1),
+                    k,
+                )
         finally:
             torch.set_float32_matmul_precision(before)
-        return best.cpu().numpy(), best_ids.cpu().numpy()
+        found_scores, found_positions = (
+            scores_QK.cpu().numpy(),
+            positions_QK.cpu().numpy(),
+        )
+        # Descending, so what a query excludes, and what is too low for it, comes last.
+        lowest = np.finfo(np.float32).min
+        is_kept = found_scores >= np.maximum(least_Q, lowest)[:, None]
+        nearest = []
+        for query, kept in enumerate(is_kept.sum(axis=1).tolist()):
+            ids = self._vectors.ids_at(found_positions[query, :kept])
+            nearest.append((ids, found_scores[query, :kept]))
+        return nearest
 
-    def _blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first id and the float16 vectors, on the device, of each block of all shards; one block is read ahead."""
+    def _best_of(
+        self,
+        rows: torch.Tensor,
+        queries: torch.Tensor,
+        k: int,
+        *,
+        ranges_Q2: _Ids,
+        least: torch.Tensor,
+        spare: int | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return exact scores and positions of the `k` best of `rows`, (Q, ≤ k), -inf for excluded ones."""
         import torch
 
-        shards = zip(self._vectors.numbers, self._vectors.rows, strict=True)
-        places = [
-            (shard, first)
-            for shard, rows in shards
-            for first in range(0, rows, _DEVICE_ROWS)
-        ]
-
-        def read(place: tuple[int, int]) -> torch.Tensor:
-            shard, first = place
-            rows = torch.from_numpy(
-                np.array(self._vectors[shard][first : first + _DEVICE_ROWS])
+        if spare is None:
+            spare = max(_LEAST_SPARE, k // 2)
+        width = min(k + spare, len(rows))
+        rough, positions = self._rough(rows, queries, width, ranges_Q2)
+        exact = self._exact(rows, queries, positions)
+        exact = exact.masked_fill(rough == -torch.inf, -torch.inf)
+        scores, positions = _best_by_score(exact, positions, k)
+        if width == len(rows):
+            return scores, positions
+        # All rows that may be among the k best are candidates, unless as many as there are
+        # candidates lie within the rounding error of the k-th: copies of one text, say.
+        error = 2 * ROUNDING * rounding_error(queries.shape[1])
+        bars = torch.maximum(rough[:, min(k, width) - 1], least) - error
+        is_crowded = (rough[:, -1] >= bars) & (rough[:, -1] > -torch.inf)
+        crowded = is_crowded.nonzero()[:, 0]
+        if len(crowded):
+            scores[crowded], positions[crowded] = self._best_of(
+                rows,
+                queries[crowded],
+                k,
+                ranges_Q2=ranges_Q2[crowded.cpu().numpy()],
+                least=least[crowded],
+                spare=4 * spare,
             )
-            return rows.pin_memory() if self._device.type == "cuda" else rows
+        return scores, positions
+
+    def _rough(
+        self, rows: torch.Tensor, queries: torch.Tensor, width: int, ranges_Q2: _Ids
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rough scores, descending, and the positions of the `width` best of each query, (Q, width)."""
+        import torch
+
+        best = torch.empty((len(queries), 0), device=self._device)
+        positions = torch.empty(
+            (len(queries), 0), dtype=torch.int64, device=self._device
+        )
+        for first in range(0, len(rows), _DEVICE_ROWS):
+            block = rows[first : first + _DEVICE_ROWS]
+            scores = queries @ block.float().T
+            excluded_queries, columns = _cells(
+                np.clip(ranges_Q2 - first, 0, len(block))
+            )
+            scores[self._moved(excluded_queries), self._moved(columns)] = -torch.inf
+            top, top_columns = scores.topk(min(width, len(block)), dim=1)
+            best = torch.cat([best, top], dim=1)
+            positions = torch.cat([positions, top_columns + first], dim=1)
+            best, places = best.topk(min(width, best.shape[1]), dim=1)
+            positions = positions.gather(1, places)
+        return best, positions
+
+    def _exact(
+        self, rows: torch.Tensor, queries: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the exact scores of the rows at `positions`, (Q, W), float32."""
+        import torch
+
+        most = max(1, _RESCORED_BYTES // (8 * queries.shape[1]))  # candidates
+        width = positions.shape[1]
+        if width > most:
+            parts = positions.split(most, dim=1)
+            return torch.cat(
+                [self._exact(rows, queries, part) for part in parts], dim=1
+            )
+        scores = []
+        at_once = max(1, most // width)
+        for some, whose in zip(
+            positions.split(at_once), queries.split(at_once), strict=True
+        ):
+            candidates_QWD = rows[some].double()
+            products = torch.bmm(candidates_QWD, whose.double()[:, :, None])
+            scores.append(products[:, :, 0].float())
+        return torch.cat(scores)
+
+    def _pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first position and the float16 vectors of each piece; the only one stays on the device."""
+        if self._resident is not None:
+            yield 0, self._resident
+            return
+        total = sum(self._vectors.rows)
+        dimensions = self._vectors[self._vectors.numbers[0]].shape[1]
+        most = max(1, _DEVICE_BYTES // (2 * dimensions))
+        for first in range(0, total, most):
+            last = min(total, first + most)
+            piece = self._read(first, last, dimensions=dimensions)
+            if last - first == total:
+                self._resident = piece
+            yield first, piece
+
+    def _read(self, first: int, last: int, *, dimensions: int) -> torch.Tensor:
+        """Return the vectors at positions [first, last) on the device; each is copied into pinned memory, then there."""
+        import torch
+
+        piece = torch.empty(
+            (last - first, dimensions), dtype=torch.float16, device=self._device
+        )
+        ends = np.cumsum([0, *self._vectors.rows])
+        parts = []
+        for shard, (begin, end) in zip(
+            self._vectors.numbers, pairwise(ends.tolist()), strict=True
+        ):
+            for start in range(max(first, begin), min(last, end), _DEVICE_ROWS):
+                stop = min(last, end, start + _DEVICE_ROWS)
+                parts.append((shard, start - begin, stop - begin, start - first))
+
+        def read(part: tuple[int, int, int, int]) -> torch.Tensor:
+            shard, start, stop, _ = part
+            block = torch.empty(
+                (stop - start, dimensions),
+                dtype=torch.float16,
+                pin_memory=self._device.type == "cuda",
+            )
+            block.numpy()[:] = self._vectors[shard][start:stop]
+            return block
 
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(read, places[0]) if places else None
-            for (shard, first), following in zip(
-                places, [*places[1:], None], strict=False
-            ):
-                assert ahead is not None
-                rows = ahead.result()
-                ahead = reader.submit(read, following) if following else None
-                yield (
-                    shard << schemas.SHARD_BITS | first,
-                    rows.to(self._device, non_blocking=True),
-                )
+            ahead = reader.submit(read, parts[0])
+            for part, following in zip(parts, [*parts[1:], None], strict=True):
+                block = ahead.result()
+                if following is not None:
+                    ahead = reader.submit(read, following)
+                place = part[3]
+                piece[place : place + len(block)].copy_(block, non_blocking=True)
+        return piece
+
+    def _positions_of(self, ids: _Ids) -> _Ids:
+        """Return how many searched vectors have a lower id than each of `ids`."""
+        ends = np.cumsum([0, *self._vectors.rows])
+        numbers = self._vectors.numbers
+        shards = schemas.shard_of(ids)
+        places = np.clip(shards - numbers.start, 0, len(numbers))
+        is_searched = (shards >= numbers.start) & (shards < numbers.stop)
+        sizes = np.append(self._vectors.rows, 0)[places]
+        within = np.where(is_searched, np.minimum(schemas.row_of(ids), sizes), 0)
+        return np.asarray(ends[places] + within, np.int64)
+
+    def _moved(self, array: NDArray[Any]) -> torch.Tensor:
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def _best_by_score(
+    scores: torch.Tensor, positions: torch.Tensor, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the `k` best of each row, descending, equal scores by position."""
+    positions, order = positions.sort(dim=1)
+    scores = scores.gather(1, order)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    return scores[:, :k], positions.gather(1, order)[:, :k]
+
+
+def _cells(ranges_Q2: _Ids) -> tuple[_Ids, _Ids]:
+    """Return the query and the column of every cell in the columns [first, last) of a query."""
+    counts = np.maximum(0, ranges_Q2[:, 1] - ranges_Q2[:, 0])
+    queries = np.repeat(np.arange(len(ranges_Q2)), counts)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    columns = np.repeat(ranges_Q2[:, 0], counts) + np.arange(len(queries)) - begins
+    return queries, columns
 
 
 def open_exact(files: IndexFiles, *, block: range | None = None) -> Exact:
     """Return exact search over all shards, or those of a block, on the GPU that the task was given if there is one."""
-    return (ExactTorch if granted_gpus() else Exact)(VectorShards(files.vectors, block))
+    has_gpu = bool(granted_gpus())
+    # A GPU holds the vectors itself; main memory would hold them a second time.
+    vectors = VectorShards(files.vectors, block, is_held=not has_gpu)
+    return ExactTorch(vectors) if has_gpu else Exact(vectors)
 
 
 def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
