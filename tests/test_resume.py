@@ -417,6 +417,12 @@ def test_other_documents_are_refused_unless_asked_for(
     assert f"run_dir={run_dir} has runs of other documents" in message
     assert "choose another run_dir, or name the new variant (--name NAME)" in message
     pipeline.run(reading(others, name="others"))
+    # A file of the same name and size as one that was read, with another text.
+    alike = tmp_path / "alike" / "1.jsonl"
+    alike.parent.mkdir()
+    alike.write_bytes((moved / "1.jsonl").read_bytes().swapcase())
+    message = complaint(capsys, reading(alike), tmp_path)
+    assert f"run_dir={run_dir} has runs of other documents" in message
 
 
 def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):

@@ -186,19 +186,18 @@ def test_a_path_is_named_by_its_last_part():
     assert record.name_of(settings) == "path=more.jsonl,model=static-minishlab-potion"
 
 
-def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
+@pytest.mark.parametrize("name", ["thesis/one.tex", "notes.txt", "data/a.jsonl"])
+def test_a_folder_with_files_of_others_is_no_run_directory(tmp_path, name):
     record.check_folder(tmp_path / "none")
-    for name in (".git", "lost+found", "empty"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "slurm-1.out").touch()
+    for folder in (".git", "lost+found", "empty"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "lost+found" / "x").touch()
     record.check_folder(tmp_path)
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "one.tex").touch()
-    with pytest.raises(
-        RunError,
-        match=r"contains 1 folder that no run made, such as 'thesis'; choose a new",
-    ):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(RunError) as caught:
         record.check_folder(tmp_path)
+    assert f"run_dir={tmp_path}" in str(caught.value)
+    assert repr(name.partition("/")[0]) in str(caught.value)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     record.check_folder(tmp_path)

@@ -282,7 +282,7 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
     assert call("compare", f"{own}@*")[0] == 0
 
 
-def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(
+def test_the_only_variant_is_opened_by_run_dir_though_made_with_set(
     few_recipe, started, tmp_path, call
 ):
     run, path = started(tmp_path / "run"), tmp_path / "r.yaml"
@@ -290,18 +290,21 @@ def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_varian
     told = call("run", path, "--set", "compose.target_tokens=512", "--set", "seed=1")[1]
     name = "target_tokens=512,seed=1"
     assert (
-        f"{name}, opened as {run}@{name}, because of --set; {run} opens no variant until the recipe runs"
-        in told
+        f"{name}, opened as {run}@{name}, because of --set; {run} opens it too" in told
     )
     for command in ("peek", "stats", "export", "report", "verify"):
-        code, out, err = call(command, run)
-        assert (code, out) == (2, "")
-        assert f"run the recipe, or name a variant: {run}@{name}" in " ".join(
-            err.split()
-        )
-    assert (
-        f"{run} has no variant of the recipe's own settings; run the recipe"
-        in " ".join(call("list", run)[1].split())
+        assert call(command, run)[0] == 0
+    assert nextlong.open(run).recipe.compose.target_tokens == 512
+    assert f"{run} opens {name}, its only variant" in " ".join(
+        call("list", run)[1].split()
+    )
+    # Of two such variants, none is meant by RUN.
+    assert call("run", path, "--set", "compose.target_tokens=256")[0] == 0
+    code, out, err = call("peek", run)
+    assert (code, out) == (2, "")
+    assert f"{run}@{name}" in " ".join(err.split())
+    assert "has no variant of the recipe's own settings" in " ".join(
+        call("list", run)[1].split()
     )
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
@@ -529,7 +532,7 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
 
-def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
+def test_without_the_variant_that_run_dir_opens_it_opens_the_only_other_one(own, call):
     current = record.current(own)
     stays = next(
         variant.name for variant in record.variants(own) if variant.name != current
@@ -548,6 +551,7 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     assert ", 1 page, and the variants" in out
     assert record.current(own) is None
     assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
-    told = f"{own} has no variant of the recipe's own settings; run the recipe, or name a variant: {own}@"
-    assert f"{told}{stays}" in " ".join(call("peek", own)[2].split())
-    assert f"{told}NAME" in " ".join(call("list", own)[1].split())
+    assert nextlong.open(own).variant.name == stays
+    assert f"{own} opens {stays}, its only variant" in " ".join(
+        call("list", own)[1].split()
+    )

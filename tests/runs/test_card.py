@@ -296,6 +296,7 @@ def test_each_format_says_how_to_load_it(form, files, needle):
     assert needle in code
     compile(code, "card", "exec")
     assert ("configs" in matter) == (form in ("parquet", "jsonl", "torchtitan"))
+    assert "docs/" not in page  # the reader of a card has no checkout
 
 
 def test_other_methods_are_not_told_as_hard_negatives():

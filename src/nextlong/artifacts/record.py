@@ -2,7 +2,8 @@
 
 In:  a recipe and its finished steps. Out: `variants/NAME.json` with the recipe, the step folders and the number of sequences,
 and `NAME.yaml`, the recipe to run again. `run.json` names the variant that `RUN` opens: that of the recipe's own settings,
-never one made with --set. It is written last, so that after a kill `RUN` opens a finished variant, the new or the previous one.
+not one made with --set, unless it is the only one. It is written last, so that after a kill `RUN` opens a finished variant, the
+new or the previous one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from nextlong.text import Json, counted, did_you_mean
 
 _RUN_FILE: Final = "run.json"
 _VARIANTS_FOLDER: Final = "variants"
+INPUTS: Final = "inputs.json"  # the files that runs in a directory have read
+# In a run directory whose variants and steps were all removed, and at the root of a disk.
+_OWN_NAMES: Final = frozenset({_VARIANTS_FOLDER, _RUN_FILE, "lost+found"})
 _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
 
@@ -127,7 +131,7 @@ def variant_names(run_dir: Path) -> list[str]:
 
 
 def current(run_dir: Path) -> str | None:
-    """Return the name of the variant that `RUN` opens; None if the recipe's own settings have not finished."""
+    """Return the name of the variant of the recipe's own settings; None if these have not finished."""
     path = run_dir / _RUN_FILE
     if not path.exists():
         return None
@@ -137,6 +141,12 @@ def current(run_dir: Path) -> str | None:
     raise RunError(
         f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again"
     )
+
+
+def opened(run_dir: Path) -> str | None:
+    """Return the name of the variant that `RUN` opens: the current one, or the only one; None if there are several."""
+    names = variant_names(run_dir)
+    return names[0] if len(names) == 1 else current(run_dir)
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
@@ -156,8 +166,8 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
 def find(named: str | Path) -> Variant:
     """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError that lists the existing ones."""
     run_dir, name = split_name(named)
-    own = current(run_dir)
     known = {variant.name: variant for variant in existing(run_dir)}
+    own = opened(run_dir)
     if name is None and own is None:
         cure = f"run the recipe, or name a variant: {', '.join(f'{run_dir}@{variant}' for variant in known)}"
         raise RunError(f"{run_dir} has no variant of the recipe's own settings; {cure}")
@@ -220,7 +230,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
 
 
 def remove(variant: Variant) -> None:
-    """Remove the record of a variant; if `RUN` opened it, `RUN` is undefined until the recipe runs again."""
+    """Remove the record of a variant; if `RUN` opened it, `RUN` opens the only other one, if any, until the recipe runs again."""
     if current(variant.run_dir) == variant.name:
         store.remove_file(variant.run_dir / _RUN_FILE)
     store.remove_file(variant.recipe_file)
@@ -318,7 +328,8 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
             raise RecipeError(f"name={name}: {why}; {cure}")
         return name
     if alike:
-        return opened if (opened := current(run_dir)) in alike else alike[0]
+        current_name = current(run_dir)
+        return current_name if current_name in alike else alike[0]
     preferred: list[str] = []  # names, best first
     if not recipe.overridden:
         preferred, differing = (
@@ -347,20 +358,22 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
 
 
 def check_folder(run_dir: Path) -> None:
-    """Raise RunError if a new run directory contains folders that no run made, among which it would be hard to find."""
-    if not run_dir.is_dir() or _holds_run(run_dir):
+    """Raise RunError if a new run directory has files or folders that no run made, among which it would be hard to find."""
+    is_run = _holds_run(run_dir) or (run_dir / INPUTS).is_file()
+    if not run_dir.is_dir() or is_run:
         return
-    ours = {_VARIANTS_FOLDER, DATA, "lost+found"}
-    folders = (
-        path
+    foreign = sorted(
+        path.name
         for path in run_dir.iterdir()
-        if path.is_dir() and path.name[0] != "." and path.name not in ours
+        if path.name[0] != "." and path.name not in _OWN_NAMES and not _is_empty(path)
     )
-    if strange := sorted(path.name for path in folders if any(path.iterdir())):
-        foreign = f"{counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}"
-        raise RunError(
-            f"run_dir={run_dir} contains {foreign}; choose a new or empty folder"
-        )
+    if foreign:
+        problem = f"has {counted(len(foreign), 'entry')} that no run made, such as {foreign[0]!r}"
+        raise RunError(f"run_dir={run_dir} {problem}; choose a new or empty folder")
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def name_of(

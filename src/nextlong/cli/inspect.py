@@ -278,7 +278,9 @@ def list_command(args: argparse.Namespace) -> None:
         opens = f"has no variant of the recipe's own settings; run the recipe, or name a variant: {run_dir}@NAME"
         if own is not None:
             others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-            opens = f"opens {own}, the recipe's own settings{others}"
+            is_own = own == record.current(run_dir)
+            what = "the recipe's own settings" if is_own else "its only variant"
+            opens = f"opens {own}, {what}{others}"
         tables.say(f"{run_dir} {opens}", shown)
         if unfinished := record.unfinished_steps(run_dir):
             tables.say(unfinished, shown)

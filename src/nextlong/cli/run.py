@@ -134,7 +134,7 @@ def run_recipe(
     from nextlong.runs.export import run
 
     shown, run_dir = console(stderr=args.json), recipe.run_path
-    before, name = record.current(run_dir), record.name_for(recipe, run_dir)
+    before, name = record.opened(run_dir), record.name_for(recipe, run_dir)
     if not recipe.overridden and before not in (None, name):
         message = f"{run_dir} opens the variant {before} until this run has finished, and {name} from then on"
         tables.say(message, console(stderr=True))
@@ -160,12 +160,13 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
 
     name, run_dir = made.variant.name, made.path
     if recipe.overridden:
-        own = record.current(run_dir)
-        kept = f"{run_dir} " + (
-            f"still opens {own}"
-            if own
-            else "opens no variant until the recipe runs without --set"
-        )
+        opens = record.opened(run_dir)
+        if opens is None:
+            kept = f"{run_dir} opens no variant until the recipe runs without --set"
+        elif opens == name:
+            kept = f"{run_dir} opens it too, as long as it is the only variant"
+        else:
+            kept = f"{run_dir} still opens {opens}"
         hint = (
             ""
             if recipe.name or len(name) <= record.LONG_NAME

@@ -13,7 +13,7 @@ import itertools
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
 from nextlong.artifacts.finished import IngestResult
+from nextlong.artifacts.record import INPUTS
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
@@ -75,7 +76,6 @@ _FILE_KINDS: Final = {
 }  # fmt: skip
 
 _Listing = dict[str, Any]  # path → info from the file system
-_INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
 
 
@@ -469,24 +469,33 @@ def check_documents(
     sources: Sequence[Source], files: SourceFiles, run_dir: Path
 ) -> None:
     """Raise RunError if earlier runs in a directory read none of these files: `RUN` would open other documents than before."""
-    # A file that was moved or is given by another path still has the same name and size.
     known = _read_known(run_dir)
-    entries = (entry for path in known.values() for entry in path.items())
-    read = {
-        (posixpath.basename(name), _size(entry["version"])) for name, entry in entries
-    }
-    ours = {
-        (posixpath.basename(file.path), _size(file.version))
-        for source_files in files
-        for file in source_files
-    }
-    if read.isdisjoint(ours) and known.keys().isdisjoint(
-        source.path for source in sources
+    if not known or not known.keys().isdisjoint(source.path for source in sources):
+        return
+    hashes: dict[tuple[str, str], set[str | None]] = {}
+    for path in known.values():
+        for name, entry in path.items():
+            key = posixpath.basename(name), _size(entry["version"])
+            hashes.setdefault(key, set()).add(entry["xxh3"])
+    if not any(
+        _was_read(file, hashes) for file in itertools.chain.from_iterable(files)
     ):
         raise RunError(
             f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} has runs of other documents ({min(known)!r}); "
             "choose another run_dir, or name the new variant (--name NAME)"
         )
+
+
+def _was_read(
+    file: InputFile, hashes: Mapping[tuple[str, str], set[str | None]]
+) -> bool:
+    """Return whether a file that was moved, or is given by another path, was read before.
+
+    Such a file has the name, size and content of one that was; `hashes` are by name and
+    size, None for remote files, of which name and size must do.
+    """
+    known = hashes.get((posixpath.basename(file.path), _size(file.version)), set())
+    return bool(known) and (None in known or hash_of(file) in {*known, None})
 
 
 def remember(
@@ -512,7 +521,7 @@ def remember(
                 "xxh3": next(hashes, None),
             }
             now[source.path][file.name] = entry
-    store.write_json(run_dir / _INPUTS_FILE, {**_read_known(run_dir), **now})
+    store.write_json(run_dir / INPUTS, {**_read_known(run_dir), **now})
 
 
 def hash_of(file: InputFile) -> str | None:
@@ -528,7 +537,7 @@ def hash_of(file: InputFile) -> str | None:
 
 def _read_known(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the recorded files: source path → file name → identity, version, xxh3."""
-    path = folder / _INPUTS_FILE
+    path = folder / INPUTS
     return store.read_json(path) if path.exists() else {}
 
 

@@ -89,7 +89,7 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings.
+        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings, or the only variant.
 
         Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
         not read: that is for `nextlong verify`.

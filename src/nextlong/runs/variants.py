@@ -47,7 +47,8 @@ class Listed:
 
 def list_variants(run_dir: Path) -> list[Listed]:
     """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
-    current, recorded = record.current(run_dir), record.existing(run_dir)
+    recorded = record.existing(run_dir)
+    current = record.opened(run_dir)
     base = next(
         (variant for variant in recorded if variant.name == current), recorded[0]
     )

@@ -197,7 +197,7 @@ def test_the_decision_is_said_with_its_reasons():
     assert settings == ()
     assert (level, decision) == ("good", "No defects found: you can train on it.")
     assert reasons[0] == (
-        f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."
+        f"All {len(passed)} data-quality checks passed. For its effect on models, see the page Results of the documentation."
     )
     assert (
         "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12."

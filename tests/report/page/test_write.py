@@ -170,6 +170,7 @@ def test_the_page_needs_nothing_but_itself(text):
             for found in re.findall(r"url\((.*?)\)", value or "")
         )
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "docs/" not in text  # the reader of a page has no checkout
     assert {own.get("type", "script") for own in page.of("script")} == {
         "application/json",
         "script",

@@ -286,7 +286,7 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
         return _Verdict("look", "Only as a control.", tuple(cautions), passed)
     decision = f"No defects found: you can train on it{f', but {FROM_SCRATCH}' if is_stand_in else ''}."
     reasons = [
-        f"All {len(passed)} data-quality checks passed. For its effect on models, see docs/results.md."
+        f"All {len(passed)} data-quality checks passed. For its effect on models, see the page Results of the documentation."
     ]
     similarity, random, distance = (
         stats[key] for key in ("similarity", "random_similarity", "distance_tokens")
