@@ -20,8 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+
 from nextlong.artifacts import record
-from nextlong.artifacts.finished import ChunkResult
+from nextlong.artifacts.finished import ChunkResult, TokenizerResult
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_class, minhash_steps
@@ -47,7 +49,7 @@ from nextlong.reading import listing
 from nextlong.reading.files import InputFile, check_kept, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import candidates_of, sequence_limit
+from nextlong.recipe.keys import candidates_of, checked_chars, sequence_limit
 from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.index import has_driver
@@ -182,27 +184,51 @@ def route(
 
 
 def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
-    """Return the recipe with a number for `mine.candidates: auto`.
+    """Return the recipe with what follows from its corpus, once the corpus is known.
 
-    The number depends on the mean chunk. Before the chunks are known, `auto` stays.
+    This is the number for `mine.candidates: auto`, which depends on the mean chunk, and
+    whether there are documents that are probably longer than a sequence.
     """
-    if not _is_unsized(recipe):
+    if not _is_sizable(recipe):
         return recipe
-    steps = {step.name: step for step in document_steps(recipe, files)}
-    chunks = find_done(steps.get("decontaminate", steps["chunk"]), recipe.run_path)
-    if chunks is None:
+    steps = {step.name: step for step in _steps_to_size(recipe, files)}
+    chunk = steps.get("decontaminate", steps["chunk"])
+    ingested, chunked, tokenized = (
+        find_done(step, recipe.run_path)
+        for step in (steps["ingest"], chunk, steps["tokenizer"])
+    )
+    if ingested is None or chunked is None or tokenized is None:
         return recipe
-    shards = chunks.results(ChunkResult)
+    shards = chunked.results(ChunkResult)
     chars = sum(shard.chars for shard in shards)
     chunk_chars = chars / max(1, sum(shard.chunks for shard in shards))
     count = candidates_of(recipe.compose, recipe.mine, chunk_chars=chunk_chars)
-    return recipe.with_candidates(count)
+    chars_per_token = tokenized.result(TokenizerResult).chars_per_token
+    checked = checked_chars(recipe.sequence_tokens, chars_per_token)
+    longest = max(
+        (
+            int(np.load(path, mmap_mode="r").max(initial=0))
+            for path in ingested.files(".chars.npy")
+        ),
+        default=0,
+    )
+    recipe = recipe.with_candidates(count)
+    return recipe.with_checked_chars(checked) if longest > checked else recipe
 
 
-def _is_unsized(recipe: Recipe) -> bool:
-    """Return whether `mine.candidates` matters and is still `auto`."""
-    searches_for_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
-    return searches_for_chunks and recipe.mine.candidates == "auto"
+def _is_sizable(recipe: Recipe) -> bool:
+    return Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
+
+
+def _steps_to_size(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    *,
+    when_ingested: Callable[[Artifact], None] = lambda _: None,
+) -> list[Step]:
+    """Return the steps on which `sized` depends: all up to the tokenizer."""
+    steps = route(recipe, files, when_ingested=when_ingested)
+    return steps[: 1 + [step.name for step in steps].index("tokenizer")]
 
 
 @dataclass(frozen=True)
@@ -234,7 +260,8 @@ class _Session:
     def run_before(self, step: str) -> list[str]:
         """Run the steps that `step` depends on, before array jobs share it; return their names."""
         needed = steps_before(self.route(), step)
-        if "chunk" in needed:
+        to_size = {one.name for one in _steps_to_size(self.recipe, self.files)}
+        if "chunk" in needed and step not in to_size:
             self._size()
         steps = self.route()
         self.run_steps(steps, only=needed)
@@ -253,7 +280,7 @@ class _Session:
         )
 
     def route(self, recipe: Recipe | None = None, *, attempt: int = 0) -> list[Step]:
-        """Return the steps of `route`, by default of the recipe as far as it is `sized`."""
+        """Return the steps of `route`, by default of the `sized` recipe."""
         recipe = recipe or sized(self.recipe, self.files)
         return route(recipe, self.files, attempt=attempt, when_ingested=self._remember)
 
@@ -272,10 +299,12 @@ class _Session:
     def _size(self) -> tuple[Recipe, dict[str, Artifact]]:
         """Return the `sized` recipe, and the steps that ran to size it."""
         done: dict[str, Artifact] = {}
-        if _is_unsized(sized(self.recipe, self.files)):
-            done = self.run_steps(
-                document_steps(self.recipe, self.files, when_ingested=self._remember)
+        if _is_sizable(self.recipe):
+            steps = _steps_to_size(
+                self.recipe, self.files, when_ingested=self._remember
             )
+            if any(find_done(step, self.recipe.run_path) is None for step in steps):
+                done = self.run_steps(steps)
         return sized(self.recipe, self.files), done
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
@@ -283,8 +312,8 @@ class _Session:
         recipe, name = self.recipe, record.name_for(self.recipe, self.recipe.run_path)
         sized_recipe, done = self._size()
         attempt = 0
-        # Run up to `compose`, with twice the drafts or candidates in each attempt, until
-        # there are enough sequences.
+        # Run up to `compose`, with twice the drafts or candidates in each attempt,
+        # until there are enough sequences.
         while True:
             steps = self.route(sized_recipe, attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
@@ -301,8 +330,9 @@ class _Session:
             )
             done = {step.name: done[step.name] for step in steps}
             candidates = None  # the recipe's own number stays
-            if _is_unsized(recipe) and sized_recipe.mine.candidates != "auto":
-                candidates = sized_recipe.mine.candidates
+            found = sized_recipe.mine.candidates
+            if recipe.mine.candidates == "auto" and found != "auto":
+                candidates = found
             retry = another_attempt(
                 recipe.compose, done, attempt=attempt, candidates=candidates
             )

@@ -149,7 +149,7 @@ SEQUENCE_INDEX: Final = np.dtype(
 class DropReason(StrEnum):
     """Why a draft was dropped, as in counts and messages."""
 
-    TOO_LONG = "the meta-document alone fills target_tokens"
+    TOO_LONG = "longer than a sequence"
     TOO_LITTLE_ROOM = (
         "too little room for compose.min_gap_tokens of negatives between its chunks"
     )

@@ -13,11 +13,12 @@ from nextlong import schemas
 from nextlong.recipe.keys import BLOCKS, MOST_QUERIES
 from nextlong.retrieval.sample import (
     DrawResult,
+    LengthCheck,
     list_documents,
     query_ranges,
     sample_meta_documents,
 )
-from nextlong.schemas import META_DOCUMENTS
+from nextlong.schemas import META_DOCUMENTS, DropReason
 
 
 def write_shard(folder, number, chunks_per_document, hashes, chars=10):
@@ -115,6 +116,49 @@ def test_the_draw_does_not_depend_on_shards_or_order(
     )
     for name in ("key", "content_hash", "chunks", "chars"):
         assert metas[name].tolist() == whole[name][:draws].tolist()
+
+
+@given(
+    draws=st.none() | st.integers(1, 50),
+    longer=st.sets(st.integers(0, 39)),
+    cut=st.integers(0, 40),
+)
+def test_documents_longer_than_a_sequence_give_way_to_the_next(
+    tmp_path_factory, draws, longer, cut
+):
+    """Documents of 4 chunks are checked; a few of them prove to be longer."""
+    documents = [DOCUMENTS[:cut], DOCUMENTS[cut:]]
+    shards = [
+        tuple(map(list, zip(*some, strict=True))) or ([], []) for some in documents
+    ]
+    folder = tmp_path_factory.mktemp("long")
+    _, whole = draw(folder, shards, seed=5)
+    too_long = {1000 + number for number in longer if DOCUMENTS[number][0] == 4}
+    hash_of = {int(meta["first_chunk"]): int(meta["content_hash"]) for meta in whole}
+    checked = []
+
+    def is_longer(first_chunk, chunks):
+        assert chunks == 4
+        checked.append(hash_of[first_chunk])
+        return hash_of[first_chunk] in too_long
+
+    counts, metas = draw(
+        folder, shards, draws=draws, seed=5, length_check=LengthCheck(30, is_longer)
+    )
+    order = whole["content_hash"].tolist()
+    fitting = [number for number in order if number not in too_long][:draws]
+    assert metas["content_hash"].tolist() == fitting
+    is_whole_sample = draws is None or len(fitting) < draws
+    end = len(order) if is_whole_sample else order.index(fitting[-1]) + 1
+    passed_over = [number for number in order[:end] if number in too_long]
+    assert counts.drawn == len(fitting) + len(passed_over)
+    assert counts.dropped == (
+        {DropReason.TOO_LONG: len(passed_over)} if passed_over else {}
+    )
+    assert [hash_of[first] for examples in counts.dropped_examples.values()
+            for first, _, _ in examples] == passed_over  # fmt: skip
+    # Nothing is read that the sample does not need.
+    assert all(order.index(number) < end for number in checked)
 
 
 def test_another_seed_draws_others(tmp_path):

@@ -168,13 +168,13 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     told = stats.measure(run).yields
     assert told.asked == "all"
     assert told.kept == len(run)
-    assert told.dropped[DropReason.TOO_FEW_NEGATIVES] > 0
+    assert told.dropped[DropReason.TOO_FEW_CANDIDATES] > 0
     assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
     lines = [
         line.strip()
         for line in printed(stats.measure(run), terminal=False).splitlines()
     ]
-    reason = DropReason.TOO_FEW_NEGATIVES
+    reason = DropReason.TOO_FEW_CANDIDATES
     place = next(
         place
         for place, line in enumerate(lines)

@@ -20,8 +20,10 @@ from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
 from nextlong.recipe import keys
+from nextlong.retrieval.sample import DrawResult
+from nextlong.runs import stats
 from nextlong.schemas import DropReason
-from nextlong.sequences.shortfall import check_enough
+from nextlong.sequences.shortfall import Attempt, check_enough, dropped_examples
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 
 DROPPED = "dropped: too few negatives to reach target_tokens"
@@ -254,6 +256,78 @@ def test_documents_dropped_for_their_length_are_not_taken_for_copies(tmp_path):
     )
     assert total(done["compose"], "sequences") >= 2
     assert total(done["draft"], "near_duplicates") > 0
+
+
+@pytest.fixture
+def short_lengths_are_checked(monkeypatch):
+    """Documents are checked at the length of these sequences rather than at 128K tokens."""
+    monkeypatch.setattr(keys, "_SHARED_TOKENS", 1)
+
+
+@pytest.mark.usefixtures("short_lengths_are_checked")
+def test_a_document_longer_than_a_sequence_is_counted_and_not_searched_for(tmp_path):
+    draw = random.Random(3)
+    pages = ["\n".join(lines_of(draw, 9, words=12)) for _ in range(40)]
+    book = "\n".join(lines_of(draw, 900, words=12))
+    overrides = ["compose.target_tokens=2048", "compose.sequences=all"]
+    done, _ = run(recipe_over(tmp_path, [*pages, book], *overrides))
+    assert total(done["compose"], "sequences") == len(pages)
+    of_pages = done["meta_documents"].result(DrawResult).meta_chunks
+    assert total(done["mine"], "queries") == of_pages < 5 * len(pages)
+    assert dropped_of(done) == {}
+    assert Attempt(done).dropped == {DropReason.TOO_LONG: 1}
+    (example,) = dropped_examples(done)[DropReason.TOO_LONG]
+    assert example.startswith("40 (")
+    yields = stats.measure(nextlong.open(tmp_path / "run")).yields
+    assert yields.dropped == {DropReason.TOO_LONG: 1}
+    assert yields.drafts == yields.kept + yields.spare + yields.untried + 1
+
+
+@pytest.mark.usefixtures("short_lengths_are_checked")
+@pytest.mark.parametrize("filler", ["=" * 40_000, " " * 40_000, "-=" * 20_000])
+def test_a_document_of_many_characters_and_few_tokens_makes_a_sequence(
+    tmp_path, filler
+):
+    draw = random.Random(3)
+    pages = ["\n".join(lines_of(draw, 9, words=12)) for _ in range(40)]
+    own = lines_of(draw, 2, words=30)
+    unusual = "\n".join([own[0] + filler, own[1]])
+    tokenizer = train_bpe([filler, *pages], vocab_size=400)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    done, _ = run(
+        recipe_over(
+            tmp_path,
+            [*pages, unusual],
+            "compose.target_tokens=2048",
+            "compose.sequences=all",
+            "chunk.oversize=keep",
+            "tokenizer.train=null",
+            f"tokenizer.source={tmp_path / 'tokenizer.json'}",
+            "tokenizer.chars_per_token=2",
+        )
+    )
+    assert "tokenizer" in done["meta_documents"].manifest["inputs"]
+    assert DropReason.TOO_LONG not in Attempt(done).dropped
+    opened = nextlong.open(tmp_path / "run")
+    extended = {sequence.spans[0].source_id for sequence in opened.sequences()}
+    assert "40" in extended
+
+
+def test_another_length_shares_the_search_where_no_document_is_too_long(tmp_path):
+    draw = random.Random(3)
+    pages = ["\n".join(lines_of(draw, 9, words=12)) for _ in range(40)]
+    folders = []
+    for tokens in (1024, 2048):
+        done, _ = run(
+            recipe_over(
+                tmp_path,
+                pages,
+                f"compose.target_tokens={tokens}",
+                "compose.sequences=4",
+            )
+        )
+        folders.append(done["mine"].folder)
+    assert folders[0] == folders[1]
 
 
 # A run looks first: what cannot be is refused before the first step, and nothing else is

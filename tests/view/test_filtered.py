@@ -103,7 +103,7 @@ def test_drafts_that_became_no_sequence(run, kinds):
         if key.startswith(("draft", "compose"))
     }
     assert found == {reason: count for reason, count in expected.items() if count}
-    too_long = next(kind for kind in kinds.values() if "alone fills" in kind.reason)
+    too_long = next(kind for kind in kinds.values() if "longer than" in kind.reason)
     assert [entry.name for entry in too_long.entries()] == ["long"]
 
 

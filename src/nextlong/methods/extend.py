@@ -62,7 +62,11 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     Weights,
 )
-from nextlong.retrieval.sample import meta_documents_step, query_ranges
+from nextlong.retrieval.sample import (
+    LongDocuments,
+    meta_documents_step,
+    query_ranges,
+)
 from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.sequences.tokenize import Engine, kept_encoder
@@ -73,6 +77,7 @@ _EXAMPLES, _EXAMPLES_EACH = (
     2,
 )  # near-duplicates recorded by a task, and for one meta-document
 _DROPPED_EXAMPLES = 100  # documents without a draft, recorded by a task
+_CHUNKS_AT_ONCE = 64  # of a long document, whose tokens are counted at a time
 _EXAMINED = 1.125  # candidates compared, as a multiple of the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … plus these, so that short prefixes have some to spare as well
 
@@ -98,6 +103,7 @@ def extension_steps(
         attempt=attempt,
         seed=recipe.compose_seed,
         max_chars=max_chars,
+        long_documents=_long_documents(recipe, tokenizer),
     )
     # Once the mean chunk is known, `pipeline.sized` replaces `auto` by a number for it.
     candidates = keys.candidates_of(compose, mine, chunk_chars=max_chars)
@@ -163,6 +169,45 @@ def extension_steps(
         *mining,
         draft,
     ]
+
+
+def _long_documents(recipe: Recipe, tokenizer: Step) -> LongDocuments | None:
+    """Return how documents longer than a sequence are found; None if there are none."""
+    if recipe.checked_chars is None:
+        return None
+    tokens = keys.longest_tokens(recipe.sequence_tokens)
+
+    def is_longer(done: Artifacts) -> Callable[[int, int], bool]:
+        encoder = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
+        return partial(_has_tokens, tokens=tokens, text=corpus(done), tokenizer=encoder)
+
+    return LongDocuments(tokenizer, recipe.checked_chars, tokens, is_longer)
+
+
+def _has_tokens(
+    first_chunk: int,
+    chunks: int,
+    *,
+    tokens: int,
+    text: CorpusFiles,
+    tokenizer: tuple[Path, Engine],
+) -> bool:
+    """Return whether a document has at least so many tokens.
+
+    Its chunks are encoded in order until they do, so that a book of millions of tokens
+    takes no longer than one sequence. The number of characters decides nothing, because a
+    token may be one letter or a hundred blanks.
+    """
+    encoder = kept_encoder(*tokenizer)
+    counted = 0
+    for first in range(0, chunks, _CHUNKS_AT_ONCE):
+        last = min(chunks, first + _CHUNKS_AT_ONCE)
+        texts = text.texts(first_chunk + np.arange(first, last)).tolist()
+        begins = [place == 0 for place in range(first, last)]
+        counted += int(encoder.encode_chunks(texts, begins)[1].sum())
+        if counted >= tokens:
+            return True
+    return False
 
 
 def _draft_step(

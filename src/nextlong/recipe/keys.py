@@ -31,8 +31,9 @@ _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _LENGTH = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 
-# Enough for 131,072 tokens at 864 characters per chunk: shorter sequences reuse the same
-# candidates.
+# Sequences of up to this length share meta-documents and candidates.
+_SHARED_TOKENS = 131_072
+# Enough for `_SHARED_TOKENS` at 864 characters per chunk.
 _FEWEST_CANDIDATES = 1024
 TYPICAL_CHARS_PER_TOKEN = (
     4.5  # of English; limits the number of neighbours, and serves plans for models
@@ -41,6 +42,9 @@ _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values
 # Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a fifth of the chunks is embedded.
 _LISTED_SHARE = 0.25
+# A document of T·E characters times this margin probably has T tokens, so it is worth
+# counting them before its chunks are searched for.
+_LONG_MARGIN = 1.5
 MIN_GAP_CHUNKS = 0.5  # mean chunks in compose.min_gap_tokens: auto (docs/decisions/0003-exact-fit.md)
 SURE_SHARE = 0.5  # of T·E: a document of at most so many characters almost never exceeds T, in any language
 TOKENIZER_BYTES = 150e6  # memory of a tokenizer and its cache
@@ -346,7 +350,7 @@ class Mine(Section):
     candidates: Positive | Auto = keyed(
         "auto",
         "candidates retrieved for each meta-chunk (512 in the paper); auto: the chunks "
-        "that fill target_tokens, at least 1024, doubled while too few sequences result",
+        "that fill target_tokens, at least 1024, doubled while sequences are too few",
     )
     reorder_top: Positive = keyed(
         512,
@@ -531,10 +535,10 @@ def draws(compose: Compose, attempt: int = 0) -> int | None:
 
 
 def candidates_of(compose: Compose, mine: Mine, *, chunk_chars: float) -> int:
-    """Return how many candidates each meta-chunk gets, for chunks with this mean length.
+    """Return how many candidates each meta-chunk gets, for chunks of this mean length.
 
-    One meta-chunk may need as many as the whole sequence has. `auto` rounds up to a power
-    of two, so that sequences of similar lengths share the search.
+    One meta-chunk may need as many as the whole sequence has. `auto` rounds up to a
+    power of two, so that sequences of similar lengths share the search.
     """
     if mine.candidates != "auto":
         return mine.candidates
@@ -542,8 +546,19 @@ def candidates_of(compose: Compose, mine: Mine, *, chunk_chars: float) -> int:
     return max(_FEWEST_CANDIDATES, 1 << math.ceil(math.log2(needed)))
 
 
+def longest_tokens(sequence_tokens: int) -> int:
+    """Return the tokens of a document that is too long for this and shorter lengths."""
+    return max(sequence_tokens, _SHARED_TOKENS)
+
+
+def checked_chars(sequence_tokens: int, chars_per_token: float) -> int:
+    """Return the characters above which the tokens of a document are counted first."""
+    tokens = longest_tokens(sequence_tokens)
+    return math.ceil(_LONG_MARGIN * tokens * chars_per_token)
+
+
 def queries_of_task(neighbours: float) -> int:
-    """Return the most queries of one task, so that their neighbours take about 100 MB."""
+    """Return the most queries of a task, so that their neighbours take some 100 MB."""
     many = max(1.0, neighbours / _FEWEST_CANDIDATES)
     return max(1, math.floor(MOST_QUERIES / many))
 

@@ -194,6 +194,7 @@ class Recipe(Section):
     export: Export = Export()
     _own: Recipe | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
+    _checked_chars: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -338,6 +339,20 @@ class Recipe(Section):
         """Return the same recipe with this number for `mine.candidates`."""
         mine = self.mine.model_copy(update={"candidates": count})
         return self.model_copy(update={"mine": mine})
+
+    def with_checked_chars(self, chars: int) -> Recipe:
+        """Return the same recipe for a corpus with documents of more characters."""
+        recipe = self.model_copy()
+        recipe._checked_chars = chars
+        return recipe
+
+    @property
+    def checked_chars(self) -> int | None:
+        """The characters above which the tokens of a document are counted first.
+
+        None if no document of the corpus has more, or before the corpus is known.
+        """
+        return self._checked_chars
 
     @property
     def sequence_tokens(self) -> int:

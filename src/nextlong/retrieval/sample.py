@@ -8,7 +8,7 @@ Sampling is by a keyed hash of the content, so that neither file order nor shard
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,16 +28,43 @@ from nextlong.text import Json
 _Paths = Sequence[Path]
 
 _MOST_DOCUMENTS = 256  # documents in one task
+_SAMPLED_ORDER = ["key", "first_chunk"]
+_DROPPED_EXAMPLES = 100  # recorded documents that are longer than a sequence
 
 
 class DrawResult(TaskResult):
-    """Counts of the documents that have chunks."""
+    """Counts of the documents that have chunks.
+
+    `dropped`: sampled documents by reason, which are no queries. `dropped_examples`
+    holds their first chunk, their chunks and 0, as their tokens are not counted in full.
+    """
 
     documents: int
     eligible: int  # documents that may be sampled
     drawn: int  # documents that were sampled, or that are queries
     meta_chunks: int = 0  # chunks of the sampled meta-documents
     chars: int = 0  # characters of all documents; 0 for meta-documents
+    dropped: Mapping[str, int] = {}
+    dropped_examples: Mapping[str, tuple[tuple[int, int, int], ...]] = {}
+
+
+class LengthCheck(NamedTuple):
+    """What finds documents that are longer than a sequence, before they are sampled."""
+
+    chars: int  # documents of at most so many characters are not checked
+    is_longer: Callable[[int, int], bool]  # of a document's first chunk and its chunks
+
+
+class LongDocuments(NamedTuple):
+    """How to find the documents of at least `tokens` tokens in a corpus that has some.
+
+    `is_longer` returns the check of a `LengthCheck`, from the finished steps.
+    """
+
+    tokenizer: Step
+    checked_chars: int
+    tokens: int
+    is_longer: Callable[[Artifacts], Callable[[int, int], bool]]
 
 
 def sample_meta_documents(
@@ -49,9 +76,11 @@ def sample_meta_documents(
     draws: int | None,
     min_meta_chunks: int,
     seed: int,
+    length_check: LengthCheck | None = None,
 ) -> DrawResult:
     """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks; write `{out}.meta_documents.npy`."""
     drawn = np.empty(0, schemas.META_DOCUMENTS)
+    unchecked = np.empty(0, schemas.META_DOCUMENTS)  # whose tokens are to be counted
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(
         zip(chunks, hashes, chars, strict=True)
@@ -70,16 +99,59 @@ def sample_meta_documents(
             (shard_documents["chunks"] >= min_meta_chunks) & is_whole
         ]
         eligible += len(shard_documents)
+        if length_check is not None:
+            is_long = shard_documents["chars"] > length_check.chars
+            unchecked = np.concatenate([unchecked, shard_documents[is_long]])
+            shard_documents = shard_documents[~is_long]
         drawn = np.concatenate([drawn, shard_documents])
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
-    np.save(f"{out}.meta_documents.npy", np.sort(drawn, order=["key", "first_chunk"]))
+    drawn = np.sort(drawn, order=_SAMPLED_ORDER)
+    dropped = unchecked[:0]
+    if length_check is not None:
+        is_longer = length_check.is_longer
+        drawn, dropped = _with_checked(drawn, unchecked, is_longer, draws=draws)
+    np.save(f"{out}.meta_documents.npy", drawn)
+    dropped_counts: dict[str, int] = {}
+    examples: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    if len(dropped):
+        reason = schemas.DropReason.TOO_LONG
+        named = dropped[["first_chunk", "chunks"]][:_DROPPED_EXAMPLES].tolist()
+        dropped_counts[reason] = len(dropped)
+        examples[reason] = tuple((first, chunks_in, 0) for first, chunks_in in named)
     return DrawResult(
         documents=documents,
         eligible=eligible,
-        drawn=len(drawn),
+        drawn=len(drawn) + len(dropped),
         meta_chunks=int(drawn["chunks"].sum()),
+        dropped=dropped_counts,
+        dropped_examples=examples,
     )
+
+
+def _with_checked(
+    drawn: NDArray[Any],
+    unchecked: NDArray[Any],
+    is_longer: Callable[[int, int], bool],
+    *,
+    draws: int | None,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the sample with the `unchecked` documents that fit, and those that do not.
+
+    Only documents that come before the end of the sample are checked, because reading one
+    takes as long as reading a whole sequence.
+    """
+    dropped = []
+    for document in np.sort(unchecked, order=_SAMPLED_ORDER):
+        is_full = draws is not None and len(drawn) >= draws
+        if is_full and document["key"] > drawn["key"][-1]:
+            break
+        if is_longer(int(document["first_chunk"]), int(document["chunks"])):
+            dropped.append(document)
+            continue
+        drawn = np.append(drawn, document)
+        drawn = np.sort(drawn, order=_SAMPLED_ORDER)[:draws]
+    return drawn, np.array(dropped, schemas.META_DOCUMENTS)
 
 
 def _document_rows(
@@ -178,27 +250,43 @@ def meta_documents_step(
     attempt: int,
     seed: int,
     max_chars: int,
+    long_documents: LongDocuments | None,
 ) -> Step:
-    """Return the step that samples META_DOCUMENTS from CHUNKS of at most `max_chars` characters."""
+    """Return the step that samples META_DOCUMENTS from CHUNKS of at most `max_chars` characters.
+
+    `long_documents`: None if no document is probably longer than a sequence. The sample is
+    then the same for other lengths and tokenizers, which share the search for candidates.
+    """
     least = compose.min_meta_chunks
-    config: Json = {
+    sampling: Json = {
         "draws": draws(compose, attempt),
         "min_meta_chunks": least,
         "seed": seed,
     }
+    config: Json = dict(sampling)
+    inputs: tuple[Step, ...] = (ingest, chunk)
+    if long_documents is not None:
+        config["checked_chars"] = long_documents.checked_chars
+        config["longest_tokens"] = long_documents.tokens
+        inputs = (ingest, chunk, long_documents.tokenizer)
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
         hashes, chars = (
             done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy")
         )
+        length_check = None
+        if long_documents is not None:
+            is_longer = long_documents.is_longer(done)
+            length_check = LengthCheck(long_documents.checked_chars, is_longer)
         return [
             partial(
                 sample_meta_documents,
                 chunks=chunks,
                 hashes=hashes,
                 chars=chars,
-                **config,
+                length_check=length_check,
+                **sampling,
             )
         ]
 
@@ -215,7 +303,7 @@ def meta_documents_step(
         "meta_documents",
         1,
         config,
-        (ingest, chunk),
+        inputs,
         tasks,
         DrawResult,
         check=check,

@@ -478,7 +478,7 @@ def _yield(run: Run) -> Yield:
         made.dropped,
         made.draw,
     )
-    documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
+    documents = made.drafted_or_dropped
     begun = draw.drawn if "meta_documents" in run.steps else documents
     return Yield(
         documents=sum(

@@ -174,7 +174,15 @@ class Attempt:
         self.sequences = sum(
             part.sequences for part in self.composed
         )  # including spare ones
-        self.parts: list[DraftResult | ComposeResult] = [*self.drafted, *self.composed]
+        self.parts: list[DrawResult | DraftResult | ComposeResult] = [
+            self.draw,
+            *self.drafted,
+            *self.composed,
+        ]
+        # Sampled documents that have a draft, or none for a known reason.
+        self.drafted_or_dropped = sum(self.draw.dropped.values())
+        for part in self.drafted:
+            self.drafted_or_dropped += part.drafts + sum(part.dropped.values())
         # Drafts by reason; adding counters leaves out reasons that did not occur.
         self.dropped = dict(
             sum((Counter(part.dropped) for part in self.parts), Counter[str]())
@@ -218,11 +226,7 @@ def another_attempt(
     )
     may_give_more = (
         drawn < eligible
-        or (
-            "meta_documents" in done
-            and drafts + sum(sum(part.dropped.values()) for part in made.drafted)
-            < drawn
-        )
+        or ("meta_documents" in done and made.drafted_or_dropped < drawn)
         or made.referenced.drafts < drafts
         or any(part.limited or part.starved for part in made.drafted)
         or more_candidates is not None
@@ -284,10 +288,16 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
                 lookup.documents_of(ids, where.chunks), where.documents
             ).tolist()
             named[reason] = tuple(
-                f"{name} ({counted(chunks, 'chunk')}, {tokens:,} tokens)"
+                f"{name} ({describe_length(chunks, tokens)})"
                 for name, (_, chunks, tokens) in zip(names, examples, strict=False)
             )
     return named
+
+
+def describe_length(chunks: int, tokens: int) -> str:
+    """Return the length of a dropped document; 0 tokens if they were not all counted."""
+    length = counted(chunks, "chunk")
+    return f"{length}, {tokens:,} tokens" if tokens else length
 
 
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:

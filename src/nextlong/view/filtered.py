@@ -17,8 +17,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
 from nextlong.runs.run import Run
-from nextlong.sequences.shortfall import Attempt
-from nextlong.text import counted
+from nextlong.sequences.shortfall import Attempt, describe_length
 
 _NAMED_AT_A_TIME = 64
 
@@ -176,6 +175,4 @@ def _of_drafts(run: Run) -> Iterator[_Kind]:
 def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield _Entry(
-            entry.name, entry.doc_id, f"{counted(pieces, 'chunk')}, {tokens:,} tokens"
-        )
+        yield _Entry(entry.name, entry.doc_id, describe_length(pieces, tokens))

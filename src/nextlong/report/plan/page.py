@@ -418,10 +418,11 @@ def show(recipe: Recipe, console: Console, scenario: Scenario = Scenario()) -> N
     say = partial(tables.say, console=console)
     page = plan(recipe, scenario, tell=say)
     if (measured := page.measured) is not None and (corpus := page.amounts) is not None:
+        longer = (
+            f"are longer than a sequence (the longest: {measured.sample.longest()})"
+        )
         reasons = zip(
-            page.lost,
-            ("are longer than a sequence", "leave too little room for negatives"),
-            strict=True,
+            page.lost, (longer, "leave too little room for negatives"), strict=True
         )
         dropped = ", ".join(
             f"{count:,.0f} {why}" for count, why in reasons if count and round(count)

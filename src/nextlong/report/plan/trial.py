@@ -40,7 +40,12 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
-from nextlong.recipe.keys import EXACT, MIN_GAP_CHUNKS
+from nextlong.recipe.keys import (
+    EXACT,
+    MIN_GAP_CHUNKS,
+    TYPICAL_CHARS_PER_TOKEN,
+    checked_chars,
+)
 from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
@@ -61,6 +66,7 @@ from nextlong.sequences.tokenizer import (
 from nextlong.text import Json, counted
 
 _CHARS = 600_000  # of a trial
+_SHOWN_CHARS = 40  # of the longest document
 _MEASURED_CHUNKS = 64  # that the tokenizer is timed on
 _TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = (
     2048,
@@ -128,6 +134,12 @@ class CorpusSample:
             self.stands_for[is_tight].sum()
         )
 
+    def longest(self) -> str:
+        """Return the beginning of the longest document, and its characters."""
+        place = int(self.chars.argmax())
+        begin = " ".join(self.looked_at[place][:_SHOWN_CHARS].split())
+        return f"'{begin}…', {self.chars[place]:,} characters"
+
     def documents_of(self, chunks: float) -> float:
         """Return how many documents a random `chunks` of the corpus's chunks, each used once, come from, on average."""
         # A document of k chunks is missed if all of them are: with a probability of (1 - used) ** k.
@@ -173,6 +185,9 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
         [len(look.texts) for look in looks],
     )
     is_eligible = chunks >= recipe.compose.min_meta_chunks
+    # Documents that are longer than a sequence are not searched for.
+    most_chars = checked_chars(recipe.sequence_tokens, TYPICAL_CHARS_PER_TOKEN)
+    is_searched = is_eligible & (chars <= most_chars)
     size = Amounts(
         text_bytes=sum(look.text_bytes for look in looks),
         documents=sum(look.scale * look.documents for look in looks),
@@ -182,7 +197,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
         kept_chars=float(stands_for @ chars),
         chunks=float(stands_for @ chunks),
         eligible=float(stands_for[is_eligible].sum()),
-        meta_chunks=float((stands_for * chunks)[is_eligible].sum()),
+        meta_chunks=float((stands_for * chunks)[is_searched].sum()),
     )
     return CorpusSample(
         size,
