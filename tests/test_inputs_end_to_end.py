@@ -372,3 +372,79 @@ def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, c
         "ingest.sources[0].metadata: none of 260 documents of t has a value in 'lang'"
         in err
     )
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".txt"])
+def test_hive_partitions_are_filtered_and_kept_as_metadata(tmp_path, capfd, suffix):
+    write_corpus(tmp_path / "corpus")
+    lines = [
+        json.loads(line)
+        for path in sorted((tmp_path / "corpus").iterdir())
+        for line in path.read_text().splitlines()
+    ]
+    for year in (2022, 2023, 2024):
+        folder = tmp_path / f"in/year={year}/lang={'de' if year == 2022 else 'en'}"
+        folder.mkdir(parents=True)
+        rows = [
+            {"doc_id": row["id"], "content": row["text"]}
+            for row in lines[year % 3 :: 3]
+        ]
+        if suffix == ".txt":
+            for number, row in enumerate(rows):
+                (folder / f"{number}.txt").write_text(row["content"])
+        else:
+            _as(suffix, rows, folder)
+    columns = {} if suffix != ".txt" else {"text": "text", "id": "id"}
+    recipe = recipe_of(
+        tmp_path / "x",
+        path=str(tmp_path / "in"),
+        filter="year >= 2023 AND lang = 'en'",
+        metadata=["year"],
+        **columns,
+    )
+    assert call(capfd, "plan", recipe)[0] == 0
+    assert call(capfd, "run", recipe)[0] == 0
+    run = nextlong.open(tmp_path / "run")
+    spans = [span for one in run.sequences() for span in one.spans if span.doc_id >= 0]
+    assert {span.metadata["year"] for span in spans} == {2023, 2024}
+    assert call(capfd, "verify", tmp_path / "run")[0] == 0
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_texts_in_another_encoding_are_noticed_and_read(tmp_path, capfd, encoding):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write_corpus(tmp_path / "corpus")
+    texts = [
+        json.loads(line)["text"]
+        for path in sorted((tmp_path / "corpus").iterdir())
+        for line in path.read_text().splitlines()
+    ]
+    for number, text in enumerate(texts):
+        content = f"Der Hafen, Größe {number}, ist schön. {text}"
+        (folder / f"{number}.txt").write_bytes(content.encode(encoding))
+    recipe = tmp_path / "r.yaml"
+    code, out, _ = call(capfd, "init", recipe, folder, "--tokenizer", "512")
+    assert code == 0
+    assert "Größe" in out
+    assert f"'{encoding}' was guessed" in " ".join(out.split())
+    (source,) = nextlong.Recipe.load(recipe).ingest.sources
+    assert source.encoding == encoding
+    own = ("--set", "compose.sequences=4", "--set", "compose.target_tokens=1k")
+    assert call(capfd, "run", recipe, *own, "--name", "x")[0] == 0
+    run = nextlong.open(f"{tmp_path / 'runs/r'}@x")
+    assert any("Größe" in one.text for one in run.sequences())
+    assert call(capfd, "verify", f"{tmp_path / 'runs/r'}@x")[0] == 0
+
+
+def test_files_that_are_not_utf_8_beside_others_that_are_are_named(tmp_path, capfd):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(30):
+        encoding = "cp1252" if number == 7 else "utf-8"
+        text = f"Der Hafen, Größe {number}, ist schön. " * 100
+        (folder / f"{number}.txt").write_bytes(text.encode(encoding))
+    _, out, _ = call(capfd, "init", tmp_path / "r.yaml", folder, "--tokenizer", "512")
+    assert "some files are not UTF-8: 7.txt" in " ".join(out.split())
+    (source,) = nextlong.Recipe.load(tmp_path / "r.yaml").ingest.sources
+    assert source.encoding is None

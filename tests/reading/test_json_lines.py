@@ -3,11 +3,14 @@
 import gzip
 import io
 import itertools
+import json
+import shlex
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from compressed import COMPRESSORS
 from files_read import lines, read, zstd
 from nextlong.corpus.splits import _count_lines
 from nextlong.errors import CorpusError
@@ -223,3 +226,38 @@ def test_file_that_cannot_be_counted_is_named(tmp_path):
     path.unlink()
     with pytest.raises(CorpusError, match=r"a\.jsonl was deleted after it was listed"):
         _count_lines(None, part=FilePart(file))
+
+
+WHOLE = {
+    "one line": '[{"text": "one"}, {"text": "two"}]',
+    "a line for each": '[\n{"text": "one"},\n{"text": "two"}\n]\n',
+    "indented": json.dumps([{"text": "one"}, {"text": "two"}], indent=2),
+    "one object": json.dumps({"text": "one"}, indent=2),
+    "with a mark": '\ufeff[{"text": "one"}]',
+}
+
+
+@pytest.mark.parametrize("content", WHOLE.values(), ids=WHOLE.keys())
+@pytest.mark.parametrize("name", ["a b.json", "a.jsonl", "a.json.gz", "a.ndjson.xz"])
+def test_one_json_value_is_refused_with_the_command_that_converts_it(
+    tmp_path, name, content
+):
+    suffix = f".{name.rpartition('.')[2]}"
+    compress = COMPRESSORS.get(suffix, bytes)
+    (tmp_path / name).write_bytes(compress(content.encode()))
+    with pytest.raises(CorpusError) as caught:
+        read(tmp_path / name)
+    message = str(caught.value)
+    assert "not JSON lines" in message
+    command = message.partition("convert it: ")[2]
+    kind = "." if content.startswith("{") else ".[]"
+    assert f"jq -c '{kind}'" in command
+    assert shlex.quote(name) in command
+    is_compressed = suffix in COMPRESSORS
+    assert ("|" in command) is is_compressed
+
+
+def test_a_line_with_an_array_among_others_is_one_reject(tmp_path):
+    items = lines(tmp_path / "a.jsonl", '["id", "text"]', '{"text": "one"}')
+    assert [item.reason for item in items[:1]] == ["not a JSON object"]
+    assert items[1].text == "one"

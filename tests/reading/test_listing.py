@@ -499,3 +499,31 @@ def test_other_sources_stay_remembered(corpus, tmp_path):
     files, changes = recognise(first, tmp_path)
     assert changes == ""
     assert files[0].known_as is not None
+
+
+def test_hive_partitions_are_columns_of_a_file(tmp_path):
+    names = [
+        "year=2023/lang=en/a.jsonl",
+        "year=2024/lang=de%20at/b.jsonl",
+        "year=2024/lang=__HIVE_DEFAULT_PARTITION__/c=d.jsonl",
+        "e.jsonl",
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"text": "x"}')
+    files = list_files(Source(path=str(tmp_path)), where="path")
+    assert {file.name: dict(file.partitions) for file in files} == {
+        "e.jsonl": {},
+        "year=2023/lang=en/a.jsonl": {"year": 2023, "lang": "en"},
+        "year=2024/lang=__HIVE_DEFAULT_PARTITION__/c=d.jsonl": {
+            "year": 2024,
+            "lang": None,
+        },
+        "year=2024/lang=de%20at/b.jsonl": {"year": 2024, "lang": "de at"},
+    }
+    # A column is of numbers if all of its values are.
+    (tmp_path / "year=other").mkdir()
+    (tmp_path / "year=other/f.jsonl").write_text('{"text": "x"}')
+    files = list_files(Source(path=f"{tmp_path}/year=*/**"), where="path")
+    years = {dict(file.partitions)["year"] for file in files}
+    assert years == {"2023", "2024", "other"}

@@ -153,6 +153,11 @@ def test_plain_text_is_one_document_a_file(tmp_path):
     assert read_folder(tmp_path) == [
         Record("one\ntwo\r\n", "a.txt", 1),
         Record("# three", "sub/b.md.gz", 1),
-        Reject("sub/c.txt", 1, "invalid UTF-8"),
+        Reject(
+            "sub/c.txt",
+            1,
+            RejectKind.NOT_TEXT,
+            "text in utf-16; set its source's encoding: utf-16",
+        ),
         Reject("sub/d.txt", 1, RejectKind.TOO_LONG, "over 1,000 characters"),
     ]

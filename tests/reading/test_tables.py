@@ -515,30 +515,6 @@ def test_the_size_of_the_text_is_estimated_from_its_column(tmp_path):
     assert estimate == pytest.approx(2000 * 90, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("encoding", "named"),
-    [
-        ("utf-16", "UTF-16"),
-        ("utf-16-le", "UTF-16LE"),
-        ("utf-16-be", "UTF-16BE"),
-        ("utf-32", "UTF-32"),
-    ],
-)
-def test_what_spreadsheets_call_unicode_text_is_named_with_its_cure(
-    tmp_path, encoding, named
-):
-    told = refusal(tmp_path / "a b.csv", "id,text\n1,größer\n".encode(encoding))
-    assert told.startswith(f"a b.csv is {named}, but CSV and TSV files must be UTF-8; ")
-    command = told.partition("convert it: ")[2].partition(", or")[0]
-    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
-    assert [
-        item.text
-        for item in read_content(
-            tmp_path / "c.csv", (tmp_path / "utf8.csv").read_bytes()
-        )
-    ] == ["größer"]
-
-
 def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
     items = read_content(tmp_path / "a.csv", b"id,text\n1,one\n2,t\0wo\n3,three\n")
     assert items[1] == Reject(

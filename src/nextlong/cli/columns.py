@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from nextlong.cli.common import first_few
 from nextlong.errors import CorpusError
+from nextlong.reading.charset import guess_encoding, is_mostly_utf8
 from nextlong.reading.choose_columns import ColumnChoice, choose_columns
-from nextlong.reading.compression import COMPRESSIONS
+from nextlong.reading.compression import COMPRESSIONS, compression_in
 from nextlong.reading.document_text import EACH, paths_of
-from nextlong.reading.files import InputFile
+from nextlong.reading.encoding import unicode_encoding_of
+from nextlong.reading.files import InputFile, read_head
 from nextlong.reading.formats import UNREADABLE, format_of, sample_records
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
@@ -30,6 +32,10 @@ _KINDS: Final = (
     (list, "a list"),
     (dict, "an object"),
 )
+_ENCODED_FILES: Final = 64  # of which the encoding is judged
+_ENCODED_BYTES: Final = 64 << 10  # of each
+_NOT_ASCII: Final = bytes(range(128, 256))
+_EXAMPLE_WORDS: Final = 6
 _EXAMPLE_CHARS: Final = 40
 _SAMPLE_BYTES: Final = 64_000_000  # read of a source; takes about a second
 _SHOWN_RIVALS: Final = 3
@@ -46,6 +52,7 @@ class FileLook:
     columns: ColumnChoice = field(default_factory=ColumnChoice)
     # Of each column, how a value begins.
     examples: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None  # of text that is not UTF-8
 
     @property
     def text(self) -> str | None:
@@ -77,13 +84,63 @@ def looks_into(path: str) -> list[FileLook]:
         by_suffix.setdefault(FileLook(file).suffix, []).append(file)
     chosen = [file for of_suffix in by_suffix.values() for file in _spread(of_suffix)]
     max_bytes = _SAMPLE_BYTES // max(1, len(chosen))
-    return _agreed([_look_at(file, max_bytes) for file in chosen])
+    encoding = _encoding_of(tuple(files)).name
+    return _agreed([_look_at(file, max_bytes, encoding) for file in chosen])
 
 
-def _spread(files: Sequence[InputFile]) -> list[InputFile]:
-    """Return at most `MAX_FILES` of the files, spread over them."""
-    count = min(len(files), MAX_FILES)
+def _spread(files: Sequence[InputFile], most: int = MAX_FILES) -> list[InputFile]:
+    """Return at most `most` of the files, spread over them."""
+    count = min(len(files), most)
     return [files[number * len(files) // count] for number in range(count)]
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """The encoding of a source's text files, None for UTF-8 or several encodings.
+
+    `example` is some text in it, `others` are files that are not UTF-8 beside some that are.
+    """
+
+    name: str | None = None
+    example: str = ""
+    others: tuple[InputFile, ...] = ()
+
+
+@lru_cache(maxsize=64)
+def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
+    """Judge the encoding of files by the heads of some of them."""
+    text_files = [file for file in files if _is_plain_text(file)]
+    others: list[InputFile] = []
+    heads: list[bytes] = []
+    has_utf8 = False
+    for file in _spread(text_files, _ENCODED_FILES) if text_files else ():
+        try:
+            head, read_bytes = read_head(file, _ENCODED_BYTES)
+        except UNREADABLE:
+            continue
+        if read_bytes < file.bytes:
+            # Its last character may be cut.
+            head = head.rstrip(_NOT_ASCII)
+        if unicode_encoding_of(head):
+            heads.append(head)
+            others.append(file)
+        elif not head.isascii() and not compression_in(head):
+            if is_mostly_utf8(head):
+                has_utf8 = True
+            else:
+                heads.append(head)
+                others.append(file)
+    if not others or has_utf8:
+        return _Encoding(others=tuple(others))
+    name = guess_encoding(max(heads, key=len))
+    text = heads[0].decode(name, "replace")
+    words = [word for word in text.split() if not word.isascii()] or text.split()
+    return _Encoding(name, " ".join(words[:_EXAMPLE_WORDS])[:_EXAMPLE_CHARS])
+
+
+def _is_plain_text(file: InputFile) -> bool:
+    file_format = format_of(file.name, Source(path=file.path))
+    return file_format.is_text and file_format.extractor is None
 
 
 def _agreed(looks: Sequence[FileLook]) -> list[FileLook]:
@@ -99,18 +156,24 @@ def _agreed(looks: Sequence[FileLook]) -> list[FileLook]:
 
 
 @lru_cache(maxsize=1024)
-def _look_at(file: InputFile, max_bytes: int) -> FileLook:
-    source = Source(path=file.path)
+def _look_at(file: InputFile, max_bytes: int, encoding: str | None) -> FileLook:
+    encoding = encoding if _is_plain_text(file) else None
+    source = Source(path=file.path, encoding=encoding)
     file_format = format_of(file.name, source)
     has_columns = file_format.has_columns and file_format.extractor is None
     try:
         records = sample_records(file, source, max_bytes=max_bytes)
     except UNREADABLE as error:
-        return FileLook(file, has_columns, first_sentence(error))
+        return FileLook(file, has_columns, first_sentence(error), encoding=encoding)
     if not has_columns or not records:
         problem = "it holds no records" if has_columns else ""
-        return FileLook(file, has_columns, problem)
-    return FileLook(file, columns=choose_columns(records), examples=_examples(records))
+        return FileLook(file, has_columns, problem, encoding=encoding)
+    return FileLook(
+        file,
+        columns=choose_columns(records),
+        examples=_examples(records),
+        encoding=encoding,
+    )
 
 
 def _examples(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -157,6 +220,7 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
         )
         if not is_known or (len(examples) > 1 and not has_ids):
             yield f"{source.label}: columns: {', '.join(f'{name} ({value})' for name, value in examples.items())}"
+    yield from _encoding_notes(source)
     if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
@@ -181,6 +245,23 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
     for column in dict.fromkeys(look.text for look in others):
         files = _file_names(look for look in others if look.text == column)
         yield f"{source.label}: {files}: the text seems to be in {column!r}; make them a separate source"
+
+
+def _encoding_notes(source: Source) -> Iterator[str]:
+    try:
+        files = list_files(Source(path=source.path), where="FILE")
+    except CorpusError:
+        return
+    encoding = _encoding_of(tuple(files))
+    if encoding.name is not None:
+        yield (
+            f"{source.label}: the text is not UTF-8; encoding {encoding.name!r} was guessed, in which it "
+            f"reads “{encoding.example}”; if that is wrong, set another encoding"
+        )
+    elif encoding.others:
+        names = first_few([file.name for file in encoding.others], most=_NAMED_FILES)
+        cure = "convert them, or make them a source of their own with an encoding"
+        yield f"{source.label}: some files are not UTF-8: {names}; {cure}"
 
 
 def _text_notes(columns: ColumnChoice) -> Iterator[str]:

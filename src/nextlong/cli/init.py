@@ -268,12 +268,14 @@ def new_recipe(
     )
     named = []
     for path, name in zip(paths, _names(paths), strict=True):
-        tables = [look for look in looks_into(path) if look.has_columns]
+        looks = looks_into(path)
+        tables = [look for look in looks if look.has_columns]
         first = next(
             (look for look in tables if look.text), tables[0] if tables else None
         )
         columns = {} if first is None else {"text": first.text, "id": first.id}
-        keys = columns | _split_keys(path)
+        encoding = next(filter(None, (one.encoding for one in looks)), None)
+        keys = columns | {"encoding": encoding} | _split_keys(path)
         named.append(
             {"path": path, "name": name}
             | {key: value for key, value in keys.items() if value}

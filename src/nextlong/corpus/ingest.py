@@ -146,6 +146,7 @@ def ingest_step(
             key: getattr(source, key) for key in ("format", "id", "label", "text")
         } | {"files": named}
         optional = {
+            "encoding": source.encoding,
             "filter": source.filter,
             "evaluator": source.filter and library("duckdb"),
             "metadata": source.metadata,

@@ -27,11 +27,15 @@ from nextlong.reading.files import (
     SourceFiles,
     open_file,
 )
-from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
+from nextlong.reading.formats import (
+    estimate_text_bytes,
+    format_of,
+    read_records,
+    request_of,
+    with_columns_of_source,
+)
 from nextlong.reading.records import (
     FilteredItem,
-    ReadRequest,
     Record,
     Reject,
     RejectKind,
@@ -202,20 +206,17 @@ class _Reading:
             if index in through or not file.bytes:
                 continue
             reader = format_of(file.name, self._source)
-            if not compression_of(file.name) and isinstance(reader, SplittableFormat):
+            is_whole = bool(compression_of(file.name) or self._source.encoding)
+            if not is_whole and isinstance(reader, SplittableFormat):
                 place = (offset - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
                 with records.explained(file), open_file(file) as stream:
-                    request = ReadRequest(
-                        FilePart(file),
-                        self._source,
-                        named_columns(self._source),
-                        self._max_chars,
-                    )
+                    request = request_of(FilePart(file), self._source, self._max_chars)
                     items, file_share = reader.read_at(
                         stream, request, position=place, read_bytes=stretch
                     )
-                    sampled = list(self.texts(apply_filter(items, self._source, file)))
+                    every = with_columns_of_source(items, self._source, file)
+                    sampled = list(self.texts(every))
             else:
                 through.add(index)
                 most = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))

@@ -143,14 +143,14 @@ def _split_inputs(
 
 
 def _shared_format(file: InputFile, source: Source) -> SplittableFormat | None:
-    """Return the format of a file that several tasks can share: JSON lines, compressed or not, or Parquet, on a local disk."""
+    """Return the format of a file that several tasks can share, None for any other one.
+
+    It is JSON lines in UTF-8, compressed or not, or Parquet, on a local disk.
+    """
     found = format_of(file.name, source)
-    return (
-        found
-        if isinstance(found, SplittableFormat)
-        and is_local(fsspec.core.url_to_fs(file.path)[0])
-        else None
-    )
+    if not isinstance(found, SplittableFormat) or source.encoding is not None:
+        return None
+    return found if is_local(fsspec.core.url_to_fs(file.path)[0]) else None
 
 
 def _skipping_parts(file: InputFile) -> list[FilePart]:

@@ -13,6 +13,8 @@ import codecs
 import re
 from typing import Final
 
+from nextlong.reading.encoding import unicode_encoding_of
+
 # UTF-32 is not supported by the HTML standard; its mark begins with that of UTF-16.
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -79,7 +81,7 @@ def decode_page(raw: bytes, header_charset: str | None = None) -> str:
     if raw.startswith(b"\0<"):
         return raw.decode("utf-16-be", "replace")
 
-    if not raw.isascii() and _is_utf8(raw):
+    if not raw.isascii() and is_mostly_utf8(raw):
         return raw.decode("utf-8", "replace")
 
     declared = []
@@ -103,7 +105,7 @@ def decode_page(raw: bytes, header_charset: str | None = None) -> str:
     return raw.decode(encoding, "replace")
 
 
-def _is_utf8(raw: bytes) -> bool:
+def is_mostly_utf8(raw: bytes) -> bool:
     """Return whether bytes are UTF-8, perhaps with some invalid ones."""
     try:
         raw.decode("utf-8")
@@ -150,6 +152,20 @@ def _encoding_of(label: str | None) -> str:
         return _DEFAULT
     known = map_encoding_to_html5(label, fallback_utf8=False)
     return "" if known is None else _SUPERSETS.get(known, known)
+
+
+def guess_encoding(raw: bytes) -> str:
+    """Return the likely encoding of text that is not UTF-8.
+
+    Without the detector of `nextlong[web]`, this is cp1252, that of Western Europe.
+    """
+    encoding = unicode_encoding_of(raw)
+    if encoding:
+        return encoding
+    try:
+        return _detected(raw)
+    except ImportError:
+        return _DEFAULT
 
 
 def _detected(raw: bytes) -> str:

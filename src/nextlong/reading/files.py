@@ -60,6 +60,8 @@ class InputFile:
     known_as: str | None = (
         None  # the version under which a run directory read the same bytes before, if different
     )
+    # Columns and values in the names of its folders, such as lang=en.
+    partitions: tuple[tuple[str, str | int | None], ...] = ()
 
     @property
     def identity(self) -> str:

@@ -7,6 +7,7 @@ so that half a file is never mistaken for a whole one.
 
 from __future__ import annotations
 
+import io
 import posixpath
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.compression import COMPRESSIONS, compression_of
 from nextlong.reading.document_text import EACH, paths_of
+from nextlong.reading.encoding import SNIFFED_BYTES, as_utf8, other_content
 from nextlong.reading.files import (
     FilePart,
     InputFile,
@@ -30,7 +32,12 @@ from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import (
     FilteredItem,
     InputFormat,
+    Item,
+    Items,
     ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
     SplittableFormat,
     explained,
 )
@@ -103,17 +110,90 @@ def read_records(
     Lines too long for a document of `max_document_chars` characters become rejects and are never held as a whole.
     Raises CorpusError if the file lacks a column, cannot be read to its end, or has changed since it was listed.
     """
-    with explained(part.file):
-        with open_file(part.file, start=0 if part.skips else part.start) as stream:
-            request = ReadRequest(
-                part, source, named_columns(source), max_document_chars
-            )
-            yield from apply_filter(
-                format_of(part.file.name, source).read(stream, request),
-                source,
-                part.file,
-            )
-        check_unchanged(part.file)
+    file = part.file
+    file_format = format_of(file.name, source)
+    with explained(file):
+        start = 0 if part.skips else part.start
+        with _opened(file, source, start=start) as opened:
+            stream, foreign = _examined(opened, part, source)
+            if foreign and file_format.has_columns and file_format.extractor is None:
+                raise CorpusError(f"{file.path} holds {foreign}")
+            if foreign:
+                # One file is one document.
+                yield Reject(file.name, 1, RejectKind.NOT_TEXT, foreign)
+            else:
+                request = request_of(part, source, max_document_chars)
+                items = file_format.read(stream, request)
+                yield from with_columns_of_source(items, source, file)
+        check_unchanged(file)
+
+
+def request_of(part: FilePart, source: Source, max_document_chars: int) -> ReadRequest:
+    """Return the request for the columns that a file has itself."""
+    partitions = dict(part.file.partitions)
+    columns = [name for name in named_columns(source) if name not in partitions]
+    return ReadRequest(part, source, columns, max_document_chars)
+
+
+def with_columns_of_source(
+    items: Items, source: Source, file: InputFile
+) -> Iterator[FilteredItem]:
+    """Add the columns that are in the path of a file, and apply the source's filter.
+
+    `items` were read with `request_of`.
+    """
+    if source.encoding is not None:
+        items = map(_invalid_in_encoding, items)
+    names = named_columns(source)
+    partitions = dict(file.partitions)
+    if not partitions.keys().isdisjoint(names):
+        items = (_with_partitions(item, names, partitions) for item in items)
+    return apply_filter(items, source, file)
+
+
+def _with_partitions(item: Item, names: Sequence[str], partitions: Json) -> Item:
+    if not isinstance(item, Record):
+        return item
+    own = iter(item.values)
+    values = [partitions[name] if name in partitions else next(own) for name in names]
+    return item._replace(values=tuple(values))
+
+
+def _invalid_in_encoding(item: Item) -> Item:
+    if isinstance(item, Reject) and item.kind is RejectKind.INVALID_UTF8:
+        return item._replace(kind=RejectKind.INVALID_ENCODING)
+    return item
+
+
+def _opened(file: InputFile, source: Source, *, start: int = 0) -> Any:
+    """Open a file: its content, in UTF-8 if it is text.
+
+    Raises CorpusError if the source names an encoding for files that are no text.
+    """
+    stream = open_file(file, start=start)
+    if source.encoding is None:
+        return stream
+    if not format_of(file.name, source).is_text:
+        problem = f"has no encoding={source.encoding!r}: its format is not text"
+        raise CorpusError(f"{file.path} {problem}; remove the encoding of its source")
+    return as_utf8(stream, source.encoding)
+
+
+def _examined(stream: Any, part: FilePart, source: Source) -> tuple[Any, str]:
+    """Return a stream from its beginning, and what it holds other than text, "" for none."""
+    file_format = format_of(part.file.name, source)
+    is_known = source.encoding is not None
+    if is_known or not file_format.is_text or not part.begins_file:
+        return stream, ""
+    if stream.seekable():
+        head = stream.read(SNIFFED_BYTES)
+        stream.seek(0)
+    else:
+        stream = io.BufferedReader(stream)
+        head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
+    # Pages say themselves in which encoding they are.
+    is_page = file_format.extractor is not None
+    return stream, other_content(head, utf16="accept" if is_page else "refuse")
 
 
 def head_columns(file: InputFile, source: Source) -> list[str]:
@@ -123,7 +203,7 @@ def head_columns(file: InputFile, source: Source) -> list[str]:
     """
     columns: dict[str, None] = {}
     try:
-        with open_file(file) as stream:
+        with _opened(file, source) as stream:
             rows = format_of(file.name, source).rows(stream, FilePart(file))
             for record in islice(rows, _HEAD_RECORDS):
                 paths = (path for path, _ in paths_of(record) if EACH not in path)
@@ -142,9 +222,8 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
     """
     file_format = format_of(file.name, source)
     parts = [FilePart(file)]
-    is_split = isinstance(file_format, SplittableFormat) and not compression_of(
-        file.name
-    )
+    is_whole = bool(compression_of(file.name) or source.encoding)
+    is_split = isinstance(file_format, SplittableFormat) and not is_whole
     if (
         isinstance(file_format, SplittableFormat)
         and is_split
@@ -156,7 +235,10 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
     problems: list[Exception] = []
     for part in parts:
         try:
-            with open_file(file) as stream:
+            with _opened(file, source) as opened:
+                stream, foreign = _examined(opened, part, source)
+                if foreign:
+                    raise CorpusError(f"{file.path} holds {foreign}")
                 rows = file_format.rows(stream, part)
                 records += _reservoir(
                     rows,

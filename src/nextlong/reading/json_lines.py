@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +16,7 @@ import orjson
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
+from nextlong.reading.compression import DECOMPRESS, compression_of
 from nextlong.reading.document_text import (
     ABSENT,
     document_text,
@@ -38,6 +41,8 @@ _COLUMN_CHECK_RECORDS: Final = 100
 # Limits the length of a line: JSON may escape a character as two times six bytes, and other columns need space.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
+# The start of an array of objects, or of one over several lines.
+_ARRAY_START: Final = re.compile(rb"\s*\[\s*(?:\{|$)")
 
 
 class _JsonLines(SplittableFormat):
@@ -64,7 +69,7 @@ class _JsonLines(SplittableFormat):
             )
             if isinstance(value, tuple):
                 if number == 1:
-                    _refuse_array(file, line)
+                    _refuse_whole_json(file, line)
                 yield Reject(file.name, number, *value)
                 continue
             records += 1
@@ -92,7 +97,7 @@ class _JsonLines(SplittableFormat):
                 problem = problem or f"line {number}: {RejectKind.LINE_TOO_LONG}"
                 break
             if number == 1 and part.begins_file:
-                _refuse_array(part.file, line)
+                _refuse_whole_json(part.file, line)
             value = _parse(line, ())
             if isinstance(value, dict):
                 has_objects = True
@@ -215,9 +220,21 @@ def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind,
     return value if isinstance(value, dict) else (RejectKind.NOT_AN_OBJECT, "")
 
 
-def _refuse_array(file: InputFile, line: bytes) -> None:
-    if file.name.lower().endswith(".json") and line.lstrip().startswith(b"["):
-        command = f"jq -c '.[]' {file.name} > {file.name}l"
-        raise CorpusError(
-            f"{file.path} is one JSON array, not JSON lines; convert it: {command}"
-        )
+def _refuse_whole_json(file: InputFile, line: bytes) -> None:
+    """Raise CorpusError if the first line begins one JSON value of several lines or records."""
+    is_array = _ARRAY_START.match(line) is not None
+    is_object = line.strip() == b"{"
+    if not is_array and not is_object:
+        return
+    problem = "one JSON array" if is_array else "one JSON object over several lines"
+    values = ".[]" if is_array else "."
+    name = shlex.quote(file.name)
+    compression = compression_of(file.name)
+    is_json = file.name.lower().endswith(".json")
+    target = shlex.quote(f"{file.name}l" if is_json else f"{file.name}.jsonl")
+    command = f"jq -c '{values}' {name} > {target}"
+    if compression:
+        command = f"{DECOMPRESS[compression]} {name} | jq -c '{values}' > {target}"
+    raise CorpusError(
+        f"{file.path} is {problem}, not JSON lines; convert it: {command}"
+    )

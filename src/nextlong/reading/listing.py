@@ -13,11 +13,12 @@ import itertools
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import fsspec
 import orjson
@@ -74,6 +75,9 @@ _FILE_KINDS: Final = {
     stat.S_IFLNK: "a broken link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
+
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE_NUMBER: Final = re.compile(r"-?\d{1,18}")
 
 _Listing = dict[str, Any]  # path → info from the file system
 _HASHING_THREADS = 8  # hashing waits for the disk
@@ -206,6 +210,8 @@ def _input_files(found: _Found) -> list[InputFile]:
     """Return the files, sorted by path. Raises CorpusError for one that is not a regular file."""
     fs, place = found.fs, found.place
     files = []
+    names = {path: posixpath.relpath(path, found.base) for path in found.files}
+    partitions = _partitions(names.values())
     full_paths = {
         path if is_local(fs) else str(fs.unstrip_protocol(path)): path
         for path in found.files
@@ -229,10 +235,44 @@ def _input_files(found: _Found) -> list[InputFile]:
                 full_path,
                 int(info["size"] or 0),
                 version_of(info),
-                posixpath.relpath(path, found.base),
+                names[path],
+                partitions=partitions[names[path]],
             )
         )
     return files
+
+
+def _partitions(
+    names: Iterable[str],
+) -> dict[str, tuple[tuple[str, str | int | None], ...]]:
+    """Return the columns in the folders of each file, as Hive names them: lang=en/a.parquet.
+
+    A column of whole numbers in all files is of numbers.
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    for name in names:
+        found[name] = {}
+        for folder in name.split("/")[:-1]:
+            column, mark, value = folder.partition("=")
+            if mark and column:
+                is_null = value == _HIVE_NULL
+                found[name][column] = None if is_null else unquote(value)
+    values: dict[str, set[str | None]] = {}
+    for of_file in found.values():
+        for column, named in of_file.items():
+            values.setdefault(column, set()).add(named)
+    numbers = set()
+    for column, of_column in values.items():
+        if all(value is None or _WHOLE_NUMBER.fullmatch(value) for value in of_column):
+            numbers.add(column)
+    partitions = {}
+    for name, of_file in found.items():
+        typed: list[tuple[str, str | int | None]] = []
+        for column, named in of_file.items():
+            is_number = column in numbers and named is not None
+            typed.append((column, int(str(named)) if is_number else named))
+        partitions[name] = tuple(typed)
+    return partitions
 
 
 def kind_of_name(name: str) -> Literal["documents", "about documents", "unknown"]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
+from nextlong.reading.encoding import bytes_as_utf8
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
 
@@ -41,6 +42,8 @@ class RejectKind(StrEnum):
     NOT_AN_OBJECT = "not a JSON object"
     LINE_TOO_LONG = "line too long"
     INVALID_UTF8 = "invalid UTF-8"
+    INVALID_ENCODING = "invalid in the encoding of its source"
+    NOT_TEXT = "not text"
     LONE_SURROGATE = "lone surrogate in the text"
     NO_COLUMN = "no text column"
     NULL = "text is null"
@@ -85,8 +88,9 @@ class FilteredOut(NamedTuple):
     head: str
 
 
-Items = Iterator[Record | Reject | Skip]
-FilteredItem = Record | Reject | Skip | FilteredOut
+Item = Record | Reject | Skip
+Items = Iterator[Item]
+FilteredItem = Item | FilteredOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,10 @@ class InputFormat(ABC):
     name: str  # as in the recipe's `format`
     suffixes: tuple[str, ...]
     compression: Literal["around", "inside"] = (
-        "around"  # around: .gz or .zst may follow the suffix
+        "around"  # around: .gz or another one may follow the suffix
     )
     has_columns = True
+    is_text = True  # whether its files are text, in the source's `encoding`
     is_lines = (
         False  # whether each line is a record that can be read without the lines above
     )
@@ -172,6 +177,7 @@ class InputFormat(ABC):
         """Estimate from the head of a file: return (bytes of text, bytes on disk that contain them)."""
         # The incomplete line at the end is assumed to be like the lines before it.
         head, raw_bytes = read_head(file, head_bytes)
+        head = bytes_as_utf8(head, source.encoding)
         whole = (
             head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
         )

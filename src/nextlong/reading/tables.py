@@ -7,10 +7,8 @@ tasks share a large Parquet file by its row groups. In CSV and TSV, the first ro
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
-import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -48,12 +46,6 @@ _MIN_FIELD_LIMIT_CHARS: Final = (
     64_000_000  # a longer field is treated as an unclosed quote
 )
 _HEAD_BYTES: Final = 512
-_BYTE_ORDER_MARKS: Final = {  # UTF-32's begins with UTF-16's
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 _TEXT_KINDS: Final = (
     pa.types.is_string,
@@ -111,6 +103,7 @@ class _Columns:
 
 class _Parquet(SplittableFormat):
     name = "parquet"
+    is_text = False
     suffixes = (".parquet",)
     compression = "inside"
 
@@ -212,6 +205,7 @@ class _Parquet(SplittableFormat):
 
 class _Arrow(InputFormat):
     name = "arrow"
+    is_text = False
     suffixes = (".arrow",)
     compression = "inside"
 
@@ -323,32 +317,18 @@ class _Delimited(InputFormat):
     ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield (first line, fields or error) of each row; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError for an unclosed quote, and for UTF-16 and UTF-32,
-        which editors and spreadsheets call Unicode text.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError for an unclosed quote.
         """
         # A setting of the whole process; Python's default is 131,072 characters.
         csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))
         binary = io.BufferedReader(stream)
-        head = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES]
-        encoding = next(
-            (name for mark, name in _BYTE_ORDER_MARKS.items() if head.startswith(mark)),
-            None,
-        )
-        first_row, _, _ = head.partition(b"\n")
-        if encoding is None and (nul := first_row.find(b"\0")) >= 0:
-            if first_row.count(b"\0") < len(first_row) // 3:
-                problem = (
-                    f"byte {nul + 1} is NUL, which is not allowed in CSV and TSV files"
-                )
-                raise CorpusError(
-                    f"{file.path}:1: {problem}; correct or replace the file"
-                )
-            encoding = "UTF-16LE" if nul % 2 else "UTF-16BE"
-        if encoding is not None:
-            cure = f"iconv -f {encoding} -t UTF-8 {shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
-            raise CorpusError(
-                f"{file.path} is {encoding}, but CSV and TSV files must be UTF-8; convert it: {cure}"
+        first_row, _, _ = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES].partition(b"\n")
+        nul = first_row.find(b"\0")
+        if nul >= 0:
+            problem = (
+                f"byte {nul + 1} is NUL, which is not allowed in CSV and TSV files"
             )
+            raise CorpusError(f"{file.path}:1: {problem}; correct or replace the file")
         text = io.TextIOWrapper(
             binary, "utf-8-sig", errors="surrogateescape", newline=""
         )

@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from nextlong.reading.charset import decode_page
+from nextlong.reading.compression import MAGIC_BYTES, compression_in, decompressed
 from nextlong.reading.http_response import (
     HTML_TYPES,
     BrokenBodyError,
@@ -54,6 +55,7 @@ _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 
 class _Warc(Pages):
     name = "warc"
+    is_text = False  # each page has an encoding
     suffixes = (".warc", ".wet")
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
@@ -117,6 +119,11 @@ class _Rewindable:
 
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
+        # Many archives are compressed under a name without .gz.
+        compression = compression_in(self._stream.peek(MAGIC_BYTES))
+        if compression:
+            content = decompressed(self._stream, compression)
+            self._stream = io.BufferedReader(content, _BUFFER_BYTES)
         self._given_back = io.BytesIO()
 
     def read(self, size: int) -> bytes:

@@ -8,6 +8,8 @@ generated from them.
 
 from __future__ import annotations
 
+import codecs
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -211,6 +213,10 @@ class Source(Section):
     config: Named | None = keyed(
         None, "config of a data set folder; null: the default one of its README.md"
     )
+    encoding: Named | None = keyed(
+        None,
+        "encoding of text files, such as cp1252, gb18030 or utf-16; null: UTF-8; not for Parquet, Arrow and WARC",
+    )
     filter: Named | None = keyed(
         None,
         "SQL condition on the columns; only matching documents are used, e.g. language = 'en' AND score > 0.5",
@@ -241,6 +247,22 @@ class Source(Section):
                 f"unknown input format; choose auto or one of {', '.join(known)}"
             )
         return name
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str | None) -> str | None:
+        if name is None:
+            return None
+        try:
+            # It refuses codecs that are no encodings of text, such as base64.
+            known = io.TextIOWrapper(io.BytesIO(), name)
+        except LookupError:
+            raise ValueError(
+                "unknown encoding; choose one of Python's, such as cp1252, gb18030 or utf-16"
+            ) from None
+        # One spelling, so that `latin1` and `iso-8859-1` read the same documents.
+        canonical = codecs.lookup(known.encoding).name
+        return None if canonical == "utf-8" else canonical
 
     @model_validator(mode="after")
     def _text_is_no_id(self) -> Self:
