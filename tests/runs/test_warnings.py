@@ -246,6 +246,12 @@ THRESHOLDS = [
         "compose.min_gap_tokens=21",
     ),
     (
+        "unshared-keywords",
+        *({"unshared_keywords": count} for count in (161, 160)),
+        "161 of 400 documents (40%) share no keyword with another document",
+        "",
+    ),
+    (
         "few-meta-chunks",
         {
             "after_last": after_last(share=0.301),
@@ -608,6 +614,41 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
     assert unshared.startswith(f"{found.unshared_keywords} document")
     del sources["tables"]
     assert "no-keywords" not in names(measured(sources, *asked))
+
+
+def invented_words(count):
+    """Return words of which no two documents share one, and which no language has."""
+    syllables = ["zor", "bel", "kra", "mip", "tuv", "lox", "qua", "fen", "dyr", "hes"]
+    return [
+        "".join(syllables[int(digit)] for digit in f"{number:04d}")
+        for number in range(count)
+    ]
+
+
+def test_too_few_sequences_because_documents_share_no_keyword(measured):
+    apart = [
+        f"The {word} vessels are in the {word} harbour. " * 9
+        for word in invented_words(90)
+    ]
+    ports = Writer(3).topics[0][:20]
+    shared = [
+        f"The {port} vessels are in the {port} harbour. " * size
+        for port in ports
+        for size in (18, 20)
+    ]
+    asked = ["compose.method=quest", "compose.target_tokens=512"]
+    found = measured(
+        {"apart": apart, "shared": shared}, *asked, "compose.sequences=5000"
+    )
+    count = found.unshared_keywords
+    assert count == 90
+    cause = f"{count} of 130 documents (69%) share no keyword with another document"
+    for name in ("fewer-sequences", "unshared-keywords"):
+        assert cause in said(found, name)
+    assert "too small" not in said(found, "fewer-sequences")
+    few = measured({"shared": shared}, *asked, "compose.sequences=5000")
+    assert "too small" in said(few, "fewer-sequences")
+    assert "unshared-keywords" not in names(few)
 
 
 def _summary(found):

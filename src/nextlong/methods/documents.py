@@ -75,7 +75,7 @@ from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, documents_step
 from nextlong.sequences.tokenize import Engine, kept_encoder
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
 
@@ -233,10 +233,17 @@ def _draft_step(
         ]
 
     def check(done: Artifact) -> None:
-        if not any(part.drafts or part.starved for part in done.results(DraftResult)):
+        drafted = done.results(DraftResult)
+        if not any(part.drafts or part.starved for part in drafted):
+            unshared = sum(part.unshared_keywords or 0 for part in drafted)
+            without = (
+                f" ({counted(unshared, 'document')} shared no keyword with another one)"
+                if unshared
+                else ""
+            )
             raise CorpusError(
                 f"compose.method={method.name} gives no sequence of compose.target_tokens={compose.target_tokens:,}: the documents "
-                "that it concatenates are too few or too short; add documents or lower it"
+                f"that it concatenates are too few or too short{without}; add documents or lower it"
             )
 
     def parts(amounts: Amounts) -> int:

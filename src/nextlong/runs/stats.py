@@ -245,7 +245,7 @@ def statistics_step(run: Run) -> Step:
     )
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
     return Step(
-        STATISTICS, 13, config, (*read_steps(run.steps), *embed), lambda _: tasks
+        STATISTICS, 14, config, (*read_steps(run.steps), *embed), lambda _: tasks
     )
 
 

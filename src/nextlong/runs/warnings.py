@@ -63,6 +63,7 @@ class _Thresholds:
     least_bytes_per_token: float = 2.0
     most_near_duplicates: float = 0.5  # of all documents
     most_without_keywords: float = 0.05  # of a source's documents
+    most_unshared: float = 0.4  # of all documents, without a keyword of another one
     least_in_parts: float = 0.05  # of the documents in the sequences
     least_fill: float = 0.95  # of packed rows
     most_in_train: float = 0.05  # of the chunks of validation
@@ -71,6 +72,10 @@ class _Thresholds:
 THRESHOLDS: Final = _Thresholds()
 _MOST_MIN_META_CHUNKS: Final = 8  # that is proposed
 _MARGIN_AFTER_LAST: Final = 0.9  # for the documents of a run, which are a sample
+_MORE_KEYWORDS: Final = (
+    "lower quest.min_keyword_score or min_keyword_chars, set quest.queries to a model "
+    "that generates queries for such texts, or add documents on the same topics"
+)
 _MEMORIZED_USES: Final = 200  # of a chunk
 _WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read
 FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
@@ -195,7 +200,11 @@ def _of_yield(stats: Stats) -> Iterator[Warned]:
     elif stats.layout == Layout.EXTENDED:
         fewer += " or compose.min_meta_chunks"
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
-        yield _warned("fewer-sequences", longer, stats=stats, cure=fewer)
+        why = "the corpus is too small for more of this length"
+        unshared = _unshared_keywords(stats)
+        if unshared is not None:
+            why, fewer = f"{unshared} and are in no sequence", _MORE_KEYWORDS
+        yield _warned("fewer-sequences", longer, stats=stats, why=why, cure=fewer)
     if dropped > MOST_DROPPED * composed:
         why = ", ".join(
             f"{count:,} {reason}" for reason, count in yields.dropped.items()
@@ -230,6 +239,15 @@ def _of_yield(stats: Stats) -> Iterator[Warned]:
         )
 
 
+def _unshared_keywords(stats: Stats) -> str | None:
+    """Return how many documents share no keyword with another one; None if these are few."""
+    count, documents = stats.unshared_keywords or 0, stats.yields.documents
+    if count <= THRESHOLDS.most_unshared * documents:
+        return None
+    share = count / documents
+    return f"{count:,} of {documents:,} documents ({share:.0%}) share no keyword with another document"
+
+
 def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check the documents that sequences are about: their share of the tokens, and the distance between their parts."""
     share, tokens, spread = stats.meta_share, stats.target_tokens, stats.distance_tokens
@@ -243,6 +261,9 @@ def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
             without.append(f"{count} of {names.get(source, source)} ({lacking:.0%})")
     if without:
         yield _warned("no-keywords", sources=", ".join(without))
+    unshared = _unshared_keywords(stats)
+    if unshared is not None:
+        yield _warned("unshared-keywords", documents=unshared, cure=_MORE_KEYWORDS)
     if (parts := stats.in_parts) and (
         in_parts := parts.in_parts / max(1, parts.documents)
     ) < THRESHOLDS.least_in_parts:

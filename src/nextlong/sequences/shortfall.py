@@ -318,6 +318,11 @@ def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
         reasons = [
             f"{counted(documents, 'document')} gave {sum(part.drafts for part in made.drafted):,} drafts"
         ]
+        unshared = sum(part.unshared_keywords or 0 for part in made.drafted)
+        if unshared:
+            reasons.append(
+                f"{counted(unshared, 'document')} shared no keyword with another one"
+            )
     examples = dropped_examples(done)
     reasons += [
         f"{count:,} dropped: {reason}"

@@ -36,6 +36,7 @@ def plain(layout, **more):
         "near_identical": {"share": 0.0} if is_extended else None,
         "cut_off": None if is_extended else {"tokens": 1},
         "keywords": None,
+        "unshared_keywords": None,
         "in_parts": None,
         "left_out": [],
         "control": "",

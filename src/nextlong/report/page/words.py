@@ -50,6 +50,7 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
     "much-cut-off": "cut_off",
     "many-near-duplicates": "near_duplicate_documents",
     "no-keywords": "keywords",
+    "unshared-keywords": "unshared_keywords",
     "hardly-in-parts": "in_parts",
     "small-corpus": "similarity",
 }
