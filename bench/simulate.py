@@ -2,8 +2,9 @@
 
 In:  a recipe whose corpus stands for a larger one. Its steps are tried on a sample, as `nextlong plan` does; a transformer on
      GPUs has the rate that `--gpu-tflops` assumes.
-Out: Markdown tables: for each size and cluster the total time, how busy its processors are, and its GPUs while `embed` runs; for
-     each cluster every step with its tasks, bytes, memory and time. A step of one process is bold where it takes a second.
+Out: Markdown tables: for each size and cluster the total time, how busy its processors are, the share of its GPUs that have a
+     task while `embed` runs, and the share that compute; for each cluster every step with its tasks, bytes, memory and time. A
+     step of one process is bold where it takes a second.
 
 The schedule runs every task of the real step graph, with what the head takes for each. A step takes no less time than its bytes
 need at the bandwidth of the nodes that its tasks run on and of the shared storage: the files that it writes, and what it declares
@@ -42,6 +43,12 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=8, help="of a node")
     parser.add_argument("--gpu-tflops", type=float, default=GPU_TFLOP_PER_S)
     parser.add_argument(
+        "--gpu-waiting",
+        type=float,
+        default=0.03,
+        help="share of a task in which its GPU waits for tokens (bench/encoder_feed.py)",
+    )
+    parser.add_argument(
         "--node-gb-s", type=float, default=10, help="between a node and the storage"
     )
     parser.add_argument(
@@ -55,7 +62,8 @@ def main() -> int:
     steps = pipeline.route(recipe, files)
     measured = measure(recipe, sample(recipe, files))
     print(
-        "| chunks | nodes | workers | GPUs | total | in tasks | workers busy | GPUs busy during `embed` | longest steps |\n"
+        "| chunks | nodes | workers | GPUs | total | in tasks | workers busy "
+        "| GPUs with a task, computing during `embed` | longest steps |\n"
         "|---:|---:|---:|---:|---:|---:|---:|---:|---|"
     )
     by_machines: dict[tuple[int, int], list[Simulated]] = {}
@@ -81,7 +89,7 @@ def main() -> int:
             chunks, machines, stored, schedule(steps, stored, machines)
         )
         by_machines.setdefault((nodes, workers), []).append(simulated)
-        print(simulated.summary(nodes), flush=True)
+        print(simulated.summary(nodes, gpu_waiting=options.gpu_waiting), flush=True)
     for (nodes, workers), sizes in by_machines.items():
         print(
             f"\n{nodes} nodes of {workers} processors and {options.gpus} GPUs\n\n{steps_table(sizes)}"
@@ -118,14 +126,17 @@ class Simulated:
             if cost.on_gpus == on_gpus
         )
 
-    def summary(self, nodes: int) -> str:
+    def summary(self, nodes: int, *, gpu_waiting: float) -> str:
         """Return the row of the table of all simulations."""
-        machines, embed, gpus = self.machines, self.costs.get("embed"), "–"
+        machines = self.machines
+        embed = self.costs.get("embed")
+        gpus = "–"
         if embed is not None and embed.on_gpus:
-            taken = (embed.seconds or 0.0) + embed.start_s * min(
-                machines.gpus, embed.tasks
-            )
-            gpus = f"{taken / (machines.gpus * max(self.wall('embed'), 1e-9)):.0%}"
+            computing_s = (embed.seconds or 0.0) * (1 - gpu_waiting)
+            loading_s = embed.start_s * min(machines.gpus, embed.tasks)
+            gpu_s = machines.gpus * max(self.wall("embed"), 1e-9)
+            with_task = ((embed.seconds or 0.0) + loading_s) / gpu_s
+            gpus = f"{with_task:.0%}, {computing_s / gpu_s:.0%}"
         tasks_s = self.busy(on_gpus=False)
         longest = sorted(self.when, key=self.wall, reverse=True)[:4]
         return (

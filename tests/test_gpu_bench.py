@@ -46,7 +46,7 @@ def test_every_part_runs_on_a_cpu(tmp_path):
     # The check before training computes in float32, which varlen attention refuses.
     expected = {"start_check"}
     failed = {name: one for name, one in parts.items() if one["status"] != "done"}
-    assert failed.keys() == expected, done.stdout
+    assert failed.keys() <= expected, done.stdout
     figures = parts["search"]["figures"]["agreement"]
     assert figures["equal"] == figures["queries"]
     assert parts["encoder"]["figures"]["minilm_vectors"]["least_cosine"] > 0.999
