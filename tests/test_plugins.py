@@ -192,7 +192,7 @@ def test_a_method_that_needs_keywords_must_say_how_they_are_read(
         SOUND.replace(
             "    Options = Longest\n",
             "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n",
-        ).replace("Drafted, DraftRequest", "Drafted, DraftRequest, Need")
+        ).replace("    DraftRequest,\n", "    DraftRequest,\n    Need,\n")
     )
     with pytest.raises(
         PluginError,

@@ -304,6 +304,8 @@ class _Session:
                 self.recipe, self.files, when_ingested=self._remember
             )
             if any(find_done(step, self.recipe.run_path) is None for step in steps):
+                # Building all steps checks the recipe before the first of them runs.
+                self.route(self.recipe)
                 done = self.run_steps(steps)
         return sized(self.recipe, self.files), done
 

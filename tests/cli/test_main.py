@@ -118,7 +118,7 @@ def test_init_says_what_to_mend_before_a_run(call, tmp_path):
     assert code == 2
     assert "a.jsonl.gz cannot be read: " in out
     assert (
-        f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse it"
+        f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse its files"
         in " ".join(err.split())
     )
     assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from fsspec.implementations.memory import MemoryFileSystem
 
 from counted import counts_of
 from damage import breaches as run_breaches
@@ -335,13 +336,21 @@ def remote_run(exported_run, tmp_path_factory):
     )
 
 
+class BucketFileSystem(MemoryFileSystem):
+    """A store that is no local folder; `memory://` itself is refused as a destination."""
+
+    protocol = "bucket"
+    store, pseudo_dirs = {}, [""]
+
+
 @pytest.fixture
 def bucket(remote_run, tmp_path):
     """Two formats delivered to a store that is no local folder, and its file system."""
-    url = f"memory://{tmp_path.name}"
+    fsspec.register_implementation("bucket", BucketFileSystem, clobber=True)
+    url = f"bucket://{tmp_path.name}"
     overrides = ["workers=1", "export.validation=0.3", f"export.push={url}"]
     runs_export.export([remote_run], formats=["parquet", "jsonl"], overrides=overrides)
-    fs = fsspec.filesystem("memory")
+    fs = fsspec.filesystem("bucket")
     yield url, fs, fs._strip_protocol(url)
     fs.rm(fs._strip_protocol(url), recursive=True)
 

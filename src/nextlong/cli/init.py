@@ -516,11 +516,12 @@ def _is_readable(new: _NewRecipe) -> bool:
 
 def _refusal(new: _NewRecipe) -> str:
     """Return why a run will not accept the files, with the cure."""
-    without_text = [
-        source.label
-        for source in new.recipe.ingest.sources
-        if not _has_text(looks_into(source.path))
-    ]
+    without_text = []
+    for source in new.recipe.ingest.sources:
+        looks = looks_into(source.path)
+        could_be_read = not any(look.problem for look in looks)
+        if could_be_read and not _has_text(looks):
+            without_text.append(source.label)
     if without_text:
         names = first_few(without_text, most=_NAMED_FILES)
         return f"no column of {names} looks like text; set the source's key `text`"
