@@ -145,6 +145,26 @@ def test_a_sentencepiece_model_is_converted_with_its_own_ids(
 
 
 @pytest.mark.heavy
+def test_merges_have_the_order_of_the_scores(tmp_path, sentencepiece_model):
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    # As in the file of Mistral 7B: the piece of two spaces has a low id and is merged
+    # last.
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(sentencepiece_model.read_bytes())
+    place = next(number for number, piece in enumerate(proto.pieces) if piece.type == 1)
+    proto.pieces[place].piece = "▁▁"
+    proto.pieces[place].score = -1e9
+    (tmp_path / "tokenizer.model").write_bytes(proto.SerializeToString())
+    config = {"tokenizer_class": "LlamaTokenizer", "legacy": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    converted = load_tokenizer(recipe.Tokenizer(source=str(tmp_path)))
+    own = SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    for text in [*TEXTS, "two  words", "three   words"]:
+        assert converted.encode(text, add_special_tokens=False).ids == own.encode(text)
+
+
+@pytest.mark.heavy
 def test_a_conversion_with_other_ids_than_sentencepiece_is_refused(
     tmp_path, sentencepiece_model
 ):

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from nextlong.errors import TokenizerError
 from nextlong.text import first_sentence
@@ -95,6 +95,9 @@ def convert(vocabulary: Path) -> Tokenizer:
     except Exception as error:
         raise _refusal(vocabulary, first_sentence(error)) from None
     difference = _difference(converted, vocabulary)
+    if difference and _is_sentencepiece_bpe(converted, vocabulary):
+        converted = _merged_by_score(converted, vocabulary)
+        difference = _difference(converted, vocabulary)
     if difference:
         raise _refusal(vocabulary, difference)
     for number, token in special.items():
@@ -133,6 +136,33 @@ def _is_tiktoken(vocabulary: Path) -> bool:
     with vocabulary.open("rb") as file:
         words = file.readline(1000).split()
     return len(words) == 2 and words[1].isdigit()
+
+
+def _is_sentencepiece_bpe(converted: Tokenizer, vocabulary: Path) -> bool:
+    is_sentencepiece = vocabulary.suffix == ".model" and not _is_tiktoken(vocabulary)
+    return is_sentencepiece and isinstance(converted.model, models.BPE)
+
+
+def _merged_by_score(converted: Tokenizer, vocabulary: Path) -> Tokenizer:
+    """Return a tokenizer whose merges have the order of the scores in SentencePiece's file.
+
+    transformers 5 orders them by id. In Mistral's file, the pieces of several spaces have low ids but the lowest score.
+    """
+    from sentencepiece import SentencePieceProcessor
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    reference = SentencePieceProcessor(model_file=str(vocabulary))
+    ids = range(reference.get_piece_size())
+    pieces = [reference.id_to_piece(number) for number in ids]
+    ids_of_pieces = dict(zip(pieces, ids, strict=True))
+    scores = {
+        piece: reference.get_score(number) for piece, number in ids_of_pieces.items()
+    }
+    plain = json.loads(converted.to_str())
+    plain["model"]["merges"] = [
+        list(pair) for pair in generate_merges(ids_of_pieces, scores)
+    ]
+    return Tokenizer.from_str(json.dumps(plain))
 
 
 def _difference(converted: Tokenizer, vocabulary: Path) -> str:
