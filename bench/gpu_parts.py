@@ -428,7 +428,7 @@ def compiled(machine: Machine, sizes: Json) -> Json:
 
     if machine.device == "cpu":
         # The stand-in for the compiler: it traces as inductor does, and builds nothing.
-        models._COMPILER = "aot_eager"  # type: ignore[misc]
+        models.COMPILER = "aot_eager"  # type: ignore[misc]
     tokens = machine.size(1 << 14, 256)
     device = torch.device(machine.device)
     seconds: dict[str, list[float]] = {}

@@ -81,14 +81,22 @@ def test_bf16(train_recipe, quiet, checkpointing):
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )  # dynamo asks
-def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatch):
+@pytest.mark.parametrize("checkpointing", ["none", "layers"])
+def test_compiled_layers_give_the_loss_of_others(
+    train_recipe, quiet, monkeypatch, checkpointing
+):
     """By the backend that needs no C++ compiler: the graph is captured and differentiated, and run as it is."""
     import torch
 
     from nextlong.train import model
 
-    monkeypatch.setattr(model, "_COMPILER", "aot_eager")
-    changes = {"data.pack": 4096, "training.steps": 2, "training.warmup_steps": 0}
+    monkeypatch.setattr(model, "COMPILER", "aot_eager")
+    changes = {
+        "data.pack": 4096,
+        "training.steps": 2,
+        "training.warmup_steps": 0,
+        "memory.checkpointing": checkpointing,
+    }
     plain = losses(train(train_recipe(changes, out="plain"), quiet))
     torch._dynamo.utils.counters.clear()
     compiled = losses(
@@ -96,6 +104,86 @@ def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatc
     )
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert compiled == pytest.approx(plain, abs=1e-5)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # dynamo asks
+def test_rows_of_one_document_have_one_graph_and_a_packed_one_among_them_another(
+    train_recipe, monkeypatch
+):
+    """Training looks for several documents in the first rows only."""
+    import torch
+
+    from nextlong.train import model
+    from nextlong.train.rows import packed_batch
+
+    monkeypatch.setattr(model, "COMPILER", "aot_eager")
+    keys = {"model.scratch.vocabulary": 97}
+    plain, compiled = (
+        model.make_model(one, model.config_of(one, vocabulary=None), is_packed=False)
+        for one in (train_recipe(keys), train_recipe({**keys, "compile": "on"}))
+    )
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    ids = torch.randint(97, (1, 64), generator=torch.Generator().manual_seed(0))
+    graphs = []
+    for bounds in ([0, 64], [0, 64], [0, 40, 64]):
+        batch = packed_batch(ids, bounds)
+        pair = [one(**batch).loss for one in (plain, compiled)]
+        pair[1].backward()
+        assert pair[1].item() == pytest.approx(pair[0].item(), abs=1e-6)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs == [1, 1, 2]
+
+
+def rows_of_several_documents():
+    """Yield the boundaries of 24 rows of 512 tokens, of 1 to 8 documents."""
+    import random
+
+    draw = random.Random(0)
+    for number in range(24):
+        inner = sorted(draw.sample(range(1, 512), number % 8))
+        yield [0, *inner, 512]
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # dynamo asks
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_rows_of_1_to_8_documents_have_one_graph_and_the_gradients_of_eager(
+    train_recipe, monkeypatch, precision
+):
+    import torch
+
+    from nextlong.train import model
+    from nextlong.train.rows import packed_batch
+
+    monkeypatch.setattr(model, "COMPILER", "aot_eager")
+    keys = {"training.precision": precision, "model.scratch.vocabulary": 97}
+    recipe = train_recipe(keys)
+    compiling = train_recipe({**keys, "compile": "on"})
+    plain, compiled = (
+        model.make_model(one, model.config_of(one, vocabulary=None))
+        for one in (recipe, compiling)
+    )
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    one_graph = torch._dynamo.config.patch(
+        recompile_limit=1, fail_on_recompile_limit_hit=True
+    )
+    generator = torch.Generator().manual_seed(0)
+    for bounds in rows_of_several_documents():
+        batch = packed_batch(torch.randint(97, (1, 512), generator=generator), bounds)
+        with one_graph, model.autocast(recipe, torch.device("cpu")):
+            pair = [one(**batch).loss for one in (plain, compiled)]
+        for loss in pair:
+            loss.backward()
+        assert pair[1].item() == pytest.approx(pair[0].item(), abs=1e-6)
+    stats = torch._dynamo.utils.counters["stats"]
+    assert stats["unique_graphs"] == 1
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-3)
 
 
 def config(**given):

@@ -4,7 +4,7 @@ In:  a training recipe, a model of transformers, the sequences of finished runs.
 Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
 
     recipe.py                     settings, presets (the paper's), and which keys a trainer supports
-    rows.py                       runs, exports or conversations → rows with the boundaries of their documents
+    rows.py, conversations.py     runs, exports or conversations → rows with the boundaries of their documents
     model.py, exact.py            data checked, model with exact attention and loss per document, without T × T masks; leak check
     loop.py                       steps on one device, their checkpoints; fine-tuning by TRL
     metrics.py                    logs and figures; held-out loss by role and distance

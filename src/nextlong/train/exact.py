@@ -18,8 +18,8 @@ sum of the head's gradient over the blocks are in float32 whatever the model com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from types import MethodType
 from typing import Any, Final, Literal
@@ -35,6 +35,7 @@ from nextlong.errors import RecipeError
 
 IGNORED: Final = -100
 _NAME: Final = "nextlong_documents"
+# Kernels without a T × T matrix, the fastest first.
 _NO_SQUARE: Final = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -42,21 +43,29 @@ _NO_SQUARE: Final = [
 ]
 
 
-def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> str:
-    """Register the attention with transformers; return its name for `attn_implementation`."""
+def register_attention(
+    kernel: Literal["auto", "sdpa", "varlen"] = "auto", *, is_packed: bool = True
+) -> str:
+    """Register the attention with transformers; return its name for `attn_implementation`.
+
+    `is_packed`: rows may hold several documents. Then compiled layers have one graph
+    for every number of documents. Otherwise they have one for rows of one document,
+    whose attention is part of it.
+    """
     name = _NAME if kernel == "auto" else f"{_NAME}_{kernel}"
+    name = name if is_packed else f"{name}_alone"
 
     def attend(
-        module: torch.nn.Module,
+        _module: torch.nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        _: object,
+        _mask: object,
         *,
         scaling: float | None = None,
         dropout: float = 0.0,
         cu_seq_lens_q: Tensor | None = None,
-        document_bounds: Sequence[int] | None = None,
+        document_bounds: Sequence[int] | Tensor | None = None,
         sliding_window: int | None = None,
         **__: object,
     ) -> tuple[Tensor, None]:
@@ -64,16 +73,6 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
         if cu_seq_lens_q is None:
             raise ValueError(
                 "cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]"
-            )
-        bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
-        if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
-            cure = f"got {query.shape[0]} rows of {query.shape[2]} tokens with documents up to {bounds[-1]}"
-            raise ValueError(f"rows must be concatenated, shape (1, T, …); {cure}")
-        longest = max(last - first for first, last in pairwise(bounds))
-        if sliding_window is not None and sliding_window < longest:
-            name = type(module).__name__
-            raise ValueError(
-                f"{name} has a sliding window of {sliding_window} tokens, less than a document has"
             )
         device = query.device.type
         if torch.is_autocast_enabled(
@@ -83,59 +82,42 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
                 part.to(torch.get_autocast_dtype(device))
                 for part in (query, key, value)
             )
-        is_packed = len(bounds) > 2
-        if kernel == "varlen" or (
+        is_compiled = torch.compiler.is_compiling()
+        if is_compiled:  # no value of a tensor is known, only its shape
+            holds_several = is_packed or cu_seq_lens_q.shape[0] > 2
+            longest = query.shape[2]
+            ends: Sequence[int] = [0, longest]
+        else:
+            bounds = cu_seq_lens_q if document_bounds is None else document_bounds
+            ends = bounds.tolist() if isinstance(bounds, Tensor) else bounds
+            _check_documents(query, ends)
+            holds_several = len(ends) > 2
+            longest = max(last - first for first, last in pairwise(ends))
+        is_varlen = kernel == "varlen" or (
             kernel == "auto"
-            and is_packed
+            and holds_several
             and query.is_cuda
             and query.dtype != torch.float32
-        ):
-            if dropout:
-                raise ValueError(
-                    f"varlen attention has no dropout, this model's is {dropout}; set attention_dropout=0"
-                )
-            from torch.nn.attention.varlen import varlen_attn
-
-            tokens, ends, causal = (
-                (part[0].transpose(0, 1) for part in (query, key, value)),
-                cu_seq_lens_q,
-                (-1, 0),
+        )
+        if dropout and (is_varlen or (is_compiled and holds_several)):
+            problem = "attention of packed rows by varlen or in compiled layers has no dropout"
+            raise ValueError(
+                f"{problem}, this model's is {dropout}; set attention_dropout=0"
             )
-            out = varlen_attn(
-                *tokens,
-                ends,
-                ends,
-                longest,
-                longest,
-                scale=scaling,
-                window_size=causal,
-                enable_gqa=True,
+        if is_compiled and holds_several and not is_varlen:
+            out = torch.ops.nextlong.attend_documents(
+                query, key, value, document_bounds, scaling, sliding_window
             )
-            assert isinstance(out, Tensor)
-            return out[None], None
-        groups = query.shape[1] // key.shape[1]
-        # Kernels without a T × T matrix cannot share key-value heads in float32.
-        if groups > 1 and query.is_cuda and query.dtype == torch.float32:
-            key, value, groups = (
-                key.repeat_interleave(groups, 1),
-                value.repeat_interleave(groups, 1),
-                1,
+            return out, None
+        if sliding_window is not None:
+            _check_window(sliding_window, longest)
+        if is_varlen:
+            out = _attend_varlen(
+                query, key, value, cu_seq_lens_q, longest=longest, scale=scaling
             )
-        options = {
-            "is_causal": True,
-            "scale": scaling,
-            "dropout_p": dropout,
-            "enable_gqa": groups > 1,
-        }
-        # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
-        with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
-            outputs = []
-            for first, last in pairwise(bounds):
-                parts = (part[:, :, first:last] for part in (query, key, value))
-                outputs.append(
-                    scaled_dot_product_attention(*parts, **options).transpose(1, 2)
-                )
-        return (torch.cat(outputs, dim=1) if is_packed else outputs[0]), None
+            return out, None
+        out = _attend_each(query, key, value, ends, scale=scaling, dropout=dropout)
+        return out, None
 
     def no_mask(
         *,
@@ -157,6 +139,216 @@ def register_attention(kernel: Literal["auto", "sdpa", "varlen"] = "auto") -> st
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, no_mask)
     return name
+
+
+def _check_documents(query: Tensor, bounds: Sequence[int]) -> None:
+    """Raise ValueError unless documents between `bounds` fill the one row of queries (1, heads, T, size)."""
+    if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
+        found = f"got {query.shape[0]} rows of {query.shape[2]} tokens with documents up to {bounds[-1]}"
+        raise ValueError(f"rows must be concatenated, shape (1, T, …); {found}")
+
+
+def _check_window(sliding_window: int, longest: int) -> None:
+    if sliding_window < longest:
+        raise ValueError(
+            f"the model has a sliding window of {sliding_window} tokens, less than a document has"
+        )
+
+
+def _attend_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_lens: Tensor,
+    *,
+    longest: int,
+    scale: float | None,
+) -> Tensor:
+    """Return the output (1, T, heads, head size) by FlashAttention over all documents at once."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    out = varlen_attn(
+        queries,
+        keys,
+        values,
+        cu_seq_lens,
+        cu_seq_lens,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0),  # causal
+        enable_gqa=True,
+    )
+    assert isinstance(out, Tensor)
+    return out[None]
+
+
+def _attend_each(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Sequence[int],
+    *,
+    scale: float | None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return the output (1, T, heads, head size), computed document by document."""
+    groups = query.shape[1] // key.shape[1]
+    # Kernels without a T × T matrix cannot share key-value heads in float32.
+    if groups > 1 and query.is_cuda and query.dtype == torch.float32:
+        key = key.repeat_interleave(groups, 1)
+        value = value.repeat_interleave(groups, 1)
+        groups = 1
+    # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
+    outputs = []
+    with sdpa_kernel(_NO_SQUARE, set_priority=True) if query.is_cuda else nullcontext():
+        for first, last in pairwise(bounds):
+            output = scaled_dot_product_attention(
+                query[:, :, first:last],
+                key[:, :, first:last],
+                value[:, :, first:last],
+                is_causal=True,
+                scale=scale,
+                dropout_p=dropout,
+                enable_gqa=groups > 1,
+            )
+            outputs.append(output.transpose(1, 2))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+
+# What compiled layers call for the documents of a row: their graph holds one node, for
+# which the number of documents is a size that may change, where a loop over documents
+# would be another graph for each number.
+
+
+@torch.library.custom_op("nextlong::attend_documents", mutates_args=())  # type: ignore[untyped-decorator]
+def _attend_documents(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    scale: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    ends = bounds.tolist()
+    _check_documents(query, ends)
+    if sliding_window is not None:
+        longest = max(last - first for first, last in pairwise(ends))
+        _check_window(sliding_window, longest)
+    return _attend_each(query, key, value, ends, scale=scale).contiguous()
+
+
+@_attend_documents.register_fake  # type: ignore[untyped-decorator]
+def _(
+    query: Tensor,
+    key: Tensor,  # noqa: ARG001
+    value: Tensor,  # noqa: ARG001
+    bounds: Tensor,  # noqa: ARG001
+    scale: float | None,  # noqa: ARG001
+    sliding_window: int | None,  # noqa: ARG001
+) -> Tensor:
+    rows, heads, tokens, size = query.shape
+    return query.new_empty(rows, tokens, heads, size)
+
+
+@torch.library.custom_op("nextlong::attend_documents_backward", mutates_args=())  # type: ignore[untyped-decorator]
+def _attend_documents_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values; each document is computed again."""
+    parts = (query, key, value)
+    gradients = (
+        torch.empty_like(query),
+        torch.empty_like(key),
+        torch.empty_like(value),
+    )
+    for first, last in pairwise(bounds.tolist()):
+        with _autograd_in_operator():
+            inputs = [part[:, :, first:last].detach() for part in parts]
+            for part in inputs:
+                part.requires_grad_()
+            q, k, v = inputs
+            output = _attend_each(q, k, v, [0, last - first], scale=scale)
+            found = torch.autograd.grad(output, inputs, gradient[:, first:last])
+        for whole, part in zip(gradients, found, strict=True):
+            whole[:, :, first:last] = part
+    return gradients
+
+
+@_attend_documents_backward.register_fake  # type: ignore[untyped-decorator]
+def _(
+    gradient: Tensor,  # noqa: ARG001
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,  # noqa: ARG001
+    scale: float | None,  # noqa: ARG001
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+@contextmanager
+def _autograd_in_operator() -> Iterator[None]:
+    """Let the body of an operator use autograd, which torch disables there."""
+    keys = torch._C.DispatchKey
+    include = torch._C._SetExcludeDispatchKeyGuard
+    with (
+        include(keys.AutogradFunctionality, False),
+        include(keys.ADInplaceOrView, False),
+        torch.enable_grad(),
+    ):
+        yield
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    query, key, value, bounds, scale, _ = inputs
+    ctx.save_for_backward(query, key, value, bounds)
+    ctx.scale = scale
+
+
+def _gradients_of_inputs(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.nextlong.attend_documents_backward(
+        gradient, *ctx.saved_tensors, ctx.scale
+    )
+    return *gradients, None, None, None
+
+
+_attend_documents.register_autograd(
+    _gradients_of_inputs, setup_context=_save_for_backward
+)
+
+
+def compile_layers(
+    model: PreTrainedModel, *, backend: str, is_packed: bool = True
+) -> None:
+    """Compile each layer of a model.
+
+    `is_packed`, as for `register_attention`: in one graph for any number of documents.
+    """
+    for layer in layers_of(model):
+        layer.compile(backend=backend)
+
+    def with_sizes_that_change(
+        _: torch.nn.Module, arguments: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give the boundaries as tensors: a graph would depend on each number of a tuple."""
+        ends = given.get("cu_seq_lens_q")
+        if ends is None:  # another attention
+            return arguments, given
+        bounds = torch.as_tensor(given.get("document_bounds", ends), device="cpu")
+        if is_packed:
+            for tensor in (ends, bounds):
+                torch._dynamo.mark_dynamic(tensor, 0)
+        return arguments, {**given, "document_bounds": bounds}
+
+    decoder = model.get_decoder()
+    decoder.register_forward_pre_hook(with_sizes_that_change, with_kwargs=True)
 
 
 def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:

@@ -42,7 +42,7 @@ from nextlong.report import tables
 from nextlong.train import forecast, metrics
 from nextlong.train import model as models
 from nextlong.train.emit import trainer_arguments
-from nextlong.train.exact import IGNORED
+from nextlong.train.exact import IGNORED, compile_layers
 from nextlong.train.model import RECORD, Prepared, prepare
 from nextlong.train.recipe import (
     ENGINE_KEYS,
@@ -76,11 +76,13 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     with store.locked(out), models.explained_memory_errors(recipe):
         ready, device = prepare(recipe), models.accelerator()
         ready.begin(resumes=bool(checkpoints_in(out)))
-        model, rows = models.make_model(recipe, ready.config).to(device), ready.rows
+        rows = ready.rows
         first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
         is_packed = recipe.training.micro_batch_rows > 1 or any(
             len(row.bounds) > 2 for row in first_rows
         )
+        model = models.make_model(recipe, ready.config, is_packed=is_packed)
+        model = model.to(device)
         sizes = forecast.sizes_of(ready.config)
         checked = models.check_model(model, recipe, device=device, is_packed=is_packed)
         for line in [
@@ -461,7 +463,6 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
             optim="adamw_torch_fused",
             activation_checkpointing=recipe.memory.checkpointing == "layers",
             activation_checkpointing_kwargs={"use_reentrant": False},
-            torch_compile=recipe.compile == "on",
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             remove_unused_columns=False,
@@ -470,8 +471,11 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
             report_to=[],
             use_cpu=not torch.accelerator.is_available(),
         )
+        model = models.load_weights(recipe, ready.config)
+        if recipe.compile == "on":
+            compile_layers(model, backend=models.COMPILER)
         trainer = RowsTrainer(
-            model=models.load_weights(recipe, ready.config),
+            model=model,
             args=arguments,
             train_dataset=Dataset.from_dict({"row": numbers.tolist()}),
             data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),

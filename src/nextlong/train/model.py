@@ -48,7 +48,7 @@ from nextlong.train.rows import (
 )
 
 RECORD: Final = "trainer.json"
-_COMPILER: Final = "inductor"
+COMPILER: Final = "inductor"
 
 
 @dataclass(frozen=True)
@@ -342,12 +342,16 @@ def write_rope_keys(folder: Path) -> None:
     store.write_json(path, config)
 
 
-def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model that a config describes, its RoPE base set, ready to train in main memory. Raises RecipeError."""
-    model = load_weights(recipe, config)
+def make_model(
+    recipe: TrainRecipe, config: PretrainedConfig, *, is_packed: bool = True
+) -> PreTrainedModel:
+    """Return the model that a config describes, its RoPE base set, ready to train in main memory.
+
+    `is_packed`: rows may hold several documents. Raises RecipeError.
+    """
+    model = load_weights(recipe, config, is_packed=is_packed)
     if recipe.compile == "on":
-        for layer in exact.layers_of(model):
-            layer.compile(backend=_COMPILER)
+        exact.compile_layers(model, backend=COMPILER, is_packed=is_packed)
     # Without a GPU everything is in main memory already, and torch cannot pin it.
     offload = recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
     return ready_to_train(model, recipe, offload=offload)
@@ -387,9 +391,12 @@ def ready_to_train(
     return get_peft_model(model, lora)
 
 
-def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
+def load_weights(
+    recipe: TrainRecipe, config: PretrainedConfig, *, is_packed: bool = True
+) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
-    name, path = exact.register_attention(recipe.attention_kernel), recipe.model.path
+    name = exact.register_attention(recipe.attention_kernel, is_packed=is_packed)
+    path = recipe.model.path
     if path is None:
         torch.manual_seed(recipe.seed)
         return transformers.AutoModelForCausalLM.from_config(
