@@ -2,10 +2,12 @@
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 import nextlong
@@ -555,3 +557,55 @@ def test_without_the_variant_that_run_dir_opens_it_opens_the_only_other_one(own,
     assert f"{own} opens {stays}, its only variant" in " ".join(
         call("list", own)[1].split()
     )
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with documents and the recipe that `init` writes for them, which is the working directory."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    rows = [
+        {"id": n, "text": f"The tide of page {n} lifts {n} boats.\n" * 40}
+        for n in range(60)
+    ]
+    (folder / "pages.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert main(["init", "my.yaml", "pages.jsonl", "--tokenizer", "400"]) == 0
+    return folder
+
+
+SHORT = ("--set", "compose.sequences=2", "--set", "compose.target_tokens=1024")
+
+
+def test_init_writes_paths_relative_to_the_recipe(project, monkeypatch):
+    plain = yaml.safe_load((project / "my.yaml").read_text())
+    assert plain["run_dir"] == "runs/my"
+    assert [source["path"] for source in plain["ingest"]["sources"]] == ["pages.jsonl"]
+    (project / "deep").mkdir()
+    assert main(["init", "deep/r.yaml", "pages.jsonl", "--tokenizer", "400"]) == 0
+    plain = yaml.safe_load((project / "deep/r.yaml").read_text())
+    assert plain["run_dir"] == "runs/r"
+    assert plain["ingest"]["sources"][0]["path"] == "../pages.jsonl"
+    far = str(project / "pages.jsonl")
+    assert main(["init", "deep/f.yaml", far, "--tokenizer", "400"]) == 0
+    plain = yaml.safe_load((project / "deep/f.yaml").read_text())
+    assert plain["ingest"]["sources"][0]["path"] == far
+
+
+def test_a_recipe_is_one_variant_from_everywhere_and_after_a_move(project, monkeypatch):
+    assert main(["run", "my.yaml", *SHORT]) == 0
+    run = project / "runs/my"
+    folders = sorted(path.name for path in run.glob("[0-9][0-9]-*"))
+    monkeypatch.chdir(project.parent)
+    assert main(["run", "project/my.yaml", *SHORT]) == 0
+    assert main(["run", str(project / "my.yaml"), *SHORT]) == 0
+    (name,) = record.variant_names(run)
+    # The recorded recipe is that of the variant, from wherever it is run.
+    assert main(["run", f"project/runs/my/variants/{name}.yaml"]) == 0
+    assert record.variant_names(run) == [name]
+    moved = project.rename(project.with_name("moved"))
+    os.utime(moved / "pages.jsonl", (5, 5))
+    assert main(["run", "moved/my.yaml", *SHORT]) == 0
+    run = moved / "runs/my"
+    assert record.variant_names(run) == [name]
+    assert sorted(path.name for path in run.glob("[0-9][0-9]-*")) == folders

@@ -12,7 +12,10 @@ from nextlong.recipe.text import preset_path
 PLAIN = "run_dir: r\ningest: {sources: [{path: a, name: first}]}\ntokenizer: gpt2\n"
 
 
-def test_keys_of_a_section_are_laid_over_those_of_the_base_and_lists_replaced(tmp_path):
+def test_keys_of_a_section_are_laid_over_those_of_the_base_and_lists_replaced(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "below").mkdir()
     (tmp_path / "below/base.yaml").write_text(
         PLAIN
@@ -24,20 +27,24 @@ def test_keys_of_a_section_are_laid_over_those_of_the_base_and_lists_replaced(tm
     (tmp_path / "my.yaml").write_text(
         "base: middle.yaml\ntokenizer: {eos: '</s>'}\nexport: {formats: [parquet]}\n"
     )
-    recipe = Recipe.load(tmp_path / "my.yaml", overrides=["compose.fit=paper"])
+    recipe = Recipe.load("my.yaml", overrides=["compose.fit=paper"])
     assert (
         recipe.compose.sequences,
         recipe.compose.target_tokens,
         recipe.compose.fit,
     ) == (9, 8192, "paper")
-    assert (recipe.decontaminate.files, recipe.decontaminate.ngram) == (("x.json",), 8)
+    assert (recipe.decontaminate.files, recipe.decontaminate.ngram) == (
+        ("below/x.json",),
+        8,
+    )
     assert (recipe.tokenizer.source, recipe.tokenizer.eos) == ("gpt2", "</s>")
     assert recipe.export.formats == ("parquet",)
     assert "base" not in recipe.as_data()
 
 
 @pytest.mark.parametrize("name", ["paper-128k", "paper-128k.yaml"])
-def test_a_preset_is_a_base_by_its_name(tmp_path, name):
+def test_a_preset_is_a_base_by_its_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "my.yaml"
     path.write_text(f"base: {name}\nrun_dir: mine\ncompose: {{target_tokens: 64k}}\n")
     recipe, preset = Recipe.load(path), Recipe.load(preset_path("paper-128k"))
@@ -49,7 +56,8 @@ def test_a_preset_is_a_base_by_its_name(tmp_path, name):
     )
 
 
-def test_a_file_beside_the_recipe_comes_before_a_preset(tmp_path):
+def test_a_file_beside_the_recipe_comes_before_a_preset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "paper-128k.yaml").write_text(PLAIN)
     (tmp_path / "my.yaml").write_text("base: paper-128k.yaml\n")
     assert Recipe.load(tmp_path / "my.yaml").run_dir == "r"
@@ -120,7 +128,8 @@ def test_a_broken_base_is_named_with_its_line(tmp_path):
     )
 
 
-def test_a_recipe_may_be_json_as_programs_write_it(tmp_path):
+def test_a_recipe_may_be_json_as_programs_write_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     source = {"path": "a.jsonl", "name": "Bücher 📚", "filter": 'kind = "𝒜"'}
     plain = {
         "run_dir": "r",

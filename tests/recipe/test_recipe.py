@@ -1,5 +1,7 @@
 """Recipes: what is refused and in which words, what `--set` does, and that dumps and commented YAML read back."""
 
+import contextlib
+
 import pydantic
 import pytest
 from hypothesis import example, given, settings
@@ -24,7 +26,8 @@ PLAIN = {
 
 def load(tmp_path, text, *overrides):
     (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
-    return Recipe.load(tmp_path / "r.yaml", overrides=overrides)
+    with contextlib.chdir(tmp_path):  # where relative paths start from
+        return Recipe.load("r.yaml", overrides=overrides)
 
 
 def refusal(*overrides, **changed):
@@ -557,7 +560,8 @@ def test_run_dir_must_be_a_folder(run_dir):
 
 def reload(tmp_path, text):
     (tmp_path / "again.yaml").write_text(text, encoding="utf-8")
-    return Recipe.load(tmp_path / "again.yaml")
+    with contextlib.chdir(tmp_path):
+        return Recipe.load("again.yaml")
 
 
 def keys_of(model):

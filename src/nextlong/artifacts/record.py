@@ -9,6 +9,7 @@ new or the previous one.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
+from nextlong.recipe.paths import to_folder
 from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
@@ -39,7 +41,10 @@ _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
 @dataclass(frozen=True)
 class Variant:
-    """A recorded variant of a run directory; `steps` maps step names to folders, `made` is a UTC time."""
+    """A recorded variant of a run directory; `steps` maps step names to folders, `made` is a UTC time.
+
+    Relative paths in `recipe` start from `folder`, the working directory in which it was made.
+    """
 
     name: str
     record: Path
@@ -47,6 +52,12 @@ class Variant:
     steps: dict[str, str]
     sequences_per_part: list[int]
     made: str
+    folder: str
+
+    @property
+    def settings(self) -> Json:
+        """The recipe with paths that start from the run directory, wherever that is now."""
+        return _seen_from_run(self.recipe, Path(self.folder))
 
     @property
     def run_dir(self) -> Path:
@@ -145,8 +156,10 @@ def current(run_dir: Path) -> str | None:
 
 def opened(run_dir: Path) -> str | None:
     """Return the name of the variant that `RUN` opens: the current one, or the only one; None if there are several."""
+    if (name := current(run_dir)) is not None:
+        return name
     names = variant_names(run_dir)
-    return names[0] if len(names) == 1 else current(run_dir)
+    return names[0] if len(names) == 1 else None
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
@@ -166,8 +179,8 @@ def split_name(named: str | Path) -> tuple[Path, str | None]:
 def find(named: str | Path) -> Variant:
     """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError that lists the existing ones."""
     run_dir, name = split_name(named)
-    known = {variant.name: variant for variant in existing(run_dir)}
     own = opened(run_dir)
+    known = {variant.name: variant for variant in existing(run_dir)}
     if name is None and own is None:
         cure = f"run the recipe, or name a variant: {', '.join(f'{run_dir}@{variant}' for variant in known)}"
         raise RunError(f"{run_dir} has no variant of the recipe's own settings; {cure}")
@@ -182,14 +195,16 @@ def _path(run_dir: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> Variant:
-    match store.read_json(path):
+    plain = store.read_json(path)
+    match plain:
         case {
             "recipe": dict(recipe),
             "steps": dict(steps),
             "sequences_per_part": list(per_part),
             "made": str(made),
         }:
-            return Variant(path.stem, path, recipe, steps, per_part, made)
+            folder = str(plain.get("folder", ""))
+            return Variant(path.stem, path, recipe, steps, per_part, made, folder)
     raise RunError(
         f"{path} is not the record of a variant; delete this file and run its recipe again"
     )
@@ -213,7 +228,8 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             sequences_per_part(recipe.compose.sequences, done["compose"]),
             recipe.model_dump(mode="json"),
         )
-        store.write_file(path.with_suffix(".yaml"), as_yaml(plain | {"name": None}))
+        again = to_folder(plain | {"name": None}, path.parent)
+        store.write_file(path.with_suffix(".yaml"), as_yaml(again))
         store.write_json(
             path,
             {
@@ -221,6 +237,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
                 "steps": steps,
                 "sequences_per_part": per_part,
                 "recipe": plain,
+                "folder": str(Path.cwd()),
             },
         )
     if not recipe.overridden:
@@ -277,6 +294,27 @@ def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
+def _seen_from_run(recipe: Json, folder: Path) -> Json:
+    """Return plain data with local paths as seen from its run directory; relative ones start from `folder`.
+
+    So a recipe has the same settings from every working directory, and after its files and
+    the run directory were moved together.
+    """
+    match recipe:
+        case {"run_dir": str(run_dir), "ingest": {"sources": list(sources), **ingest}}:
+            seen = [_seen(source, folder / run_dir, folder) for source in sources]
+            return recipe | {"ingest": {**ingest, "sources": seen}}
+    return recipe
+
+
+def _seen(source: Json, run_dir: Path, folder: Path) -> Json:
+    path = str(source["path"])
+    name = source.get("name") or path
+    if "://" not in path:
+        path = os.path.relpath(folder / Path(path).expanduser(), run_dir)
+    return {**source, "path": path, "name": name}
+
+
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     """Return the settings of a recipe that differ from another, by dotted key; None if only the other has the key.
 
@@ -307,9 +345,9 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     to another variant or to a folder in `data/`.
     """
     recorded = variants(run_dir)
-    plain = recipe.model_dump(mode="json")
+    plain = _seen_from_run(recipe.model_dump(mode="json"), Path.cwd())
     alike = [
-        variant.name for variant in recorded if not differences(plain, variant.recipe)
+        variant.name for variant in recorded if not differences(plain, variant.settings)
     ]
     if (name := recipe.name) is not None:
         if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
@@ -321,7 +359,7 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
         ):
             changed = ", ".join(
                 f"{key}={word(value)}"
-                for key, value in differences(plain, same_name.recipe).items()
+                for key, value in differences(plain, same_name.settings).items()
             )
             cure = f"choose another name, or delete that variant: nextlong gc {run_dir} --drop {name}"
             why = f"{run_dir} has a variant of this name with other settings (now {changed})"
@@ -334,14 +372,16 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     if not recipe.overridden:
         preferred, differing = (
             [_FIRST_NAME],
-            differences(plain, recorded[0].recipe) if recorded else {},
+            differences(plain, recorded[0].settings) if recorded else {},
         )
     else:
         own = recipe.own
         differing = (
             _settings_of(plain)
             if own is None
-            else differences(plain, own.model_dump(mode="json"))
+            else differences(
+                plain, _seen_from_run(own.model_dump(mode="json"), Path.cwd())
+            )
         )
         overridden = [
             key

@@ -1,4 +1,4 @@
-"""The command `nextlong init`: write the first recipe for a user's files, with absolute paths.
+"""The command `nextlong init`: write the first recipe for a user's files, with paths relative to the recipe.
 
 It proposes the longest context length (a power of two) for which the corpus and its documents are large enough, a number of
 sequences that uses each chunk about twice, shorter chunks if few documents have two, and as many chunks of a meta-document as
@@ -11,6 +11,7 @@ import argparse
 import glob
 import itertools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -201,13 +202,15 @@ def init(args: argparse.Namespace) -> None:
             _is_readable(new),
         )
         heading = f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
-        heading += "Relative paths start from the working directory of these commands."
+        heading += "Relative paths start from the folder of this file."
         if not args.full:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
         write(
             path,
             commented(
-                recipe, heading=heading, include="all" if args.full else "important"
+                _with_relative_paths(recipe, path.parent, args.sources),
+                heading=heading,
+                include="all" if args.full else "important",
             ),
         )
         messages = list(notes(new))
@@ -319,6 +322,30 @@ def new_recipe(
     return _NewRecipe(
         Recipe.from_dict(plain), proposal, sources, None if given else folder
     )
+
+
+def _with_relative_paths(recipe: Recipe, folder: Path, given: Sequence[str]) -> Recipe:
+    """Return the recipe with paths that start from its folder.
+
+    A path that the user gave as an absolute one stays absolute, unless it is below the folder.
+    """
+    here = Path(absolute(folder))
+    far = [absolute(path) for path in given if Path(path).expanduser().is_absolute()]
+
+    def seen(path: str) -> str:
+        is_below = Path(path).is_relative_to(here)
+        is_far = any(Path(path).is_relative_to(start) for start in far)
+        return path if is_far and not is_below else os.path.relpath(path, here)
+
+    plain = recipe.as_data()
+    plain["run_dir"] = os.path.relpath(recipe.run_dir, here)
+    for source in plain["ingest"]["sources"]:
+        if "://" not in source["path"]:
+            source["path"] = seen(source["path"])
+    tokenizer = recipe.tokenizer.source
+    if tokenizer is not None and Path(tokenizer).is_absolute():
+        plain["tokenizer"]["source"] = seen(tokenizer)
+    return Recipe.from_dict(plain)
 
 
 def _split_keys(path: str) -> dict[str, str | None]:

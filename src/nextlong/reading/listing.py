@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import posixpath
 import re
 import stat
@@ -439,7 +440,7 @@ def recognise_inputs(
         for name, entry in of.items()
     }
     named = [
-        (source.path, file)
+        (_place(source), file)
         for source, of in zip(sources, files, strict=True)
         for file in of
     ]
@@ -469,7 +470,7 @@ def recognise_inputs(
             replace(file, known_as=entry["identity"]) if entry and is_same else file
         )
     recognised = [
-        [now[source.path, file.name] for file in of]
+        [now[_place(source), file.name] for file in of]
         for source, of in zip(sources, files, strict=True)
     ]
     if changed_inputs == "accept":
@@ -489,7 +490,9 @@ def recognise_inputs(
             else:
                 how = f"has another version (time or ETag {mark}, was {known_mark})"
             changes.append(f"{file.path} {how}")
-        elif (path, name) not in now and any(path == source.path for source in sources):
+        elif (path, name) not in now and any(
+            path == _place(source) for source in sources
+        ):
             shown = path if posixpath.basename(path) == name else f"{name} of {path}"
             missing.append(f"{shown} is missing or no longer part of the source")
     if changes := [*changes, *missing]:
@@ -510,7 +513,7 @@ def check_documents(
 ) -> None:
     """Raise RunError if earlier runs in a directory read none of these files: `RUN` would open other documents than before."""
     known = _read_known(run_dir)
-    if not known or not known.keys().isdisjoint(source.path for source in sources):
+    if not known or not known.keys().isdisjoint(map(_place, sources)):
         return
     hashes: dict[tuple[str, str], set[str | None]] = {}
     for path in known.values():
@@ -551,7 +554,7 @@ def remember(
         ]
     )
     now: dict[str, dict[str, dict[str, str | None]]] = {
-        source.path: {} for source in sources
+        _place(source): {} for source in sources
     }
     for source, source_files in zip(sources, files, strict=True):
         for file in source_files:
@@ -560,8 +563,13 @@ def remember(
                 "version": file.version,
                 "xxh3": next(hashes, None),
             }
-            now[source.path][file.name] = entry
-    store.write_json(run_dir / INPUTS, {**_read_known(run_dir), **now})
+            now[_place(source)][file.name] = entry
+    # Local paths are stored as seen from the run directory: both may move together.
+    stored = {
+        path if "://" in path else os.path.relpath(path, run_dir): entries
+        for path, entries in {**_read_known(run_dir), **now}.items()
+    }
+    store.write_json(run_dir / INPUTS, stored)
 
 
 def hash_of(file: InputFile) -> str | None:
@@ -576,9 +584,21 @@ def hash_of(file: InputFile) -> str | None:
 
 
 def _read_known(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the recorded files: source path → file name → identity, version, xxh3."""
+    """Return the recorded files: absolute path or URL of a source → file name → identity, version, xxh3."""
     path = folder / INPUTS
-    return store.read_json(path) if path.exists() else {}
+    stored = store.read_json(path) if path.exists() else {}
+    return {
+        name if "://" in name else os.path.normpath(folder.absolute() / name): entries
+        for name, entries in stored.items()
+    }
+
+
+def _place(source: Source) -> str:
+    """Return the absolute path of a source, or its URL."""
+    path = source.path
+    if "://" in path:
+        return path
+    return os.path.normpath(Path(path).expanduser().absolute())
 
 
 def _size(version: str) -> str:

@@ -18,11 +18,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
+from nextlong.recipe.paths import from_folder
 from nextlong.text import Json, did_you_mean
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
 _SHOWN_CHARS = 80  # of a value in a message
+_PACKAGE = Path(__file__).parents[1]
+# Installed, and in a checkout.
+_PRESET_FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
 _MOST, _MOST_FRACTIONAL = 2**63 - 1, 1e12  # largest integer and float in a recipe
 
 
@@ -96,12 +100,8 @@ def as_yaml(plain: Any) -> str:
 
 def preset_path(name: str) -> Path:
     """Return the file of a preset. Raises RecipeError that lists the available presets."""
-    inside = Path(__file__).parents[1]
-    folders = (
-        inside / "recipes",
-        inside.parents[1] / "recipes",
-    )  # installed; a checkout
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    found = (folder for folder in _PRESET_FOLDERS if folder.is_dir())
+    folder = next(found, _PRESET_FOLDERS[0])
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     if name not in known:
         raise RecipeError(f"unknown preset {name!r}; choose one of: {', '.join(known)}")
@@ -109,13 +109,18 @@ def preset_path(name: str) -> Path:
 
 
 def read_file(path: Path, *, init: str, has_presets: bool = False) -> Json:
-    """Return the keys of a recipe file, merged over those of its base.
+    """Return the keys of a recipe file, merged over those of its base, with paths that start from the working directory.
 
     `init` is the command that writes such a file, with {} for its name; `has_presets` allows a preset as the base.
     Raises RecipeError that names the file, the line and the fix.
     """
     return _laid_over_base(
-        _read_yaml(path, init=init),
+        _read_keys(
+            path,
+            Path() if _is_preset(path) else path.parent,
+            init=init,
+            has_presets=has_presets,
+        ),
         path.parent,
         (path,),
         init=init,
@@ -154,7 +159,9 @@ def _laid_over_base(
         raise RecipeError(
             f"{where}={name} is circular: {chain}; remove base from one of them"
         )
-    base = _read_yaml(path, init=init)
+    # A preset is read as if it were copied to the recipe.
+    place = folder if _is_preset(path) else path.parent
+    base = _read_keys(path, place, init=init, has_presets=has_presets)
     return _laid_over(
         _laid_over_base(
             base, path.parent, (*above, path), init=init, has_presets=has_presets
@@ -173,6 +180,16 @@ def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
             else value
         )
     return merged
+
+
+def _is_preset(path: Path) -> bool:
+    return path.parent.resolve() in {folder.resolve() for folder in _PRESET_FOLDERS}
+
+
+def _read_keys(path: Path, folder: Path, *, init: str, has_presets: bool) -> Json:
+    """Return the keys of a file; the relative paths of a recipe, which may build on presets, start from `folder`."""
+    data = _read_yaml(path, init=init)
+    return from_folder(data, folder) if has_presets else data
 
 
 def _read_yaml(path: Path, *, init: str) -> Json:

@@ -74,7 +74,7 @@ def list_variants(run_dir: Path) -> list[Listed]:
         one = Listed(
             name=variant.name,
             is_current=variant.name == current,
-            differs=record.differences(variant.recipe, base.recipe),
+            differs=record.differences(variant.settings, base.settings),
             sequences=variant.sequences,
             asked=asked,
             why_fewer=why,

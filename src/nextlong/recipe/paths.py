@@ -1,0 +1,107 @@
+"""Paths in a recipe: relative ones start from the folder of its file.
+
+In:  the keys of a recipe as plain data, not yet validated. Out: the same keys with paths
+seen from another folder. A path may be a glob; URLs and absolute paths stay as they are,
+and so do names of models and tokenizers, unless such a file or folder exists.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nextlong.text import Json
+
+_Change = Callable[[str], str]
+
+
+def from_folder(data: Json, folder: Path) -> Json:
+    """Return the keys of a recipe file in `folder` with paths that start from the working directory.
+
+    A source without a name keeps its written path as its name, so that its documents have
+    the same source wherever the recipe is run from.
+    """
+    if folder.resolve() == Path.cwd():
+        return data
+    return _changed(
+        data,
+        path=lambda written: os.path.normpath(folder / written),
+        exists=lambda written: (folder / written).exists(),
+    )
+
+
+def to_folder(data: Json, folder: Path) -> Json:
+    """Return keys whose paths start from the working directory with paths that start from `folder`."""
+    return _changed(
+        data,
+        path=lambda seen: os.path.relpath(seen, folder),
+        exists=lambda seen: Path(seen).exists(),
+    )
+
+
+def is_relative(value: Any) -> bool:
+    """Return whether a value is a relative path of this machine, and not a URL."""
+    return (
+        isinstance(value, str)
+        and "://" not in value
+        and value[:1] not in ("", "/", "~")
+    )
+
+
+def _changed(data: Json, *, path: _Change, exists: Callable[[str], bool]) -> Json:
+    """Return a copy of the keys with `path` applied to relative paths, and to names that exist as files."""
+
+    def of_path(value: Any) -> Any:
+        return path(value) if is_relative(value) else value
+
+    def of_name(value: Any) -> Any:
+        return path(value) if is_relative(value) and exists(value) else value
+
+    def of_model(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        kind, colon, name = value.partition(":")
+        return f"{kind}{colon}{of_name(name)}" if colon else value
+
+    changed = dict(data)
+    _apply(changed, "run_dir", of_path)
+    ingest = _section(changed, "ingest")
+    _apply(ingest, "exclude", of_path)
+    if isinstance(ingest.get("sources"), list):
+        ingest["sources"] = [_source(source, of_path) for source in ingest["sources"]]
+    if isinstance(changed.get("decontaminate"), list):
+        changed["decontaminate"] = [of_path(file) for file in changed["decontaminate"]]
+    decontaminate = _section(changed, "decontaminate")
+    if isinstance(decontaminate.get("files"), list):
+        decontaminate["files"] = [of_path(file) for file in decontaminate["files"]]
+    if isinstance(changed.get("tokenizer"), str):
+        changed["tokenizer"] = of_name(changed["tokenizer"])
+    _apply(_section(changed, "tokenizer"), "source", of_name)
+    _apply(_section(changed, "encoder"), "model", of_model)
+    _apply(_section(changed, "quest"), "queries", of_name)
+    _apply(_section(changed, "export"), "push", of_path)
+    return changed
+
+
+def _section(data: Json, key: str) -> Json:
+    """Return a copy of a section that takes its place; {} if there is none."""
+    section = data.get(key)
+    if not isinstance(section, dict):
+        return {}
+    copied = dict(section)
+    data[key] = copied
+    return copied
+
+
+def _apply(section: Json, key: str, change: Callable[[Any], Any]) -> None:
+    if key in section:
+        section[key] = change(section[key])
+
+
+def _source(source: Any, of_path: Callable[[Any], Any]) -> Any:
+    if not isinstance(source, dict) or not is_relative(source.get("path")):
+        return source
+    name = source.get("name") or source["path"]
+    return source | {"path": of_path(source["path"]), "name": name}
