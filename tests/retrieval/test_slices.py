@@ -18,6 +18,7 @@ from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval import embed
 from nextlong.retrieval.embed import EmbedResult, embed_rows, join_slices, slices_of
+from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.lsa import Lsa
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
@@ -214,3 +215,24 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     again = step_of(run_dir, "embed")
     assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
     assert step_of(run_dir, "encoder").manifest == encoder.manifest
+
+
+@pytest.mark.heavy
+def test_slices_are_deleted_shard_by_shard_not_at_the_end(
+    recipe_for, tmp_path, model_path, monkeypatch
+):
+    monkeypatch.setattr(sentence_transformers, "_CALL_CHUNKS", 4)
+    join = embed.join_slices
+    joined, stored = [], []
+
+    def watched(out, shard, **options):
+        joined.append(len(options["tasks"]))
+        stored.append(len(list(out.parent.parent.glob("*.slice.npy"))))
+        return join(out, shard, **options)
+
+    monkeypatch.setattr(embed, "join_slices", watched)
+    run_of(recipe_for, tmp_path / "run", model_path, "executor=serial")
+    assert len(joined) > 2
+    assert max(joined) > 2
+    # The serial executor begins a shard when the slices of the one before are joined.
+    assert stored == joined
