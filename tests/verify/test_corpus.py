@@ -343,3 +343,34 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     assert [problem.partition(" at ")[0] for problem in problems] == [
         tokens.chunk_name(7)
     ] * (decoded != expected)
+
+
+def lossy_run(normalizer):
+    """A run whose tokenizer restores no text: it writes spaces as another character, or capitals as small letters."""
+    tokenizer = byte_level(normalizer=normalizer)
+    return SimpleNamespace(tokenizer=tokenizer, reference=Reference(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "is_lossy"),
+    [
+        (normalizers.Replace(" ", "▁"), True),
+        (normalizers.Lowercase(), False),  # judged by the normalized text
+        (None, False),
+    ],
+)
+def test_a_text_that_the_tokenizer_itself_does_not_restore_is_counted_apart(
+    normalizer, is_lossy
+):
+    run, text = lossy_run(normalizer), "The First Day"
+    (ids,) = run.reference.ids([text], [True])
+    stored = [np.array(ids, np.uint32)]
+    chunks = tokens._Tokenized(np.array([7]), [text], [True], stored)
+    lossy = tokens._Lossy()
+    assert list(tokens._text_problems(run, 0, chunks, lossy)) == []
+    assert lossy.chunks == is_lossy
+    assert ("▁First" in lossy.example) == is_lossy
+    # Other ids than the tokenizer's own are found all the same.
+    changed = [stored[0][::-1]]
+    chunks = tokens._Tokenized(np.array([7]), [text], [True], changed)
+    assert len(list(tokens._text_problems(run, 0, chunks, tokens._Lossy()))) == 1

@@ -409,12 +409,12 @@ def _text_problems(
     all_ids = [stored.tolist() for stored in chunks.ids]
     decoded = run.reference.texts(all_ids, chunks.begins)
     normalizer = run.tokenizer.normalizer
+    # A normalizer may write spaces as another character, which decoding undoes.
+    is_undone = normalizer is not None and normalizer.normalize_str("a b") != "a b"
     for place, (text, decoded_text) in enumerate(
         zip(chunks.texts, decoded, strict=True)
     ):
-        # Normalizers that put a space before a text write spaces as another character,
-        # which decoding undoes.
-        keeps_text = normalizer is None or run.reference.adds_space
+        keeps_text = normalizer is None or is_undone
         expected = text if keeps_text else normalizer.normalize_str(text)
         if decoded_text == expected:
             continue
