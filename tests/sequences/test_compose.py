@@ -445,6 +445,25 @@ def test_no_separator_follows_what_ends_in_a_newline(store, budget, cut):
     assert cutter(store).negative(piece(2), budget, []) == cut
 
 
+@pytest.mark.parametrize(
+    ("chunk", "budget", "separator_tokens", "cut"),
+    [
+        (1, 3, 1, None),  # 日, but no separator
+        (1, 4, 1, Cut(3, closed=False)),
+        (1, 5, 0, Cut(5, closed=True)),  # a recipe without separators
+        (2, 4, 1, Cut(4, closed=True)),  # "one\n"
+        (2, 1, 1, None),
+        (2, 2, 1, Cut(1, closed=False)),
+        (2, 3, 3, None),
+    ],
+)
+def test_a_cut_before_a_meta_chunk_ends_a_line_or_has_room_for_a_separator(
+    store, chunk, budget, separator_tokens, cut
+):
+    own = cutter(store, separator_tokens=separator_tokens)
+    assert own.negative(piece(chunk), budget, [], following="meta-chunk") == cut
+
+
 def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_placed(
     store,
 ):

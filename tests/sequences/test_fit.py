@@ -290,6 +290,50 @@ def test_no_separator_where_there_is_only_room_for_one():
     assert laid(own, 5, separator_tokens=2) == [(100, 0, 3), (1, 3, 5)]
 
 
+def test_no_cut_negative_joins_the_meta_chunk_behind_it():
+    own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 9, closed=True)])]
+    # Two tokens are left: a separator would leave none for the negative.
+    assert compose_spans(
+        own, target_tokens=5, separator_tokens=2, position="tail"
+    ) == Dropped(DropReason.TOO_FEW_NEGATIVES, 3)
+    assert laid(own, 6, separator_tokens=2, position="tail") == [
+        (1, 0, 1),
+        ("J", 1, 3),
+        (100, 3, 6),
+    ]
+
+
+def test_where_a_cut_would_join_the_meta_chunk_other_groups_take_more():
+    first = Group(SizedChunk(100, 1, closed=True), [SizedChunk(1, 3, closed=True)])
+    first.candidates.append(SizedChunk(2, 2, closed=True))
+    last = Group(SizedChunk(101, 1, closed=True), [SizedChunk(3, 4, closed=True)])
+    last.candidates.append(SizedChunk(4, 9, closed=True))
+    options = {"target_tokens": 10, "separator_tokens": 1}
+    # Behind whole negatives of 3 and 4 tokens, one token is left.
+    assert laid([first, last], **options)[-1] == (4, 9, 10)
+    assert laid([first, last], **options, position="tail") == [
+        (1, 0, 3), (2, 3, 5), (100, 5, 6), (3, 6, 8), ("J", 8, 9), (101, 9, 10),
+    ]  # fmt: skip
+
+
+def test_a_meta_chunk_at_a_random_place_joins_no_cut_negative():
+    own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 4, closed=True)])]
+    own[0].candidates.append(SizedChunk(2, 9, closed=True))
+    own[0].candidates.append(SizedChunk(3, 9, closed=True))
+    places = set()
+    for key in range(20):
+        spans = compose_spans(
+            own,
+            target_tokens=8,
+            separator_tokens=1,
+            position="random",
+            rng=rng_for(0, "position", key),
+        )
+        places.add(tuple(span.chunk for span in spans))
+    # One token is left behind chunk 1. It may end the sequence, but not precede chunk 100.
+    assert places == {(100, 1, 2), (1, 100, 2), (2, schemas.NO_CHUNK, 100)}
+
+
 def test_separators_count_against_the_budget():
     own = [Group(SizedChunk(100, 3), [SizedChunk(1, 4), SizedChunk(2, 4)])]
     # 12 - 3 - 1 = 8: 4 + 1 whole, and 3: 2 of the next and a separator
@@ -410,6 +454,21 @@ def test_spans_tile_exactly_the_target_and_use_no_chunk_twice(own, settings, fit
 
 
 @given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS))
+def test_no_chunk_begins_within_a_line_of_another(own, settings):
+    spans = compose_spans(own, rng=rng_for(0, "position"), **settings)
+    if isinstance(spans, Dropped) or not settings["separator_tokens"]:
+        return
+    ends_line = {
+        (piece.chunk, piece.tokens): piece.closed
+        for group in own
+        for piece in (group.meta, *group.candidates)
+    }
+    for before, after in pairwise(spans):
+        if before.chunk >= 0 and after.chunk >= 0:
+            assert ends_line.get((before.chunk, before.end - before.start), False)
+
+
+@given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS))
 def test_exact_holds_every_meta_chunk_whole_and_in_order(own, settings):
     spans = compose_spans(own, rng=rng_for(0, "position"), **settings)
     if isinstance(spans, Dropped):
@@ -438,7 +497,11 @@ def test_negatives_are_the_nearest_that_were_free(own, settings):
         ranked = [piece.chunk for piece in group.candidates]
         before_last = ranked[: ranked.index(taken[-1]) + 1] if taken else []
         others = used - set(taken)
-        assert [chunk for chunk in before_last if chunk not in others] == taken
+        free = [chunk for chunk in before_last if chunk not in others]
+        # A candidate is passed over if no cut of it leaves room for a separator.
+        is_cut = number == len(own) - 1 and settings["position"] != "head"
+        compared = len(taken) - 1 if is_cut else None
+        assert free[:compared] == taken[:compared]
 
 
 @given(own=any_groups(), settings=st.fixed_dictionaries(SETTINGS))
@@ -486,7 +549,9 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
         )
     else:
         # Within a separator of the target a cut may be impossible; nothing but the last group's negatives is cut.
+        missing_tokens = room - result.tokens
         assert (
             own_tokens + sum(distinct.values()) < room + separator
+            or (settings["position"] != "head" and missing_tokens <= separator)
             or sum(costs[-1].values()) < room - own_tokens
         )

@@ -124,16 +124,13 @@ def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
     assert any(problem in found for found in problems(*spans))
 
 
-def test_two_separators_missing():
-    one = sequence(A, B, C, D, E)
-    assert (
-        list(_separator_problems(run_of(), one)) == []
-    )  # one chunk may lack its separator where it just fills the budget
-    twice = sequence(A, B, C, D, E, A)
+def test_a_missing_separator_between_two_chunks():
     assert any(
         "no separator follows it" in found
-        for found in _separator_problems(run_of(), twice)
+        for found in _separator_problems(run_of(), sequence(A, B, C, D, E))
     )
+    at_the_end = sequence(*SOUND)  # where nothing follows, it may be left out
+    assert list(_separator_problems(run_of(), at_the_end)) == []
 
 
 def test_a_chunk_and_a_separator_of_one_token_too_many():
@@ -240,6 +237,20 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     )
 
 
+def test_a_part_of_a_separator_does_not_divide_two_chunks():
+    special = {SEPARATOR: [9, 9], BOS: [], EOS: []}
+    whole, part = (-1, SEPARATOR, 0, 2), (-1, SEPARATOR, 0, 1)
+    cut = (3, NEGATIVE, 0, 3)
+    run, divided = extended(cut, whole, part, M0, special=special)
+    assert list(_separator_problems(run, divided)) == []
+    run, joined = extended(cut, part, M0, special=special)
+    assert any(
+        "should have 2 tokens" in found for found in _separator_problems(run, joined)
+    )
+    run, at_the_end = extended(M0, whole, cut, part, special=special)
+    assert list(_separator_problems(run, at_the_end)) == []
+
+
 def test_a_gap_below_the_minimum_is_found(own_run):
     name = "negatives between meta-chunks"
     gaps = []
@@ -277,17 +288,18 @@ CUT_RUN = SimpleNamespace(
 )
 
 
-def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,)):
-    """Return what is wrong with a sequence of one chunk, cut to so many tokens, and separators."""
+def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,), following=()):
+    """Return what is wrong with a sequence of one chunk, cut to so many tokens, separators, and roles that follow."""
     run = SimpleNamespace(
         **{**vars(CUT_RUN), "special_ids": {SEPARATOR: list(separator)}}
     )
-    roles = np.array([role, *[SEPARATOR] * separators])
+    roles = np.array([role, *[SEPARATOR] * separators, *following])
+    others = len(roles) - 1
     one = SimpleNamespace(
         role=roles,
-        chunk=np.array([5, *[-1] * separators]),
-        lengths=np.array([tokens, *[1] * separators]),
-        is_truncated=roles != SEPARATOR,
+        chunk=np.array([5, *[-1] * others]),
+        lengths=np.array([tokens, *[1] * others]),
+        is_truncated=np.arange(len(roles)) == 0,
         where=lambda span: f"span {span}",
     )
     return list(_cut_problems(run, one, {5: Tokenized(CUT_RUN, 5, TEXT)}))
@@ -312,6 +324,15 @@ def test_cuts_of_negatives(tokens, separators, problem):
     problems = cut_problems(tokens, separators=separators)
     assert [text for text in problems if problem not in text or not problem] == []
     assert bool(problems) == bool(problem)
+
+
+def test_a_cut_negative_joins_no_meta_chunk():
+    joined = cut_problems(3, separators=0, following=[META])
+    assert joined == ["span 0 is cut within a line, but no separator follows it"]
+    assert cut_problems(3, separators=0, following=[EOS]) == []
+    assert cut_problems(3, separators=1, following=[META]) == []
+    assert cut_problems(7, separators=0, following=[META]) == []  # behind a newline
+    assert cut_problems(3, separators=0, separator=(), following=[META]) == []
 
 
 def test_without_separators_nothing_could_fill():

@@ -283,9 +283,17 @@ class _TextCutter(fit.Cutter):
         self._looked_up: _ChunkText | None = None
 
     def negative(
-        self, piece: fit.SizedChunk, budget: int, placed: Sequence[int]
+        self,
+        piece: fit.SizedChunk,
+        budget: int,
+        placed: Sequence[int],
+        *,
+        following: fit.Following = "nothing",
     ) -> fit.Cut | None:
-        """Return the longest cut that fills the budget, with separators after it unless it ends in a newline."""
+        """Return the longest cut that fills the budget, with separators after it unless it ends in a newline.
+
+        If nothing follows and no such cut exists, the budget is filled without a separator.
+        """
         if piece.tokens < budget - self.separator_tokens:
             return None
         _, text, cuts = self._look_up(piece.chunk)
@@ -308,10 +316,10 @@ class _TextCutter(fit.Cutter):
             ):
                 break
         else:
-            cut, kept = (
-                fit.Cut(budget, closed=True),
-                int(cuts.chars[budget]) if budget <= piece.tokens else 0,
-            )
+            if budget > piece.tokens or not self.may_join(following):
+                return None
+            cut = fit.Cut(budget, closed=True)
+            kept = int(cuts.chars[budget])
         return cut if kept and not self._repeats(text[:kept], placed) else None
 
     def end(self, piece: fit.SizedChunk, tokens: int) -> int:
@@ -458,5 +466,5 @@ def compose_step(
         ),
     )
     return Step(
-        "compose", 7, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
+        "compose", 8, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
     )

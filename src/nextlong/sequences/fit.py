@@ -6,13 +6,14 @@ Out: spans that tile [0, T), or the reason why a draft is dropped.
 `fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap is empty. The rest
 of the token budget is then shared evenly, and what one meta-chunk does not use goes to the next. Only the last negative of
 the sequence is cut. `fit="paper"`: concatenate, cut at T, drop shorter sequences (Algorithm 1, paper §3.1.2). Methods of
-whole documents do the same with documents. A separator follows each chunk that does not end in a newline. A `Cutter`
-decides where a chunk may be cut: here by lengths alone, in `compose.py` by the text.
+whole documents do the same with documents. A separator follows each chunk that does not end in a newline, except at the end
+of the sequence. A `Cutter` decides where a chunk may be cut: here by lengths alone, in `compose.py` by the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
@@ -27,6 +28,8 @@ from nextlong.text import Json
 
 Fit = Literal["exact", "paper"]
 _Position = Literal["head", "tail", "random"]
+# What follows the cut negative: a meta-chunk, or nothing, because it ends the sequence.
+Following = Literal["meta-chunk", "nothing"]
 
 _MOST_CUTS: Final = (
     16  # candidates tried as the cut negative before other groups fill the rest
@@ -63,6 +66,9 @@ class TokenSpan(NamedTuple):
     start: int
     end: int
     score: float
+
+
+_Placed = tuple[SizedChunk, int, int]  # piece, role, group
 
 
 class Cut(NamedTuple):
@@ -116,14 +122,26 @@ class Cutter:
         piece: SizedChunk,
         budget: int,
         placed: Sequence[int],  # noqa: ARG002
+        *,
+        following: Following = "nothing",
     ) -> Cut | None:
-        """Return the cut of a negative that fills `budget` tokens after the `placed` chunks; None if no cut does."""
+        """Return the cut of a negative that fills `budget` tokens after the `placed` chunks; None if no cut does.
+
+        A cut before a meta-chunk leaves room for a separator.
+        """
         with_separator = budget - self.separator_tokens
         if 1 <= with_separator < piece.tokens or (
             with_separator == piece.tokens and not piece.closed
         ):
             return Cut(with_separator, closed=False)
-        return Cut(budget, closed=True) if budget <= piece.tokens else None
+        ends_line = budget == piece.tokens and piece.closed
+        if budget > piece.tokens or not (ends_line or self.may_join(following)):
+            return None
+        return Cut(budget, closed=True)
+
+    def may_join(self, following: Following) -> bool:
+        """Return whether a cut without a separator may end where no line ends."""
+        return following == "nothing" or not self.separator_tokens
 
     def end(self, piece: SizedChunk, tokens: int) -> int:  # noqa: ARG002
         """Return how many of its first `tokens` tokens the last chunk of a sequence keeps; separators fill the rest."""
@@ -227,20 +245,50 @@ def compose_spans(
     `min_gap_tokens` tokens of negatives, and so does the gap between two meta-chunks, whatever the position.
     """
     cutter = cutter or Cutter(rules.separator_tokens)
-    used: set[int] | None = set() if rules.reuse == "never" else None
-    walkers = [
-        _Walker(group.candidates, used, blocked, near_duplicates, cutter)
-        for group in groups
-    ]
-    if rules.fit == "exact":
-        if (dropped := _share_budget(groups, walkers, rules)) is not None:
+
+    def arrange(following: Following) -> list[_Placed] | Dropped:
+        used: set[int] | None = set() if rules.reuse == "never" else None
+        walkers = [
+            _Walker(group.candidates, used, blocked, near_duplicates, cutter, following)
+            for group in groups
+        ]
+        dropped = _take_negatives(groups, walkers, rules)
+        if dropped is not None:
             return dropped
-    else:
-        for walker in walkers:
-            walker.take_whole(None)
-    # (piece, role, group) in reading order; at least `min_gap_tokens` tokens are between any two meta-chunks.
+        # A copy, so that a second arrangement draws the same places.
+        draws = deepcopy(rng) if rules.position == "random" else None
+        return _in_reading_order(groups, walkers, rules, rng=draws)
+
+    ordered = arrange("meta-chunk" if rules.position == "tail" else "nothing")
+    # Where the last meta-chunk is placed at random is known only now.
+    is_random = rules.fit == "exact" and rules.position == "random"
+    if is_random and not isinstance(ordered, Dropped) and _may_join(ordered):
+        ordered = arrange("meta-chunk")
+    if isinstance(ordered, Dropped):
+        return ordered
+    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
+
+
+def _take_negatives(
+    groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules
+) -> Dropped | None:
+    if rules.fit == "exact":
+        return _share_budget(groups, walkers, rules)
+    for walker in walkers:
+        walker.take_whole(None)
+    return None
+
+
+def _in_reading_order(
+    groups: Sequence[Group],
+    walkers: Sequence[_Walker],
+    rules: Rules,
+    *,
+    rng: np.random.Generator | None,
+) -> list[_Placed]:
+    """Return all pieces; at least `min_gap_tokens` tokens are between any two meta-chunks."""
     least = rules.min_gap_tokens if rules.fit == "exact" else 0
-    ordered: list[tuple[SizedChunk, int, int]] = []
+    ordered: list[_Placed] = []
     gap_tokens = least  # tokens of negatives since the last meta-chunk
     for number, (group, walker) in enumerate(zip(groups, walkers, strict=True)):
         placed = [(piece, schemas.NEGATIVE, number) for piece in walker.taken]
@@ -258,7 +306,13 @@ def compose_spans(
         gap_tokens = before[-1] - before[meta_place]
         placed.insert(meta_place, (group.meta, schemas.META, number))
         ordered += placed
-    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
+    return ordered
+
+
+def _may_join(ordered: Sequence[_Placed]) -> bool:
+    """Return whether the last meta-chunk follows a negative, whole or cut, without a separator."""
+    (negative, _, _), (_, last_role, _) = ordered[-2:]
+    return last_role == schemas.META and negative.closed
 
 
 def concatenate_spans(
@@ -283,6 +337,7 @@ class _Walker:
     blocked: Container[int]
     near_duplicates: Mapping[int, Sequence[int]]
     cutter: Cutter
+    following: Following  # what follows its last negative, if that is cut
     taken: list[SizedChunk] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # of `taken`, among the candidates
     place: int = 0  # of the next candidate
@@ -320,7 +375,8 @@ class _Walker:
         """Cut and take the first free candidate that fills the budget, with separators after it; return whether one does."""
         before, tries = self.place, 0
         while tries < _MOST_CUTS and (piece := self.free()) is not None:
-            if (cut := self.cutter.negative(piece, budget, placed)) is not None:
+            cut = self.cutter.negative(piece, budget, placed, following=self.following)
+            if cut is not None:
                 fill = (
                     0
                     if cut.closed
@@ -415,27 +471,40 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, least: int) ->
             budget = walker.take_whole(budget)
         return budget
 
-    counts = [len(walker.taken) for walker in others]
+    def restore() -> None:
+        """Return what the others took since `counts`, and the last negative of the last group."""
+        for walker, count in zip((*others, last), counts, strict=True):
+            walker.keep(count)
+        if last.used is not None:  # the set that all walkers share
+            last.used.clear()
+            for walker in (*others, last):
+                walker.mark_used(walker.taken)
+
+    counts = [len(walker.taken) for walker in (*others, last)]
     short = left
     if cut(left) or cut(short := others_take(left)):
         return 0
     if not last.taken:
         return short
     back = last.cost
-    for walker, count in zip(
-        (*others, last), (*counts, len(last.taken) - 1), strict=True
-    ):
-        walker.keep(count)
-    if last.used is not None:  # the set that all walkers share
-        last.used.clear()
-        for walker in (*others, last):
-            walker.mark_used(walker.taken)
+    counts[-1] -= 1
+    restore()
+    rest = left + back - last.cost
     kept = max(1, least - last.tokens)
-    return 0 if cut(kept + others_take(left + back - last.cost - kept)) else short
+    budget = kept + others_take(rest - kept)
+    if cut(budget):
+        return 0
+    # The others may have left too little for a cut with a separator behind it.
+    separated = last.cutter.separator_tokens + last.cutter.trimmed_tokens
+    if budget > separated or last.cutter.may_join(last.following):
+        return short
+    restore()
+    kept += separated
+    return 0 if cut(kept + others_take(rest - kept)) else short
 
 
 def _tile(
-    ordered: Sequence[tuple[SizedChunk, int, int]],
+    ordered: Sequence[_Placed],
     rules: Rules,
     cutter: Cutter,
     *,

@@ -143,10 +143,11 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         is_filling = (
             owner is not None and is_truncated[owner]
         )  # separators fill up a cut between characters
+        follows_separator = span > 0 and is_separator[span - 1]
         partial = (
             last_separator
             and lengths[span] < len(special[SEPARATOR])
-            and (span == end or is_filling)
+            and (span == end or (is_filling and follows_separator))
         )
         if lengths[span] != len(special[SEPARATOR]) and not partial:
             yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
@@ -163,9 +164,10 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     if special[SEPARATOR]:
         followed = np.append(sequence.role[1:] == SEPARATOR, False)
         missing = np.flatnonzero(wants_separator & ~is_truncated & ~followed)
+        # The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs
+        # a separator depends on its text, which `check_cuts` reads.
         missing = missing[missing != end]
-        # The last negative may fill the budget exactly and have no separator; then it counts as the cut one.
-        if len(missing) > (0 if is_truncated.any() else 1):
+        if len(missing):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
 
 
@@ -402,7 +404,9 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
 def _cut_problems(
     run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]
 ) -> Iterator[str]:
-    """Yield cuts within a character that could be avoided, cuts without a character, and separators after a newline."""
+    """Yield cuts within a character that could be avoided, cuts without a character, separators after a newline, and cuts that
+    join the next chunk within a line.
+    """
     separator_tokens = len(run.special_ids[SEPARATOR])
     for span in np.flatnonzero(
         sequence.is_truncated & np.isin(sequence.chunk, [*texts])
@@ -415,15 +419,19 @@ def _cut_problems(
         fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
         if fills_budget and not chars:
             yield f"{sequence.where(span)} holds a part of a character only"
-        is_joined = (
-            span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
-        )
-        if fills_budget and is_joined and tokenized.text[:chars].endswith("\n"):
+        following = sequence.role[span + 1 : span + 2].tolist()
+        has_separator = following == [SEPARATOR]
+        is_before_chunk = bool(following) and following[0] in (META, NEGATIVE, DOCUMENT)
+        ends_in_newline = tokenized.text[:chars].endswith("\n")
+        if fills_budget and has_separator and ends_in_newline:
             yield f"{sequence.where(span)} ends in a newline but a separator follows it"
+        ends_line = ends_in_newline and is_between
+        if separator_tokens and is_before_chunk and not ends_line:
+            yield f"{sequence.where(span)} is cut within a line, but no separator follows it"
         if is_between or not separator_tokens:
             continue
         # A negative without a separator also gives up the space for one.
-        most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
+        most = tokens - (separator_tokens if fills_budget and not has_separator else 1)
         for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
             chars, is_between = tokenized.first(fewer)
             if (
