@@ -190,6 +190,32 @@ def test_only_the_last_checkpoints_are_kept(train_recipe, quiet):
     ]
 
 
+def test_the_operations_of_a_step_are_those_of_the_documents_of_each_row(
+    train_recipe, standard_run, quiet, monkeypatch
+):
+    from contextlib import nullcontext
+
+    from nextlong.train import forecast, metrics
+    from nextlong.train.model import prepare
+
+    shown = []
+    monkeypatch.setattr(
+        metrics,
+        "shown_progress",
+        lambda *_, **__: nullcontext(lambda step, flops: shown.append(flops)),
+    )
+    changes = {"data.runs": [str(standard_run)], "attention": "document"}
+    recipe = train_recipe({**changes, "training.steps": 4})
+    train(recipe, quiet)
+    ready = prepare(recipe)
+    sizes = forecast.sizes_of(ready.config)
+    for step, found in enumerate(shown):
+        rows = [ready.rows[row] for row in ready.micro_batches(step).ravel().tolist()]
+        documents = [length for row in rows for length in row.bounds.diff().tolist()]
+        assert found == pytest.approx(forecast.flops(sizes, documents))
+    assert len(set(shown)) == 4  # the rows differ in their documents
+
+
 def losses(final):
     return [
         json.loads(line)["loss"]

@@ -145,6 +145,23 @@ def row_of(spans, tokens):
     return TrainingRow(ids, labels, ids.clone(), torch.tensor([0, tokens]), made)
 
 
+def test_the_mfu_is_of_the_operations_of_the_last_steps():
+    from io import StringIO
+
+    from rich.console import Console
+
+    from nextlong.train.metrics import TrainedStep, shown_progress
+
+    told = StringIO()
+    console = Console(file=told, width=300)
+    with shown_progress(console, steps=2, peak_flops=1e12) as show:
+        for step, flops in ((1, 1e11), (2, 5e11)):
+            show(TrainedStep(step, 5.0, 1.0, 1e-3, 100, seconds=1.0), flops)
+    first, last = told.getvalue().splitlines()
+    assert "MFU 10.0%" in first
+    assert "MFU 30.0%" in last
+
+
 def test_roles_and_distances_by_hand():
     from nextlong.schemas import META, NEGATIVE
     from nextlong.train import metrics

@@ -81,7 +81,7 @@ _MEASURED_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """Sizes of a model: parameters in all, those that multiply each token, those of one layer, and the widths."""
 
     parameters: int
@@ -113,7 +113,7 @@ class _PeakMemory:
 class _Cost:
     """The cost of a training: memory per device, total operations and seconds, and the basis of the seconds."""
 
-    sizes: _Sizes
+    sizes: Sizes
     memory: _PeakMemory
     flops: float
     seconds: float
@@ -312,7 +312,7 @@ def _on_one_rank(
     return _peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
-def _sharded(whole: _PeakMemory, sizes: _Sizes, devices: int) -> _PeakMemory:
+def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
     """Return the memory of each of `devices` GPUs under FSDP2: float32 shards, and the layers gathered in bfloat16."""
     gathered = 2.0 * (
         _GATHERED_LAYERS * sizes.layer_parameters + sizes.width * sizes.vocabulary
@@ -415,7 +415,7 @@ def _gigabytes(memory: _PeakMemory) -> list[str]:
     return [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
 
 
-def sizes_of(config: PretrainedConfig) -> _Sizes:
+def sizes_of(config: PretrainedConfig) -> Sizes:
     """Return the sizes of the model that a config describes; nothing is allocated."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -426,7 +426,7 @@ def sizes_of(config: PretrainedConfig) -> _Sizes:
     )
     embedding = model.get_input_embeddings().weight
     is_tied = model.get_output_embeddings().weight is embedding
-    return _Sizes(
+    return Sizes(
         parameters=parameters,
         multiplied=parameters - (0 if is_tied else embedding.numel()),
         layer_parameters=(parameters - embedding.numel() * (1 if is_tied else 2))
@@ -439,7 +439,7 @@ def sizes_of(config: PretrainedConfig) -> _Sizes:
     )
 
 
-def flops(sizes: _Sizes, document_lengths: Sequence[int]) -> float:
+def flops(sizes: Sizes, document_lengths: Sequence[int]) -> float:
     """Return the operations of training on one row: 6 per parameter and token, and causal attention within each document."""
     attention_flops = sum(
         6.0 * length * length * sizes.attention_width * sizes.layers

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,16 +102,10 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             )
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
-        logs, bounds = (
-            metrics.Metrics(out, recipe.watch, first_step=done),
-            rows[0].bounds,
-        )
-        per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
+        logs = metrics.Metrics(out, recipe.watch, first_step=done)
         peak = forecast.peak_flops(device)
-        with metrics.shown_progress(
-            console, steps=steps, flops_per_token=per_token, peak_flops=peak
-        ) as show:
-            training.run_steps(logs, first_step=done, show=show)
+        with metrics.shown_progress(console, steps=steps, peak_flops=peak) as show:
+            training.run_steps(logs, first_step=done, sizes=sizes, show=show)
         training.write_final()
         figure = metrics.draw(out)
         drawn = (
@@ -170,16 +165,20 @@ class _Training:
         logs: metrics.Metrics,
         *,
         first_step: int,
-        show: Callable[[metrics.TrainedStep], None],
+        sizes: forecast.Sizes,
+        show: Callable[[metrics.TrainedStep, float], None],
     ) -> None:
-        """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
+        """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says.
+
+        `show` is called with each step and its operations.
+        """
         recipe = self.ready.recipe
         if first_step == 0:
             self._measure(logs, 0)
         for number, batches in self._prefetched(first_step):
             done = self._step(logs, number, batches)
             logs.step(done)
-            show(done)
+            show(done, _flops(batches, sizes))
             is_last = number == recipe.training.steps
             if is_last or number % recipe.held_out.every_steps == 0:
                 self._measure(logs, number)
@@ -350,6 +349,16 @@ class _Training:
                 work / "config.json"
             )  # in which save_pretrained wrote the precision of the weights in memory
             store.write_json(path, store.read_json(path) | {"dtype": name})
+
+
+def _flops(batches: Sequence[_Batch], sizes: forecast.Sizes) -> float:
+    """Return the operations of training on batches, whose rows may differ in their documents."""
+    total = 0.0
+    for batch in batches:
+        ends = batch["document_bounds"]
+        lengths = [last - first for first, last in pairwise(ends)]
+        total += forecast.flops(sizes, lengths)
+    return total
 
 
 def checkpoints_in(out: Path) -> list[Path]:

@@ -134,16 +134,19 @@ def read(path: Path) -> list[Json]:
 
 @contextmanager
 def shown_progress(
-    console: Console, *, steps: int, flops_per_token: float, peak_flops: float | None
-) -> Iterator[Callable[[TrainedStep], None]]:
+    console: Console, *, steps: int, peak_flops: float | None
+) -> Iterator[Callable[[TrainedStep, float], None]]:
     """Yield a function that prints a finished step: some of them as lines, and on a terminal the last one below.
 
-    `flops_per_token` over `peak_flops` gives the MFU; None where the device's peak is unknown.
+    It takes the step and its operations, which over `peak_flops` give the MFU; None
+    where the device's peak is unknown.
     """
     recent, status = deque[TrainedStep](maxlen=_SMOOTHED_STEPS), console.status("")
+    recent_flops = deque[float](maxlen=_SMOOTHED_STEPS)
 
-    def show(done: TrainedStep) -> None:
+    def show(done: TrainedStep, flops: float) -> None:
         recent.append(done)
+        recent_flops.append(flops)
         unit = (
             1 if sys.platform == "darwin" else 1024
         )  # of ru_maxrss, the peak of the process
@@ -159,8 +162,9 @@ def shown_progress(
             f"gradient {done.grad_norm:.2f}",
             f"lr {done.lr:.2e}",
             f"tokens/s {speed:,.0f}",
-            "MFU "
-            + (f"{speed * flops_per_token / peak_flops:.1%}" if peak_flops else "–"),
+            f"MFU {sum(recent_flops) / seconds / peak_flops:.1%}"
+            if peak_flops
+            else "MFU –",
             f"memory {peak_bytes / 1e9:.2f} GB",
             f"left {timedelta(seconds=round((steps - done.step) * seconds / count))}",
         ]
