@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles, DraftResult, ReferencedChunksResult
+from nextlong.methods import extend
 from nextlong.methods.extend import (
     _Candidates,
     _draft_block,
@@ -16,6 +17,7 @@ from nextlong.methods.extend import (
     _Prefixes,
 )
 from nextlong.recipe.keys import Compose, Mine
+from nextlong.retrieval.near_duplicates import rule
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     documents_of,
@@ -103,8 +105,8 @@ def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_pa
     first, second = read(tmp_path / "d.drafts.arrow")
     assert counts == DraftResult(
         drafts=2,
-        dropped={DropReason.TOO_LONG: 0},
-        dropped_examples={DropReason.TOO_LONG: ()},
+        dropped={DropReason.TOO_LONG: 0, DropReason.NEAR_DUPLICATES: 0},
+        dropped_examples={DropReason.TOO_LONG: (), DropReason.NEAR_DUPLICATES: ()},
     )
     assert first["sequence_id"] == "nextlong-00000000000000ab"
     assert first["chunk_id"] == [0, 2, 3, 1, 3, 4]
@@ -134,8 +136,11 @@ def test_a_document_that_is_surely_too_long_is_dropped_here(
     )
     assert counts == DraftResult(
         drafts=1,
-        dropped={DropReason.TOO_LONG: 1},
-        dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)},
+        dropped={DropReason.TOO_LONG: 1, DropReason.NEAR_DUPLICATES: 0},
+        dropped_examples={
+            DropReason.TOO_LONG: ((2, 3, 15),),
+            DropReason.NEAR_DUPLICATES: (),
+        },
     )
     assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == [
         "nextlong-00000000000000ab"
@@ -276,8 +281,8 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     assert second["near_duplicates"] == []
     assert counts == DraftResult(
         drafts=2,
-        dropped={DropReason.TOO_LONG: 0},
-        dropped_examples={DropReason.TOO_LONG: ()},
+        dropped={DropReason.TOO_LONG: 0, DropReason.NEAR_DUPLICATES: 0},
+        dropped_examples={DropReason.TOO_LONG: (), DropReason.NEAR_DUPLICATES: ()},
         near_duplicates=2 + 1,
         repeated_passages=0,
         near_duplicate_examples=((2, 0, 2), (4, 3, 1), (0, 2, 3)),
@@ -433,3 +438,97 @@ def test_what_falls_out_for_a_passage_alone_is_counted(stored):
     assert drafted == [[2, 3, 4]]
     assert found.pairs.tolist() == [[3, 4]]
     assert (found.near_duplicates, found.by_passage) == (2, 2)
+
+
+# A draft without hope
+
+
+def families(*sizes):
+    """A document, and families of texts of which each repeats the others."""
+    texts = [words(0)]
+    for number, size in enumerate(sizes, start=1):
+        texts += [words(number, changed=1 + member % 2) for member in range(size)]
+    return texts
+
+
+def rule_for(texts):
+    (document,) = documents_of([texts[:1]])
+    return {"document": document, "weights": WEIGHTS, "threshold": 0.8}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [900],
+        [60] * 15,
+        [200, 300, 400],
+        [1] * 900,
+        [2] * 450,
+        [5] * 180,
+        [600, *[1] * 300],
+    ],
+    ids=["one", "fifteen", "three", "none", "pairs", "fives", "one beside other texts"],
+)
+def test_usable_candidates_are_estimated_from_a_sample(stored, sizes):
+    """By less than the margin of a factor of two with which a draft is given up."""
+    texts, store = stored(families(*sizes))
+    chunks = np.arange(1, len(texts))
+    usable = extend._estimate_usable(chunks, store, rule_for(texts))
+    assert len(sizes) / 1.9 < usable < 2.5 * len(sizes)
+
+
+def screened(stored, monkeypatch, texts, *, needed):
+    """Return what is left of all texts as candidates, and the texts that were paired."""
+    texts, store = stored(texts)
+    paired = []
+
+    def pair_up(compared):
+        paired.append(len(compared.others))
+        return rule.pair_up(compared)
+
+    monkeypatch.setattr(extend, "pair_up", pair_up)
+    found = _filter_near_duplicates(
+        offers(range(1, len(texts))),
+        take(needed),
+        rule_for(texts)["document"],
+        store,
+        WEIGHTS,
+        0.8,
+        needed_chars=100 * needed,
+    )
+    return found, paired
+
+
+@pytest.mark.parametrize("sizes", [[1500], [300] * 5, [60] * 25])
+def test_a_draft_of_mostly_copies_is_given_up_before_they_are_paired(
+    stored, monkeypatch, sizes
+):
+    texts = families(*sizes)
+    found, paired = screened(stored, monkeypatch, texts, needed=400)
+    assert found is None
+    assert paired == []
+
+
+def test_a_draft_that_would_compare_all_copies_is_given_up(stored, monkeypatch):
+    """The families would suffice for a sequence, but not for a draft."""
+    texts, store = stored(families(*[25] * 60))
+    monkeypatch.setattr(extend, "pair_up", None)
+    found = _filter_near_duplicates(
+        offers(range(1, len(texts))),
+        take(75),
+        rule_for(texts)["document"],
+        store,
+        WEIGHTS,
+        0.8,
+        needed_chars=100 * 50,
+        drafted_chars=100 * 75,
+    )
+    assert found is None
+
+
+def test_copies_do_not_end_a_draft_whose_other_candidates_suffice(stored, monkeypatch):
+    texts = families(300, *[1] * 500)
+    found, paired = screened(stored, monkeypatch, texts, needed=400)
+    assert found is not None
+    assert found.negatives == 400
+    assert paired

@@ -16,6 +16,7 @@ from counted import counts_of, total
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
+from nextlong.engine import runner
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
@@ -116,15 +117,16 @@ def test_nothing_is_told_where_there_is_enough(recipe_for, half, run_dir):
     assert all(" done in " in line for line in lines)
 
 
+@pytest.mark.parametrize("families", [1, 3])
 def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(
-    recipe_for, tmp_path
+    recipe_for, tmp_path, families
 ):
     draw = random.Random(7)
     words = [f"w{number}" for number in range(400)]
-    page = [draw.choices(words, k=12) for _ in range(24)]
+    pages = [[draw.choices(words, k=12) for _ in range(24)] for _ in range(families)]
     rows = []
-    for number in range(60):
-        copy = [line[:] for line in page]
+    for number in range(120):
+        copy = [line[:] for line in pages[number % families]]
         for _ in range(3):
             copy[draw.randrange(24)][draw.randrange(12)] = draw.choice(words)
         rows.append(
@@ -137,14 +139,16 @@ def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(
         tmp_path / "run",
         f"ingest.sources={source}",
         "compose.sequences=20",
-        "compose.target_tokens=2048",
+        "compose.target_tokens=8192",
     )
     with pytest.raises(
         CorpusError,
         match="near-identical documents .*; set ingest.dedup: minhash to keep one of each",
     ):
         pipeline.run(recipe)
-    assert len([*(tmp_path / "run").glob("*-draft-*")]) == 1
+    (folder,) = (tmp_path / "run").glob("*-draft-*")
+    drafted = runner.open_done("draft", folder)
+    assert total(drafted, "drafts") == 0
 
 
 def lines_of(draw, count, *, words, topic=""):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +56,11 @@ from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
-from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
+from nextlong.retrieval.near_duplicates.rule import (
+    compare,
+    find_near_duplicates,
+    pair_up,
+)
 from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,
     ShingleStore,
@@ -80,6 +84,16 @@ _DROPPED_EXAMPLES = 100  # documents without a draft, recorded by a task
 _CHUNKS_AT_ONCE = 64  # of a long document, whose tokens are counted at a time
 _EXAMINED = 1.125  # candidates compared, as a multiple of the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … plus these, so that short prefixes have some to spare as well
+
+# If most candidates may be near-duplicates, so many are sampled to estimate how many are
+# not, which takes half as long as an ordinary draft of 128K tokens.
+_SAMPLED_CANDIDATES = 256
+# A draft is given up if its candidates probably hold less than this share of what it
+# needs. The estimate is a lower bound, so the margin is large.
+_HOPELESS_SHARE = 0.5
+# It is also given up if less than this share of its candidates are no near-duplicates and
+# the draft would take them all, because all copies would be compared to find them.
+_FEW_USABLE = 0.1
 
 _Ids = NDArray[np.int64]
 _Paths = Sequence[Path]
@@ -398,6 +412,7 @@ def _draft_block(
     ]
     compared = shingling.documents_of(fitting_texts) if filters else []
     near_duplicates = by_passage = 0
+    are_copies = np.zeros(len(metas), np.bool_)  # (n,) given up for their candidates
     examples: list[tuple[int, int, int]] = []
     with (
         pa.OSFile(f"{out}.drafts.arrow", "wb") as sink,
@@ -437,9 +452,18 @@ def _draft_block(
                 )
             else:
                 rule = filters[0], lookup.opened(filters[1]), rules.mine.near_duplicates
-                drafted = _filter_near_duplicates(
-                    ordered, prefixes_of, compared[place], *rule
+                found = _filter_near_duplicates(
+                    ordered,
+                    prefixes_of,
+                    compared[place],
+                    *rule,
+                    needed_chars=target_chars - chars,
+                    drafted_chars=target_chars * rules.compose.draft_factor - chars,
                 )
+                if found is None:
+                    are_copies[place] = True
+                    continue
+                drafted = found
             shortage = _shortage(retrieved, drafted, rules)
             row = _draft_row(meta, drafted, shortage=shortage)
             writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
@@ -450,17 +474,19 @@ def _draft_block(
                 (chunk, *(own if other is None else (other, 1)))
                 for chunk, other in drafted.examples
             ]
-    columns = (metas["first_chunk"], metas["chunks"], own_tokens)
-    too_long = tuple(
-        zip(
-            *(column[~fits][:_DROPPED_EXAMPLES].tolist() for column in columns),
-            strict=True,
-        )
-    )
+    dropped, dropped_examples = {}, {}
+    for reason, is_dropped in (
+        (schemas.DropReason.TOO_LONG, ~fits),
+        (schemas.DropReason.NEAR_DUPLICATES, are_copies),
+    ):
+        columns = (metas["first_chunk"], metas["chunks"], own_tokens)
+        named = (column[is_dropped][:_DROPPED_EXAMPLES].tolist() for column in columns)
+        dropped[reason] = int(is_dropped.sum())
+        dropped_examples[reason] = tuple(zip(*named, strict=True))
     return DraftResult(
-        drafts=int(fits.sum()),
-        dropped={schemas.DropReason.TOO_LONG: int((~fits).sum())},
-        dropped_examples={schemas.DropReason.TOO_LONG: too_long},
+        drafts=int((fits & ~are_copies).sum()),
+        dropped=dropped,
+        dropped_examples=dropped_examples,
         near_duplicates=None if filters is None else near_duplicates,
         repeated_passages=None if filters is None else by_passage,
         near_duplicate_examples=tuple(examples[:_EXAMPLES]),
@@ -658,12 +684,22 @@ def _filter_near_duplicates(
     shingles: ShingleStore,
     weights: Weights,
     threshold: float,
-) -> _Filtered:
-    """Filter near-duplicates, which share `threshold` of their words, out of the candidates of a meta-document."""
+    *,
+    needed_chars: float = 0.0,
+    drafted_chars: float = 0.0,
+) -> _Filtered | None:
+    """Filter near-duplicates out of the candidates of a meta-document.
+
+    These share `threshold` of their words. A sequence needs `needed_chars` characters of
+    the others, of which a draft takes `drafted_chars`, some to spare. Return None if they
+    probably hold far fewer, or if hardly any are left and they do not fill the draft.
+    """
     # `chunks`, (c,): the distinct candidate ids, ascending. Below, a chunk is its number in [0, c), so that sets of chunks
     # are masks, (c,). `numbers`: for each meta-chunk the numbers of its candidates, in order.
     chunks, inverse = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     numbers = np.split(inverse, np.cumsum([len(ids) for ids in candidates.ids])[:-1])
+    rule: _Rule = {"document": document, "weights": weights, "threshold": threshold}
+    is_checked = False  # whether the candidates suffice
     drafted = draft(candidates).lengths
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
@@ -677,10 +713,17 @@ def _filter_near_duplicates(
             ]
         )
         walked = every[np.sort(np.unique(every, return_index=True)[1])]
-        compared = shingles.of(chunks[walked])
-        copies = find_near_duplicates(
-            compared, document=document, weights=weights, threshold=threshold
-        )
+        compared = compare(shingles.of(chunks[walked]), **rule)
+        is_suspicious = 2 * compared.count_suspected() > len(walked)
+        if is_suspicious and not is_checked:
+            usable = _estimate_usable(chunks, shingles, rule)
+            usable_chars = usable * np.concatenate(candidates.chars).mean()
+            is_hopeless = usable_chars < _HOPELESS_SHARE * needed_chars
+            are_copies = usable < _FEW_USABLE * len(chunks)
+            if is_hopeless or (are_copies and usable_chars < drafted_chars):
+                return None
+            is_checked = True
+        copies = pair_up(compared)
         repeats_document = (
             np.bincount(walked[copies.of_document], minlength=len(chunks)) > 0
         )
@@ -741,6 +784,44 @@ def _filter_near_duplicates(
         by_passage=by_passage,
         examples=tuple(examples),
     )
+
+
+class _Rule(TypedDict):
+    """What `compare` needs beside the texts."""
+
+    document: ComparedDocument
+    weights: Weights
+    threshold: float
+
+
+def _estimate_usable(chunks: _Ids, shingles: ShingleStore, rule: _Rule) -> float:
+    """Return about how many of the chunks repeat neither the document nor each other.
+
+    A chunk and those that repeat it are one family. The families of a sample are counted.
+    How many more there are follows from those with one or two members in the sample
+    (the Chao1 estimator of the number of species), and is at most as many as if those
+    with one member had no other. Copies of a few pages give a few large families, which
+    are found without comparing all of their members.
+    """
+    count = min(_SAMPLED_CANDIDATES, len(chunks))
+    rng = rng_for(0, "near_duplicates", len(chunks))
+    sampled = np.sort(rng.permutation(len(chunks))[:count])
+    copies = find_near_duplicates(shingles.of(chunks[sampled]), **rule)
+    is_repeat = np.zeros(count, np.bool_)
+    is_repeat[_repeats(copies.pairs)] = True
+    first, later = copies.pairs.T
+    is_first = is_repeat[later] & ~is_repeat[first]
+    family_of = np.arange(count)
+    family_of[later[is_first]] = first[is_first]
+    is_free = ~copies.of_document
+    members = np.unique(family_of[is_free], return_counts=True)[1]
+    if count == len(chunks):
+        return float(len(members))
+    singles = int((members == 1).sum())
+    pairs = int((members == 2).sum())
+    by_pairs = len(members) + singles * (singles - 1) / (2 * (pairs + 1))
+    by_singles = len(members) - singles + singles * len(chunks) / count
+    return min(by_pairs, by_singles)
 
 
 def _repeats(pairs: _Ids) -> _Ids:

@@ -347,7 +347,8 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
         else None
     )
     or_copies = ""
-    if threshold is not None and any(part.near_duplicates for part in made.drafted):
+    is_filtering = any(part.near_duplicates for part in made.drafted)
+    if threshold is not None and (is_filtering or made.is_mostly_copies):
         or_copies = (
             f", or raise mine.near_duplicates={threshold:g} (null disables the filter)"
         )

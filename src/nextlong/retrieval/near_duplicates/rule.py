@@ -382,6 +382,26 @@ class _NearDuplicates(NamedTuple):
     by_passage: _Bools  # (m,) near-duplicates only because of a shared 100-word passage
 
 
+class Compared(NamedTuple):
+    """Candidates compared with the meta-document, of which pairs are not yet compared.
+
+    In a corpus of near-identical pages nearly all texts repeat the document, so only
+    the others are paired. `texts` are these, followed by the document as the last one.
+    """
+
+    distinct: Distinct
+    by_words: _Bools  # (d,) distinct texts that repeat the document by their words
+    others: _Ints  # the distinct texts that do not
+    texts: Texts
+    shared: _SharedRuns
+    suspects: _Bools  # (texts,) which share enough with all others to repeat one
+
+    def count_suspected(self) -> int:
+        """Return how many candidates repeat the document, or may repeat another."""
+        clean = len(self.others) - np.count_nonzero(self.suspects)
+        return len(self.distinct.kinds) - int(clean)
+
+
 def find_near_duplicates(
     candidates: Shingles,
     *,
@@ -390,6 +410,22 @@ def find_near_duplicates(
     threshold: float,
 ) -> _NearDuplicates:
     """Return the candidates that repeat the document or a part of it, and the pairs of the others that repeat each other."""
+    return pair_up(
+        compare(candidates, document=document, weights=weights, threshold=threshold)
+    )
+
+
+def compare(
+    candidates: Shingles,
+    *,
+    document: ComparedDocument,
+    weights: Weights,
+    threshold: float,
+) -> Compared:
+    """Compare candidates with the document, and find those that may repeat another.
+
+    This takes time in proportion to the texts, unlike `pair_up`.
+    """
     distinct = distinct_texts(candidates)
     # (d,) the distinct texts that repeat the document, by their share of words or as one of its short chunks.
     weighed = Texts.of(distinct.texts, weights, threshold)
@@ -400,22 +436,32 @@ def find_near_duplicates(
     by_words[is_short] = np.isin(
         weighed.hashes[weighed.offsets[:-1][is_short]], document.wholes
     )
-    # In a corpus of near-identical pages nearly all texts repeat the document, so only the others are paired. `texts` are
-    # these, followed by the document as text number `count`.
     others = np.flatnonzero(~by_words)
-    count = len(others)
     picked = distinct.texts.picked(others)
     hashes = np.concatenate([picked.hashes, document.runs])
     texts = Texts.of(
         Shingles(hashes, np.append(picked.offsets, len(hashes))), weights, threshold
     )
     shared = shared_runs(texts.hashes, texts.owners)
-    is_shared = shared.kinds > 0
-    suspects = texts.suspects(is_shared)
+    suspects = texts.suspects(shared.kinds > 0)
     suspects[-1] = False  # the document
+    return Compared(
+        distinct=distinct,
+        by_words=by_words,
+        others=others,
+        texts=texts,
+        shared=shared,
+        suspects=suspects,
+    )
+
+
+def pair_up(compared: Compared) -> _NearDuplicates:
+    """Return the near-duplicates among the candidates that were compared."""
+    distinct, by_words, others, texts, shared, suspects = compared
+    count = len(others)
     # Rows (a, b) of numbers in `texts`: a repeats b by its share of words, or both have the same passage.
     pairs = repeating(texts, shared, suspects)
-    passages = repeated_passages(texts, is_shared)
+    passages = repeated_passages(texts, shared.kinds > 0)
     by_passage = np.zeros(count + 1, np.bool_)
     by_passage[passages[passages[:, 1] == count, 0]] = True
     of_document = by_words.copy()
