@@ -200,11 +200,12 @@ def _metadata_files(
         is_file = path in matched and matched[path]["type"] == "file"
         contents.append(fs.cat_file(path) if is_file else b"")
     readme, saved = contents
+    path = f"{folder.rstrip('/')}/{YAML_FILE}"  # hidden, so it is not listed
     try:
-        yaml_file = fs.cat_file(f"{folder.rstrip('/')}/{YAML_FILE}")
-    except FileNotFoundError:  # a hidden file, which is not listed
-        yaml_file = b""
-    return readme, yaml_file, saved
+        is_file = fs.info(path)["type"] == "file"
+    except FileNotFoundError:
+        is_file = False
+    return readme, fs.cat_file(path) if is_file else b"", saved
 
 
 def _input_files(found: _Found) -> list[InputFile]:
