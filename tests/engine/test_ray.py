@@ -109,6 +109,7 @@ def test_a_users_error_arrives_as_it_was_raised_and_a_lost_worker_is_named(execu
     with pytest.raises(CorpusError, match="^no text at all; add some$"):
         list(executor.ended())
     executor.submit(4, os._exit, 1, resources=Resources(), label="embed task 7")
+    assert list(executor.ended()) == []  # it is started again
     with pytest.raises(RunError, match="embed task 7 was lost at every attempt"):
         list(executor.ended())
 

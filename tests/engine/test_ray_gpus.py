@@ -162,7 +162,7 @@ class BrokenWorker:
 
 
 def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeypatch):
-    monkeypatch.setattr("nextlong.engine.ray._GpuWorker", BrokenWorker)
+    monkeypatch.setattr("nextlong.engine.ray._gpu_worker", lambda run: BrokenWorker)
     cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()
     with executor_on(cluster) as executor:
@@ -171,6 +171,41 @@ def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeyp
             RunError, match="a process for tasks on a GPU was lost at every attempt"
         ):
             finish(executor)
+
+
+def slow_worker(run):
+    """Return the class of a process that takes a while to start."""
+
+    class Slow:
+        def __init__(self):
+            time.sleep(3)
+
+        def begin(self):
+            """Return once it runs."""
+
+    Slow.run = staticmethod(run)
+    return Slow
+
+
+def test_a_node_with_eight_gpus_that_is_lost_while_its_processes_start_counts_once(
+    cluster, monkeypatch
+):
+    monkeypatch.setattr("nextlong.engine.ray._gpu_worker", slow_worker)
+    large = cluster.add_node(num_cpus=1, num_gpus=8)
+    cluster.wait_for_nodes()
+    with executor_on(cluster, retries=1) as executor:
+        for key in range(3):
+            executor.submit(key, on_gpu, None, resources=ON_GPU, label="embed")
+        assert len(executor._actors) == 8
+        # Each of them starts, and none has started.
+        assert all(actor.begun is not None for actor in executor._actors)
+        cluster.remove_node(large, allow_graceful=False)
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        finished = []
+        while executor._running or executor._queue:
+            finished += [key for key, _ in executor.ended()]
+    assert sorted(finished) == [0, 1, 2]
+    assert len(executor._lost_nodes) == 1
 
 
 def test_an_idle_gpu_is_given_back(cluster, monkeypatch):

@@ -1,7 +1,8 @@
 """Ray: run tasks on a cluster whose nodes all see the run directory under the same path, or on one started on this machine.
 
-Tasks are the same calls as in `local`. A task whose worker or node is lost is retried on another; a task that raises a
-NextlongError is not.
+Tasks are the same calls as in `local`. A task whose worker or node is lost is retried on another; a task that raises an
+error is not. What runs on a node first checks that the node has the code and the folders of the head: it is sent by value,
+because the node may import another version of this module, or none.
 
 A task that needs a GPU runs in an actor that owns one GPU for its whole life: the actor keeps its model loaded, and CUDA never
 sees another device than at the start. Actors reserve no processor, so that queued CPU tasks never block a GPU. There is one
@@ -10,16 +11,21 @@ actor for each GPU of the cluster, which may grow and shrink during a run.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import pickle
+import re
 import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +34,14 @@ from nextlong.engine.executor import (
     Call,
     Executor,
     Resources,
-    call_with_gpus,
 )
-from nextlong.errors import RunError
+from nextlong.errors import NextlongError, RunError
 from nextlong.text import first_sentence
 
 try:
     import ray
+    from ray import cloudpickle
+    from ray.experimental import internal_kv
 except ImportError:
     raise RunError(
         "executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local"
@@ -46,13 +53,20 @@ _LOOK_AGAIN_S = 1.0  # between two queries of the cluster's size
 _KEPT_IDLE_S = 30.0  # before an idle actor, which blocks its GPU for others, is ended
 
 
-@dataclass
+# In the message of Ray about what a lost node ran.
+_NODE_ID = re.compile(r"Node Id: (\w+)", re.IGNORECASE)
+_NODE_IP = re.compile(r"\bip: (\S+)|\bIP: ([^\s,)]+)")
+_KEPT = "then run again: finished steps are kept"
+
+
+@dataclass(eq=False)
 class _Submitted:
     """A submitted task, its actor if it needs a GPU, and the number of retries left."""
 
     key: int
     label: str
-    call: Callable[[], object]
+    call: bytes  # pickled
+    cpus: float
     tries: int
     actor: _Actor | None = None
 
@@ -87,14 +101,16 @@ class RayExecutor(Executor):
         self._is_ours = (
             False  # whether this executor opened the connection and has to close it
         )
+        self._places = f"nextlong-{uuid.uuid4().hex}-"
         self._running: dict[Any, _Submitted] = {}  # by object reference
         self._actors: list[_Actor] = []
         self._queue: list[
             _Submitted
         ] = []  # GPU tasks without an actor: new ones, and those whose actor was lost
-        self._failed_starts = (
-            0  # of actors in a row: their node was lost, or lacks a package
-        )
+        # Of actors in a row: their node was lost, or lacks a package. The actors of one lost node, of which each
+        # GPU has one, count once.
+        self._failed_starts = 0
+        self._lost_nodes: set[str] = set()
         self._waits_for_gpu = False
         self.grows = address is not None
         self._total: dict[str, float] = {}  # resources of the cluster by kind
@@ -134,7 +150,9 @@ class RayExecutor(Executor):
                     signal.signal(
                         signal.SIGTERM, handler
                     )  # Ray installs its own handler
-        self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
+        run = _runner_of_tasks()
+        self._task = ray.remote(run)
+        self._actor_class = ray.remote(_gpu_worker(run))
         # Workers import the same packages as this process, also from a checkout.
         path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
         self._environment = {"env_vars": ONE_THREAD | path}
@@ -149,6 +167,8 @@ class RayExecutor(Executor):
             ray.kill(actor.handle)
         self._actors.clear()
         self._running.clear()
+        with suppress(Exception):  # the cluster may have ended
+            internal_kv._internal_kv_del(self._places, del_by_prefix=True)
         if self._is_ours:
             ray.shutdown()
 
@@ -209,65 +229,83 @@ class RayExecutor(Executor):
             actor.begun, self._failed_starts = None, 0
         except ray.exceptions.RayError as error:
             self._actors.remove(actor)
+            node_id = _NODE_ID.search(str(error))
+            if node_id is not None:
+                if node_id[1] in self._lost_nodes:
+                    return
+                self._lost_nodes.add(node_id[1])
             self._failed_starts += 1
             if self._failed_starts > self._retries:
-                raise RunError(_lost("a process for tasks on a GPU", error)) from None
+                label = "a process for tasks on a GPU"
+                raise RunError(_lost(label, error, _node_in(error))) from None
 
     def submit(
         self, key: int, call: Call, *arguments: object, resources: Resources, label: str
     ) -> None:
-        task = _Submitted(key, label, partial(call, *arguments), self._retries)
+        task = _Submitted(
+            key=key,
+            label=label,
+            call=cloudpickle.dumps(partial(call, *arguments)),
+            cpus=resources.cpus,
+            tries=self._retries,
+        )
         if resources.gpu == "needed":
             self._queue.append(task)
             self._start_queued()
-            return
-        with _explained(label):
-            options = {
-                "num_cpus": resources.cpus,
-                "max_retries": self._retries,
-                "runtime_env": self._environment,
-            }
-            reference = self._task.options(name=label, **options).remote(
-                str(Path.cwd()), task.call
-            )
-        self._running[reference] = task
+        else:
+            self._start(task)
+
+    def _start(self, task: _Submitted) -> None:
+        """Start a task on processors. It is retried here, not by Ray, which retries without end if memory runs out."""
+        options = {
+            "num_cpus": task.cpus,
+            "max_retries": 0,
+            "runtime_env": self._environment,
+        }
+        started = self._task.options(name=task.label, **options)
+        self._running[started.remote(*self._arguments_of(task))] = task
+
+    def _arguments_of(self, task: _Submitted) -> tuple[str, str, bytes, str]:
+        return str(Path.cwd()), code_version(), task.call, self._place_of(task)
+
+    def _place_of(self, task: _Submitted) -> str:
+        """Return the key under which the cluster stores where a task was started."""
+        return f"{self._places}{task.label}"
 
     def _start_queued(self) -> None:
         while self._queue and (actor := self._free_actor()) is not None:
             task = self._queue.pop(0)
             actor.is_busy, task.actor = True, actor
-            with _explained(task.label):
-                reference = actor.handle.run.remote(str(Path.cwd()), task.call)
+            reference = actor.handle.run.remote(*self._arguments_of(task))
             self._running[reference] = task
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each finished one; yields none if only an actor has started."""
-        with _explained(
-            ", ".join(sorted({task.label for task in self._running.values()}))
-        ):
-            begun = [actor.begun for actor in self._actors if actor.begun is not None]
-            finished, _ = ray.wait([*self._running, *begun], num_returns=1)
+        begun = [actor.begun for actor in self._actors if actor.begun is not None]
+        finished, _ = ray.wait([*self._running, *begun], num_returns=1)
         for reference in finished:
-            if (task := self._running.pop(reference, None)) is None:
+            task = self._running.pop(reference, None)
+            if task is None:
                 self._record_start(
                     next(actor for actor in self._actors if actor.begun == reference)
                 )
                 continue
             actor, task.actor = task.actor, None
             try:
-                with _explained(task.label):
-                    result = ray.get(reference)
-            except _ActorLostError as lost:
+                outcome, node, value = ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                # Not of the task, whose errors are values, but of what surrounds it.
+                raise RunError(_lost(task.label, error, _node_in(error))) from None
+            except ray.exceptions.RayError as error:
                 if actor in self._actors:
                     self._actors.remove(actor)
-                if not task.tries:
-                    raise RunError(str(lost)) from None
-                task.tries -= 1
-                self._queue.append(task)
+                self._retry(task, error, needs_gpu=actor is not None)
                 continue
             if actor is not None:
                 actor.is_busy, actor.idle_since_s = False, time.monotonic()
-            yield task.key, result
+            if outcome != "done":
+                raise _error_of(task.label, outcome, node, value)
+            yield task.key, value
         self._start_queued()
         for actor in list(self._actors):
             if (
@@ -278,43 +316,144 @@ class RayExecutor(Executor):
                 self._actors.remove(actor)
                 ray.kill(actor.handle)
 
-
-class _ActorLostError(Exception):
-    """An actor was lost together with its task."""
-
-
-def _call(folder: str, call: Call) -> Any:
-    """Run a task on a node, in the head's working directory; Ray shows a worker only its own GPUs, numbered from 0."""
-    os.chdir(folder)
-    return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call)
-
-
-class _GpuWorker:
-    """Run tasks one after the other on the GPUs assigned at the start."""
-
-    def begin(self) -> None:
-        """Return as soon as the actor runs."""
-
-    run = staticmethod(_call)
+    def _retry(self, task: _Submitted, error: Exception, *, needs_gpu: bool) -> None:
+        """Start a lost task again. Raises RunError after too many attempts."""
+        if not task.tries:
+            stored = internal_kv._internal_kv_get(self._place_of(task))
+            started_on = (stored or b"unknown").decode()
+            node = _node_in(error)
+            # The stored one may be of an earlier attempt, but has the name of the host.
+            if node == "unknown" or node in started_on:
+                node = started_on
+            raise RunError(_lost(task.label, error, node)) from None
+        task.tries -= 1
+        if needs_gpu:
+            self._queue.append(task)
+        else:
+            self._start(task)
 
 
-@contextmanager
-def _explained(label: str) -> Iterator[None]:
-    """Turn Ray's errors for a lost task into a RunError that names it; errors of the task itself are raised unchanged."""
+@cache
+def code_version() -> str:
+    """Return the version of nextlong, with a hash of its source: a checkout has the version of its last release."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode())
+        digest.update(path.read_bytes())
     try:
-        yield
-    except ray.exceptions.RayActorError as error:
-        raise _ActorLostError(_lost(label, error)) from None
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, Exception) else error from None
-    except ray.exceptions.OutOfMemoryError as error:
-        cure = "give tasks more memory (larger nodes, fewer processors a node), then run again: finished steps are kept"
-        why = f"because its node ran out of memory, at every attempt: {first_sentence(error)}"
-        raise RunError(f"{label} was killed {why}; {cure}") from None
-    except ray.exceptions.RayError as error:
-        raise RunError(_lost(label, error)) from None
+        release = metadata.version("nextlong")
+    except metadata.PackageNotFoundError:
+        release = "not installed"
+    return f"{release}, source {digest.hexdigest()[:8]}"
 
 
-def _lost(label: str, error: Exception) -> str:
-    cure = "check the nodes (`ray status`), then run again: finished steps are kept"
-    return f"{label} was lost at every attempt ({type(error).__name__}: {first_sentence(error)}); {cure}"
+def _runner_of_tasks() -> Callable[..., tuple[str, str, Any]]:
+    """Return the function that runs tasks on nodes. A nested function is pickled by value."""
+
+    def run(folder: str, code: str, pickled: bytes, place: str) -> tuple[str, str, Any]:
+        """Run a task; return its outcome, the node, and its result or what went wrong.
+
+        Ray shows a worker only its own GPUs, numbered from 0.
+        """
+        import os
+        import socket
+        import traceback
+
+        import ray
+        from ray import cloudpickle
+        from ray.experimental import internal_kv
+
+        address = ray.util.get_node_ip_address()
+        node = f"{socket.gethostname()} ({address})"
+        internal_kv._internal_kv_put(place, node)
+        try:
+            from nextlong.engine.executor import call_with_gpus
+            from nextlong.engine.ray import code_version
+
+            own = code_version()
+        except ImportError as error:
+            return "other code", node, f"none that it can import ({error})"
+        if own != code:
+            return "other code", node, own
+        if not os.path.isdir(folder):  # noqa: PTH112
+            return "no folder", node, folder
+        os.chdir(folder)
+        try:
+            gpus = tuple(range(len(ray.get_gpu_ids())))
+            return "done", node, call_with_gpus(gpus, cloudpickle.loads(pickled))
+        except Exception as error:
+            shown = traceback.format_exc()
+            try:
+                return "error", node, (cloudpickle.dumps(error), shown)
+            except Exception:
+                return "error", node, (b"", shown)
+
+    return run
+
+
+def _gpu_worker(run: Callable[..., tuple[str, str, Any]]) -> type:
+    """Return the class of a process that runs tasks one after the other on the GPUs assigned at its start."""
+
+    class GpuWorker:
+        def begin(self) -> None:
+            """Return as soon as the actor runs."""
+
+    # A class made here is pickled by value, like the function.
+    GpuWorker.run = staticmethod(run)  # type: ignore[attr-defined]
+    return GpuWorker
+
+
+def _error_of(label: str, outcome: str, node: str, value: Any) -> Exception:
+    """Return the error of a task that did not end well on a node."""
+    if outcome == "other code":
+        cure = f"install the same nextlong on every node, {_KEPT}"
+        problem = (
+            f"which has another nextlong ({value}) than this machine ({code_version()})"
+        )
+        return RunError(f"{label} cannot run on node {node}, {problem}; {cure}")
+    if outcome == "no folder":
+        return RunError(
+            f"{label} cannot run on node {node}: it has no folder {value}; {_SHARE_FOLDER}"
+        )
+    pickled, shown = value
+    error: Exception
+    try:
+        error = pickle.loads(pickled)
+    except Exception:
+        error = RuntimeError(shown)
+    if isinstance(error, NextlongError) and not isinstance(error, RunError):
+        # A mistake in the recipe or the documents, on any node.
+        return error
+    if isinstance(error, RunError):
+        return RunError(f"{label} on node {node}: {error}")
+    if isinstance(error, OSError | ImportError | MemoryError):
+        reason = f"{type(error).__name__}: {first_sentence(error)}"
+        cure = f"check the disk, memory and packages of this node (nextlong doctor), {_KEPT}"
+        return RunError(f"{label} failed on node {node} ({reason}); {cure}")
+    error.add_note(f"in {label} on node {node}:\n{shown}")
+    return error
+
+
+_SHARE_FOLDER = f"mount it under the same path on every node, {_KEPT}"
+
+
+def _node_in(error: Exception) -> str:
+    """Return the address of the node in a message of Ray, or that it is unknown."""
+    found = _NODE_IP.search(str(error))
+    return "unknown" if found is None else found[1] or found[2]
+
+
+def _lost(label: str, error: Exception, node: str) -> str:
+    """Return the message for a task or process that was lost at every attempt, last on a node."""
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        cure = (
+            f"give tasks more memory (larger nodes, fewer processors a node), {_KEPT}"
+        )
+        why = "because its memory ran out"
+        return (
+            f"{label} was killed at every attempt, last on node {node}, {why}; {cure}"
+        )
+    reason = f"{type(error).__name__}: {first_sentence(error)}"
+    cure = f"check the nodes (`ray status`) and their memory, {_KEPT}"
+    return f"{label} was lost at every attempt, last on node {node} ({reason}); {cure}"

@@ -283,6 +283,12 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     """Run one task in a private folder and move its files into the folder of the step; called in a worker."""
     start_s = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
+    if not folder.is_dir():
+        problem = (
+            "it was deleted during the run, or not every node has the run directory"
+        )
+        cure = "mount it under the same path on every node, then run again"
+        raise RunError(f"{folder} does not exist on this machine: {problem}; {cure}")
     with store.explained(folder):
         try:
             work.mkdir()
