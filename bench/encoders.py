@@ -112,7 +112,7 @@ def model_path(given: str) -> str:
 def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, Json, Path]:
     run = folder / "run"
     recipe = {
-        "run_dir": str(run),
+        "run_dir": str(run.absolute()),
         "ingest": {"sources": [{"path": str(path.absolute())} for path in corpus]},
         "encoder": {
             "model": f"sentence-transformers:{model}",

@@ -91,11 +91,13 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
     recipe = out / "recipe.yaml"
     run_dir = out / "run"
     request = {
-        "run_dir": str(run_dir),
+        "run_dir": str(run_dir.absolute()),
         "ingest": {
-            "sources": [{"path": str(file), "name": file.name} for file in files]
+            "sources": [
+                {"path": str(file.absolute()), "name": file.name} for file in files
+            ]
         },
-        "tokenizer": str(order.tokenizer),
+        "tokenizer": str(order.tokenizer.absolute()),
         "compose": {"sequences": order.sequences, "target_tokens": order.target_tokens},
     }
     recipe.write_text(yaml.safe_dump(request, sort_keys=False), encoding="utf-8")

@@ -5,8 +5,8 @@
 #     [CORPORA=FOLDER] bash tests/readers/exports.sh INTO
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-into=$1
-corpora=${CORPORA:-}
+into=$(realpath -m "$1")
+corpora=${CORPORA:+$(realpath "$CORPORA")}
 PATH=$PWD/.venv/bin:$PATH
 
 # Rows of three sequences. torchtitan's are a token longer than T.
