@@ -37,7 +37,12 @@ from nextlong.corpus.splits import (
     whole_files,
 )
 from nextlong.engine import store
-from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
+from nextlong.engine.executor import (
+    Executor,
+    SerialExecutor,
+    one_thread,
+    usable_cpus,
+)
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_array_job, run_steps, steps_before
@@ -388,7 +393,7 @@ def session(
         ) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
                 tell(note)
-        with executor_for(recipe, tell=tell) as executor:
+        with one_thread(), executor_for(recipe, tell=tell) as executor:
             yield _Session(recipe, files, executor, reporter)
 
 

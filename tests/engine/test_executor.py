@@ -4,6 +4,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from nextlong.engine.executor import (
     ONE_THREAD,
@@ -12,6 +13,7 @@ from nextlong.engine.executor import (
     call_with_gpus,
     environment,
     granted_gpus,
+    one_thread,
 )
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.step import Step, Work
@@ -34,6 +36,19 @@ def test_variables_are_as_before_whatever_happens_meanwhile(monkeypatch):
     assert (meanwhile["NEXTLONG_A"], meanwhile["NEXTLONG_B"]) == ("1", "2")
     assert os.environ["NEXTLONG_A"] == "before"
     assert "NEXTLONG_B" not in os.environ
+
+
+def test_libraries_use_one_thread_meanwhile():
+    def blas_threads():
+        pools = threadpool_info()
+        return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2):
+        assert blas_threads() == {2}
+        with one_thread():
+            assert blas_threads() == {1}
+            assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+        assert blas_threads() == {2}
 
 
 def test_a_task_has_its_gpus_while_it_runs_and_no_longer():

@@ -7,7 +7,9 @@ import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import nextlong
 from nextlong import pipeline
@@ -187,6 +189,21 @@ def test_the_page_needs_nothing_but_itself(text):
     assert policy.startswith(
         f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; base-uri 'none'"
     )
+
+
+def test_a_page_is_made_with_one_thread(shared_run, monkeypatch):
+    seen, svd = [], np.linalg.svd
+
+    def watched(*arguments, **options):
+        pools = threadpool_info()
+        seen.append({one["num_threads"] for one in pools if one["user_api"] == "blas"})
+        return svd(*arguments, **options)
+
+    monkeypatch.setattr(np.linalg, "svd", watched)
+    with threadpool_limits(2):
+        write.page([nextlong.open(shared_run)])
+    assert seen
+    assert all(threads == {1} for threads in seen)
 
 
 def test_the_page_is_for_every_reader(text):

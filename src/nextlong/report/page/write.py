@@ -20,6 +20,7 @@ from markupsafe import Markup
 import nextlong
 from nextlong.artifacts import record
 from nextlong.engine import store
+from nextlong.engine.executor import one_thread
 from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.picture.pieces import RUNS
@@ -84,6 +85,7 @@ def identity(runs: Sequence[Run]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@one_thread()
 def page(runs: Sequence[Run]) -> str:
     """Return the report of some runs. Raises NextlongError for more runs than there are colours."""
     if len(runs) > RUNS:
