@@ -25,10 +25,11 @@ from nextlong.errors import RunError
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.tokenize import (
     TextEncoder,
+    TokensResult,
     _list_referenced_chunks,
     _RequestedRows,
     _tokenize_shards,
-    _TokensResult,
+    tokenize_shard,
     tokens_step,
 )
 from nextlong.sequences.tokenizer import train_bpe
@@ -108,7 +109,7 @@ def test_wanted_rows_in_order(shard, tmp_path):
     expected = [tokenizer.encode(texts[row]).ids for row in rows]
     assert [ids[start:end].tolist() for start, end in pairwise(offsets)] == expected
     assert (ids.dtype, offsets.dtype, offsets.shape) == (np.uint32, np.int64, (6,))
-    assert counts == _TokensResult(
+    assert counts == TokensResult(
         chunks=5,
         tokens=sum(map(len, expected)),
         chars=sum(len(texts[row]) for row in rows),
@@ -127,7 +128,7 @@ def test_all_rows_decode_to_the_documents(shard, tmp_path):
 def test_no_rows(shard, tmp_path):
     counts, ids, offsets = run(shard, tmp_path / "out", [])
     assert (len(ids), offsets.tolist()) == (0, [0])
-    assert counts == _TokensResult(
+    assert counts == TokensResult(
         chunks=0, tokens=0, chars=0, copied_chunks=0, mismatches=0
     )
 
@@ -280,6 +281,25 @@ def test_a_known_row_is_not_encoded_again(shard, tmp_path):
     assert set(ids[: offsets[1]].tolist()) != {9}
 
 
+def test_the_ids_of_a_whole_shard_serve_any_of_its_rows(shard, tmp_path):
+    paths = {name: shard[name] for name in ("documents", "chunks", "tokenizer")}
+    counts, lengths = tokenize_shard(tmp_path / "all", **paths, engine="auto")
+    texts = chunk_texts(shard)
+    assert (counts.chunks, counts.chars) == (len(texts), sum(map(len, texts)))
+    assert lengths.tolist() == np.diff(np.load(tmp_path / "all.offsets.npy")).tolist()
+    rows = [0, 3, 4, 17]
+    anew, *_ = run(shard, tmp_path / "anew", rows)
+    known = [(None, tmp_path / "all.offsets.npy", tmp_path / "all.ids.npy")]
+    copied, *_ = run(shard, tmp_path / "copied", rows, known=known)
+    assert copied == anew.model_copy(update={"copied_chunks": 4})
+    for name in ("ids", "offsets"):
+        first, second = (
+            (tmp_path / f"{stem}.00000.{name}.npy").read_bytes()
+            for stem in ("anew", "copied")
+        )
+        assert first == second
+
+
 def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
     words = tokenizers.Tokenizer(
         models.WordLevel({"[UNK]": 0, "Second": 5, "line": 7}, unk_token="[UNK]")
@@ -326,6 +346,17 @@ def test_another_length_copies_what_an_intact_earlier_one_tokenized(
         ]
 
 
+@pytest.mark.parametrize("method", ["standard", "quest"])
+def test_a_method_of_whole_documents_encodes_no_chunk_twice(
+    recipe_for, started, tmp_path, method
+):
+    run_dir = started(tmp_path / "run")
+    done = pipeline.run(recipe_for(run_dir, f"compose.method={method}"))
+    assert 0 < total(done["tokens"], "chunks") == total(done["tokens"], "copied_chunks")
+    chunks = total(done["chunk"], "chunks")
+    assert total(done["lengths"], "chunks") == chunks >= total(done["tokens"], "chunks")
+
+
 def test_another_tokenizer_copies_nothing(recipe_for, own_run):
     before = set(own_run.glob("*-tokens-*"))
     pipeline.run(recipe_for(own_run, "tokenizer.engine=reference"))
@@ -342,7 +373,7 @@ def test_differences_stop_the_run_and_name_the_tasks(tmp_path):
         for name in ("ingest", "chunk", "tokenizer", "referenced_chunks")
     ]
     step = tokens_step(*inputs, engine="auto")
-    encoded = _TokensResult(
+    encoded = TokensResult(
         chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0
     ).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]

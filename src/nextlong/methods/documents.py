@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import DraftResult, corpus, special_ids
 from nextlong.artifacts.lookup import (
-    iter_chunk_texts,
     ranges,
     read_chunks,
     record_batches,
@@ -74,7 +73,13 @@ from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, documents_step
-from nextlong.sequences.tokenize import Engine, kept_encoder
+from nextlong.sequences.tokenize import (
+    VERSIONS,
+    Engine,
+    TokensResult,
+    check_ids,
+    tokenize_shard,
+)
 from nextlong.text import Json, counted
 
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
@@ -156,13 +161,15 @@ def document_steps(
 def _lengths_step(
     engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Step
 ) -> Step:
-    """Return the step that counts the tokens of CHUNKS."""
+    """Return the step that tokenizes all CHUNKS and counts their tokens; `tokens` copies the ids from it."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        text, separator = corpus(done), special_ids(done).separator
-        tokenizer = done["tokenizer"].file(".tokenizer.json"), engine
+        text = corpus(done)
         task = partial(
-            _count_tokens, tokenizer=tokenizer, separator_tokens=len(separator)
+            _count_tokens,
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            engine=engine,
+            separator_tokens=len(special_ids(done).separator),
         )
         return [
             partial(task, documents=one, chunks=its)
@@ -175,14 +182,16 @@ def _lengths_step(
         "tasks": "shards",
     }
     estimate = Estimate(
-        work="kept_chars", seconds=1.3e-8, disk="chunks", bytes=4, **costs
+        work="kept_chars", seconds=1.3e-8, disk="kept_chars", bytes=0.9, **costs
     )
     return Step(
         "lengths",
-        1,
+        VERSIONS["lengths"],
         {"engine": engine},
         (ingest, chunk, tokenizer_step),
         tasks,
+        TokensResult,
+        check=check_ids,
         estimate=estimate,
     )
 
@@ -219,7 +228,11 @@ def _draft_step(
             target_tokens=room, sequences=limit, seed=recipe.compose_seed
         )
         files = {"documents": done["documents"].files(".docs.npy")}
-        files |= {name: done[name].files((".npy", ".arrow")) for name in read}
+        suffixes = {"lengths": ".lengths.npy"}
+        files |= {
+            name: done[name].files(suffixes.get(name, (".npy", ".arrow")))
+            for name in read
+        }
         draft = partial(
             _draft_documents, method=method.name, options=recipe.options, files=files
         )
@@ -280,18 +293,20 @@ def _count_tokens(
     *,
     documents: Path,
     chunks: Path,
-    tokenizer: tuple[Path, Engine],
+    tokenizer: Path,
+    engine: Engine,
     separator_tokens: int,
-) -> TaskResult:
-    """Write `{out}.lengths.npy`, int32 (chunks,): the tokens of each chunk, including a separator after it if there is one."""
-    table, encoder = read_chunks(chunks), kept_encoder(*tokenizer)
-    encoder.expect(int((table["end"] - table["start"]).sum()))
-    lengths = np.zeros(len(table["start"]), np.int32)
-    for batch in iter_chunk_texts(documents, chunks):
-        lengths[batch.rows] = encoder.encode_chunks(batch.texts, batch.begins)[1]
-    lengths += separator_tokens * separator_follows(table)
-    np.save(f"{out}.lengths.npy", lengths)
-    return TaskResult()
+) -> TokensResult:
+    """Write `{out}.lengths.npy`, int32 (chunks,): the tokens of each chunk, including a separator after it if there is one.
+
+    Also writes the ids of all chunks as `tokenize_shard` does, so that no chunk is encoded twice.
+    """
+    result, lengths = tokenize_shard(
+        out, documents=documents, chunks=chunks, tokenizer=tokenizer, engine=engine
+    )
+    lengths += separator_tokens * separator_follows(read_chunks(chunks))
+    np.save(f"{out}.lengths.npy", lengths.astype(np.int32))
+    return result
 
 
 def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

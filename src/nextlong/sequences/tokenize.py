@@ -53,6 +53,7 @@ from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import RunError
 from nextlong.recipe.keys import TOKENIZER_BYTES
+from nextlong.text import Json
 
 # One thread, like everything in a worker; fastokens reads this when it first encodes.
 os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
@@ -85,9 +86,8 @@ _AWKWARD: Final = (
     "!", "...", "#", "_", "==", "https://a.b/c?d=1",
 )  # fmt: skip
 
-_Known = tuple[
-    Path, Path, Path
-]  # the rows, offsets and ids that an earlier variant has of a shard
+# The rows (None: all), offsets and ids that an earlier step has of a shard.
+_Known = tuple[Path | None, Path, Path]
 
 _COPIED_ROWS = 4096  # rows copied at a time
 # A worker keeps fastokens from task to task, and loading it takes as long as encoding 200 MB. For less text than that,
@@ -249,7 +249,11 @@ def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> _Encoded:
     return np.concatenate(parts), np.array([len(part) for part in parts[1:]], np.int64)
 
 
-class _TokensResult(TaskResult):
+# Of the steps that write token ids.
+VERSIONS: Final = {"lengths": 2, "tokens": 3}
+
+
+class TokensResult(TaskResult):
     """Chunks encoded or copied from an earlier variant; `mismatches`: chunks whose ids differ from the reference's."""
 
     chunks: int
@@ -321,8 +325,7 @@ def _list_referenced_chunks(
 def tokens_step(
     ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine
 ) -> Step:
-    """Return the step from the referenced chunks to TOKENS; rows that earlier variants have are copied."""
-    version = 3
+    """Return the step from the referenced chunks to TOKENS; rows that `lengths` or earlier variants have are copied."""
     config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -330,40 +333,24 @@ def tokens_step(
             step.name: step.fingerprint for step in (ingest, chunk, tokenizer)
         }
         run_dir = done["tokenizer"].folder.parent
-        earlier: list[
-            list[_Known]
-        ] = []  # finished TOKENS that have the fingerprints ids for the fingerprints rows
+        # Finished steps that have the `fingerprints` ids for the `fingerprints` rows.
+        earlier: list[list[_Known]] = []
+        for folder in sorted(run_dir.glob("[0-9][0-9]-lengths-*")):
+            lengths = _open_tokens("lengths", folder, fingerprints, config)
+            if lengths is not None:
+                files = (lengths.files(".offsets.npy"), lengths.files(".ids.npy"))
+                earlier.append([(None, *own) for own in zip(*files, strict=True)])
         for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-            with suppress(
-                RunError, ValueError
-            ):  # unfinished, damaged or partly removed: tokenize these rows again
-                tokens = open_done("tokens", folder)
-                manifest = tokens.manifest
-                is_right = not any(
-                    shard.mismatches for shard in tokens.results(_TokensResult)
-                )
-                is_same = (
-                    manifest["version"] == version and manifest["config"] == config
-                )
-                if (
-                    is_right
-                    and is_same
-                    and fingerprints.items() <= manifest["inputs"].items()
-                ):
-                    (named,) = run_dir.glob(
-                        f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}"
-                    )
-                    rows = open_done("referenced_chunks", named).files(".rows.npy")
-                    earlier.append(
-                        list(
-                            zip(
-                                rows,
-                                tokens.files(".offsets.npy"),
-                                tokens.files(".ids.npy"),
-                                strict=True,
-                            )
-                        )
-                    )
+            tokens = _open_tokens("tokens", folder, fingerprints, config)
+            if tokens is None:
+                continue
+            # A folder that is partly removed: tokenize these rows again.
+            with suppress(RunError, ValueError):
+                fingerprint = tokens.manifest["inputs"]["referenced_chunks"]
+                (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{fingerprint}")
+                rows = open_done("referenced_chunks", named).files(".rows.npy")
+                files = (tokens.files(".offsets.npy"), tokens.files(".ids.npy"))
+                earlier.append(list(zip(rows, *files, strict=True)))
         text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = (
@@ -390,18 +377,6 @@ def tokens_step(
             for group in groups
         ]
 
-    def check(done: Artifact) -> None:
-        counts = [task.mismatches for task in done.results(_TokensResult)]
-        if wrong := ", ".join(
-            f"{count:,} of task {number}"
-            for number, count in enumerate(counts)
-            if count
-        ):
-            raise RunError(
-                f"fastokens gave other ids than the reference tokenizer for some checked chunks ({wrong}); "
-                "run again with --set tokenizer.engine=reference, and please report it with the name of your tokenizer"
-            )
-
     estimate = Estimate(
         work="referenced_chars",
         seconds=1.3e-8,
@@ -414,14 +389,74 @@ def tokens_step(
     inputs = (ingest, chunk, tokenizer, referenced)
     return Step(
         "tokens",
-        version,
+        VERSIONS["tokens"],
         config,
         inputs,
         tasks,
-        _TokensResult,
-        check=check,
+        TokensResult,
+        check=check_ids,
         estimate=estimate,
     )
+
+
+def _open_tokens(
+    name: str, folder: Path, fingerprints: dict[str, str], config: Json
+) -> Artifact | None:
+    """Return a finished step that has the same ids for the same chunks; None for any other, or a damaged one."""
+    with suppress(RunError, ValueError):
+        done = open_done(name, folder)
+        manifest = done.manifest
+        is_right = not any(task.mismatches for task in done.results(TokensResult))
+        is_same = (manifest["version"], manifest["config"]) == (VERSIONS[name], config)
+        if is_right and is_same and fingerprints.items() <= manifest["inputs"].items():
+            return done
+    return None
+
+
+def check_ids(done: Artifact) -> None:
+    """Raise RunError if fastokens gave other ids than the reference in a task of a step."""
+    counts = [task.mismatches for task in done.results(TokensResult)]
+    if wrong := ", ".join(
+        f"{count:,} of task {number}" for number, count in enumerate(counts) if count
+    ):
+        raise RunError(
+            f"fastokens gave other ids than the reference tokenizer for some checked chunks ({wrong}); "
+            "run again with --set tokenizer.engine=reference, and please report it with the name of your tokenizer"
+        )
+
+
+def tokenize_shard(
+    out: Path,
+    *,
+    documents: Path,
+    chunks: Path,
+    tokenizer: Path,
+    engine: Engine,
+) -> tuple[TokensResult, NDArray[np.int64]]:
+    """Encode all chunks of a shard; write `{out}.ids.npy` and `.offsets.npy`. Also return the tokens of each, shape (chunks,)."""
+    encoder = kept_encoder(tokenizer, engine)
+    encoder.checkable_texts = 0
+    table = read_chunks(chunks, ("start", "end"))
+    chars = int((table["end"] - table["start"]).sum())
+    encoder.expect(chars)
+    lengths = np.zeros(len(table["start"]), np.int64)
+    with open(f"{out}.ids.npy", "wb") as sink:
+        write_header(sink, np.dtype(np.uint32), 0)
+        for batch in iter_chunk_texts(documents, chunks):
+            ids, lengths[batch.rows] = encoder.encode_chunks(batch.texts, batch.begins)
+            sink.write(ids.data)
+        offsets = np.append(0, np.cumsum(lengths))
+        sink.seek(0)
+        write_header(sink, np.dtype(np.uint32), int(offsets[-1]))
+    np.save(f"{out}.offsets.npy", offsets)
+    result = TokensResult(
+        chunks=len(lengths),
+        tokens=int(offsets[-1]),
+        chars=chars,
+        copied_chunks=0,
+        mismatches=encoder.mismatches,
+    )
+    return result, lengths
 
 
 class _RequestedRows(NamedTuple):
@@ -434,9 +469,20 @@ class _RequestedRows(NamedTuple):
     known: Sequence[_Known] = ()
 
 
+def _open_known(
+    rows: Path | None, offsets: Path, ids: Path
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
+    """Memory-map the ids of an earlier step."""
+    known_offsets = np.load(offsets, mmap_mode="r")
+    known_rows = np.arange(len(known_offsets) - 1)
+    if rows is not None:
+        known_rows = np.load(rows, mmap_mode="r")
+    return known_rows, known_offsets, np.load(ids, mmap_mode="r")
+
+
 def _tokenize_shards(
     out: Path, *, requested: Sequence[_RequestedRows], tokenizer: Path, engine: Engine
-) -> _TokensResult:
+) -> TokensResult:
     """Encode or copy the requested rows of shards; write `{out}.{shard}.ids.npy` and `.offsets.npy`."""
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
@@ -445,8 +491,8 @@ def _tokenize_shards(
     for shard in requested:
         table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
         is_new = np.ones(len(rows), np.bool_)
-        for known_rows, _, _ in shard.known:
-            is_new &= ~np.isin(rows, np.load(known_rows), assume_unique=True)
+        for known in shard.known:
+            is_new &= ~np.isin(rows, _open_known(*known)[0], assume_unique=True)
         sizes = table["end"][rows] - table["start"][rows]
         shards.append((shard, rows, is_new))
         chunks, chars, copied = (
@@ -462,10 +508,7 @@ def _tokenize_shards(
             ids, of_texts = encoder.encode_chunks(batch.texts, batch.begins)
             new_ids.append(ids)
             new_lengths.append(of_texts)
-        sources = [
-            tuple(np.load(path, mmap_mode="r") for path in known)
-            for known in shard.known
-        ]
+        sources = [_open_known(*known) for known in shard.known]
         sources.append(
             (
                 rows[is_new],
@@ -502,7 +545,7 @@ def _tokenize_shards(
         )
         tokens += int(lengths.sum())
     # Mismatches of the encoder in earlier tasks count as well, because they cast doubt on the ids of this task.
-    return _TokensResult(
+    return TokensResult(
         chunks=chunks,
         tokens=tokens,
         chars=chars,
