@@ -135,6 +135,7 @@ def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
     name = guess_encoding(max(heads, key=len))
     text = heads[0].decode(name, "replace")
     words = [word for word in text.split() if not word.isascii()] or text.split()
+    words = list(dict.fromkeys(words))
     return _Encoding(name, " ".join(words[:_EXAMPLE_WORDS])[:_EXAMPLE_CHARS])
 
 

@@ -35,8 +35,9 @@ DECOMPRESS: Final = {
     "xz": "xz -dc",
     "lz4": "lz4 -dc",
 }
-# Few, because some text becomes a thousand times longer.
-_BLOCK_BYTES: Final = 1 << 14
+_BLOCK_BYTES: Final = 1 << 16
+# Fewer for zstd and bz2, in which some bytes may stand for 100 KB.
+_SMALL_BLOCK_BYTES: Final = 1 << 14
 # The largest that the zstd command writes (--long=31); a frame needs as much memory.
 _MAX_ZSTD_WINDOW_BYTES: Final = 1 << 31
 _MAGIC: Final = {
@@ -67,6 +68,7 @@ class _Codec:
     error: type[Exception]
     # Zeros after a frame are ignored, as `gzip -d` and `xz -d` do.
     may_be_padded: bool = False
+    block_bytes: int = _BLOCK_BYTES  # of input at a time
 
 
 _CODECS: Final = {
@@ -78,8 +80,9 @@ _CODECS: Final = {
             max_window_size=_MAX_ZSTD_WINDOW_BYTES
         ).decompressobj(),
         zstandard.ZstdError,
+        block_bytes=_SMALL_BLOCK_BYTES,
     ),
-    "bz2": _Codec(bz2.BZ2Decompressor, OSError),
+    "bz2": _Codec(bz2.BZ2Decompressor, OSError, block_bytes=_SMALL_BLOCK_BYTES),
     "xz": _Codec(lzma.LZMADecompressor, lzma.LZMAError, may_be_padded=True),
 }
 
@@ -117,7 +120,7 @@ def _pieces(raw: Any, codec: _Codec) -> Iterator[bytes]:
     Raises OSError where it is damaged or ends early.
     """
     frame: _Decompressor | None = None  # None between two frames
-    while block := raw.read(_BLOCK_BYTES):
+    while block := raw.read(codec.block_bytes):
         while block:
             if frame is None:
                 block = block.lstrip(b"\0") if codec.may_be_padded else block
