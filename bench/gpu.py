@@ -146,7 +146,7 @@ def has_failed(figure: object) -> bool:
 
 def start(part: str, asked: argparse.Namespace, scratch: Path) -> Started:
     """Start the process of a part."""
-    log = asked.out / f"gpu-{part}.log"
+    log = scratch / f"{part}.log"
     command = [
         sys.executable,
         str(Path(__file__).with_name("gpu_parts.py")),
@@ -216,6 +216,9 @@ def measure(asked: argparse.Namespace, *, path: Path) -> Json:
                 )
             results["parts"][part] = record
             write(path, results)
+            # One file for all logs: some machines hand back few files.
+            with (asked.out / "gpu.log").open("a") as logs:
+                logs.write(f"== {part}\n{running.log.read_text(errors='replace')}")
             print(json.dumps({part: record}, ensure_ascii=False), flush=True)
     return results
 

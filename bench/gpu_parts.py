@@ -978,6 +978,7 @@ def stand_in_for_varlen(device: str) -> Iterator[None]:
             outputs.append(output[0].transpose(0, 1))
         return torch.cat(outputs)
 
+    by_document.__signature__ = signature  # type: ignore[attr-defined]
     if device == "cpu":
         varlen.varlen_attn = by_document
     try:
