@@ -102,6 +102,16 @@ def test_terminal_shows_the_time_spent_on_a_single_task():
     assert re.search(r"✓ encoder +\d+\.\d s *\n$", sink.getvalue())
 
 
+def test_a_bar_advances_with_each_task():
+    sink = Heard()
+    with _Bars(console_to(sink, terminal=True)).step(
+        "embed", done=1, total=4
+    ) as advance:
+        for finished in (2, 3, 4):
+            advance(0.0)
+            sink.wait_for(rf"embed .*\b{finished}/4\b")
+
+
 def test_terminal_shows_a_bar_and_leaves_one_line_a_step():
     text = told(_Bars, done=1, total=3, terminal=True, kept=["ingest", "select"])
     assert re.match(r"✓ reused: ingest, select\n", text)

@@ -13,6 +13,7 @@ import nextlong
 from larger_cases import thorough
 from nextlong.artifacts.finished import ComposeResult
 from nextlong.engine.progress import Lines
+from nextlong.methods.documents import separator_follows
 
 WORDS = "the river of stone and winter was in a candle market by the bridge with garden letter window and silver"
 NOUNS = [
@@ -106,6 +107,18 @@ def test_both_languages_have_their_share(mixed, method, overrides):
     )
     share = tokens["zh"] / (tokens["zh"] + tokens["en"])
     assert abs(share - share_of_chinese(made)) < 0.2
+
+
+def test_a_separator_follows_where_a_document_does_not_continue():
+    # Two documents of four and two chunks; 5 characters are removed within the first, and
+    # its last chunk ends in a newline.
+    table = {
+        "doc_row": np.array([0, 0, 0, 0, 1, 1]),
+        "start": np.array([0, 10, 25, 30, 0, 8]),
+        "end": np.array([10, 20, 30, 40, 8, 12]),
+        "separator": np.array([True, True, True, False, True, True]),
+    }
+    assert separator_follows(table).tolist() == [False, True, False, False, False, True]
 
 
 def share_of_chinese(made):

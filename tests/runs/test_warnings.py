@@ -671,6 +671,25 @@ def test_documents_of_one_chunk_that_cannot_be_cut(measured):
     assert "hardly-in-parts" not in names(mended)
 
 
+def test_documents_that_share_an_id(measured_in, tmp_path):
+    texts = Writer(1).documents(60)
+    rows = [{"id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    rows[7]["id"] = rows[9]["id"] = "d3"
+
+    def run(folder):
+        folder.mkdir()
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / "given.jsonl").write_text(lines)
+        named = f"ingest.sources=[{{path: {folder / 'given.jsonl'}, name: given}}]"
+        return measured_in(folder, {}, "compose.sequences=1", named)
+
+    shared = run(tmp_path / "shared")
+    assert said(shared, "same-ids").startswith("2 of 60 documents")
+    assert "d3" in said(shared, "same-ids")
+    rows[7]["id"], rows[9]["id"] = "d7", "d9"
+    assert "same-ids" not in names(run(tmp_path / "distinct"))
+
+
 def test_every_warning_has_its_place_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
     headings = [

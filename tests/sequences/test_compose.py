@@ -1,15 +1,17 @@
 """Composing for a notebook, and of drafts in files."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import nextlong
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.artifacts.finished import ComposeResult, CorpusFiles
-from nextlong.artifacts.lookup import TokenStore
+from nextlong.artifacts.finished import ComposeResult, CorpusFiles, TokenizerResult
+from nextlong.artifacts.lookup import TokenStore, count_chunks
 from nextlong.errors import RunError
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
@@ -18,6 +20,7 @@ from nextlong.sequences.compose import (
     _ComposeInputs,
     _drafts_and_pieces,
     _TextCutter,
+    compose_step,
 )
 from nextlong.sequences.fit import (
     Composed,
@@ -280,6 +283,27 @@ def test_compose_drafts_takes_only_the_chosen_drafts(drafted, tmp_path):
             sequences=0, sequences_per_file=(0,), dropped={}, longest_dropped_tokens=0
         ),
         [],
+    )
+
+
+def test_the_least_negatives_of_a_gap_are_half_a_mean_chunk(shared_run):
+    run = nextlong.open(shared_run)
+    compose = run.recipe.compose
+    assert compose.min_gap_tokens == "auto"
+    step = compose_step(compose, (), target_tokens=2048, seed=0, near_duplicates=None)
+    task, *_ = step.tasks(run.steps)
+    corpus = run.corpus
+    chars = [len(text) for text in corpus.texts(every_chunk(corpus)).tolist()]
+    tokenizer = run.steps["tokenizer"].result(TokenizerResult)
+    half = sum(chars) / len(chars) / tokenizer.chars_per_token / 2
+    assert task.keywords["rules"].min_gap_tokens == math.ceil(half) > 1
+
+
+def every_chunk(corpus):
+    """Return the ids of all chunks of a corpus."""
+    counts = [count_chunks(path) for path in corpus.chunks]
+    return np.concatenate(
+        [schemas.pack_ids(shard, np.arange(rows)) for shard, rows in enumerate(counts)]
     )
 
 

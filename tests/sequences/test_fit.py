@@ -1,5 +1,6 @@
 """Composing, in hand-written integers; and what holds for any lengths."""
 
+from collections import Counter
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -230,6 +231,17 @@ def test_no_gap_holds_fewer_negatives_than_asked():
     )
 
 
+def test_the_last_meta_chunk_has_the_least_negatives_too():
+    # The last has one token of negatives, and the others can fill the rest.
+    own = groups((1, {1: 2, 2: 1}), (1, {3: 1}))
+    assert laid(own, 6) == [
+        (100, 0, 1), (1, 1, 3), (2, 3, 4), (101, 4, 5), (3, 5, 6),
+    ]  # fmt: skip
+    assert compose_spans(own, target_tokens=6, min_gap_tokens=2) == Dropped(
+        DropReason.TOO_LITTLE_ROOM, 2
+    )
+
+
 def test_each_meta_chunk_has_its_nearest_before_any_has_a_second():
     same = {1: 3, 2: 3, 3: 3, 4: 3}
     placed = laid(groups((1, same), (1, same), (1, {5: 9})), 21)
@@ -447,7 +459,12 @@ def test_spans_tile_exactly_the_target_and_use_no_chunk_twice(own, settings, fit
     if fit == "exact":
         negatives = [span for span in spans if span.role == schemas.NEGATIVE]
         assert all(span in (negatives[-1:]) for span in cut)
-        assert all(tokens >= settings["min_gap_tokens"] for tokens in gaps_of(spans))
+        least = settings["min_gap_tokens"]
+        assert all(tokens >= least for tokens in gaps_of(spans))
+        of_groups = Counter()
+        for span in negatives:
+            of_groups[span.group] += span.end - span.start
+        assert all(of_groups[number] >= least for number in range(len(own)))
     assert all(
         span.end - span.start <= tokens[span.chunk] for span in spans if span.chunk >= 0
     )
