@@ -121,13 +121,20 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(
     )  # the feed-forward layers have 64 outputs a token
 
 
-def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(monkeypatch):
+@pytest.mark.parametrize("shares_heads", [True, False], ids=["new", "2.11"])
+def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(
+    monkeypatch, shares_heads
+):
     """The kernel runs on a GPU alone, so what it is given is attended to by hand here: causally, within each document."""
     import torch
     from torch.nn.attention import varlen
 
-    def by_hand(query, key, value, bounds, *_, scale, window_size, enable_gqa, **__):
-        assert (window_size, enable_gqa) == ((-1, 0), True)
+    from nextlong.train import exact
+
+    def by_hand(query, key, value, bounds, *_, scale, window_size, **options):
+        assert window_size == (-1, 0)
+        assert options == ({"enable_gqa": True} if shares_heads else {})
+        assert (query.shape[1] == key.shape[1]) != shares_heads
         parts = []
         for first, last in pairwise(bounds.tolist()):
             one = (
@@ -140,6 +147,7 @@ def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(monkeyp
         return torch.cat(parts)
 
     monkeypatch.setattr(varlen, "varlen_attn", by_hand)
+    monkeypatch.setattr(exact, "_VARLEN_SHARES_HEADS", shares_heads)
     row = packed(BOUNDS)
     with torch.no_grad():
         found, expected = (llama(kernel)(**row).logits for kernel in ("varlen", "sdpa"))

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from itertools import pairwise
 from types import MethodType
 from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -35,6 +36,8 @@ from nextlong.errors import RecipeError
 
 IGNORED: Final = -100
 _NAME: Final = "nextlong_documents"
+# In torch 2.11 varlen attention has as many key-value heads as query heads.
+_VARLEN_SHARES_HEADS: Final = "enable_gqa" in signature(varlen.varlen_attn).parameters
 # Kernels without a T × T matrix, the fastest first.
 _NO_SQUARE: Final = [
     SDPBackend.CUDNN_ATTENTION,
@@ -165,10 +168,13 @@ def _attend_varlen(
     scale: float | None,
 ) -> Tensor:
     """Return the output (1, T, heads, head size) by FlashAttention over all documents at once."""
-    from torch.nn.attention.varlen import varlen_attn
-
+    options = {"enable_gqa": True} if _VARLEN_SHARES_HEADS else {}
+    if not _VARLEN_SHARES_HEADS:
+        groups = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(groups, 1)
+        value = value.repeat_interleave(groups, 1)
     queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
-    out = varlen_attn(
+    out = varlen.varlen_attn(
         queries,
         keys,
         values,
@@ -178,7 +184,7 @@ def _attend_varlen(
         longest,
         scale=scale,
         window_size=(-1, 0),  # causal
-        enable_gqa=True,
+        **options,
     )
     assert isinstance(out, Tensor)
     return out[None]

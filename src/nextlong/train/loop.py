@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -465,13 +465,19 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
             devices=processes,
             ranks_per_row=1,
         )
+        # Older versions of transformers have another name for it.
+        names = {field.name for field in fields(SFTConfig)}
+        prefix = "activation" if "activation_checkpointing" in names else "gradient"
+        checkpointing = {
+            f"{prefix}_checkpointing": recipe.memory.checkpointing == "layers",
+            f"{prefix}_checkpointing_kwargs": {"use_reentrant": False},
+        }
         arguments = SFTConfig(
             output_dir=str(out),
             per_device_train_batch_size=recipe.training.micro_batch_rows,
             **trainer_arguments(recipe, accumulation=accumulation),
             optim="adamw_torch_fused",
-            activation_checkpointing=recipe.memory.checkpointing == "layers",
-            activation_checkpointing_kwargs={"use_reentrant": False},
+            **checkpointing,
             train_sampling_strategy="sequential",
             dataset_kwargs={"skip_prepare_dataset": True},
             remove_unused_columns=False,

@@ -368,9 +368,7 @@ def ready_to_train(
     is_checkpointed, keys = recipe.memory.checkpointing != "none", recipe.model
     exact.install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     if is_checkpointed:
-        model.activation_checkpointing_enable(
-            activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload
-        )
+        _checkpoint_activations(model, offload=offload)
     if keys.lora_rank is None:
         return model
     try:
@@ -389,6 +387,19 @@ def ready_to_train(
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, lora)
+
+
+def _checkpoint_activations(model: PreTrainedModel, *, offload: bool) -> None:
+    """Let each layer keep only its input for the backward pass, in main memory if `offload`."""
+    options = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(
+            activation_checkpointing_kwargs=options, offload=offload
+        )
+    else:  # its name in older versions of transformers
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs=options, offload=offload
+        )
 
 
 def load_weights(
