@@ -56,7 +56,7 @@ def test_the_time_of_a_long_row_on_a_cpu_follows_from_a_cut_one(monkeypatch):
     )
     row = [5 * K, 6 * K, 117 * K]
     found = forecast.estimate(small, llama_3_8b(), [row])
-    assert timed == [[5 * K, 3 * K]]
+    assert timed == [[512], [2 * K], [5 * K, 3 * K]]
     sizes, rows = (
         found.sizes,
         small.training.tokens_per_step // sum(row) * small.training.steps,
@@ -64,6 +64,41 @@ def test_the_time_of_a_long_row_on_a_cpu_follows_from_a_cut_one(monkeypatch):
     assert found.seconds == pytest.approx(
         2.0 * rows * forecast.flops(sizes, row) / forecast.flops(sizes, [5 * K, 3 * K])
     )
+
+
+def test_a_slow_machine_is_timed_on_fewer_tokens(monkeypatch):
+    """A clock that advances by 1 second in each measurement: the next would take 4 times as long."""
+    from nextlong.train import forecast
+
+    timed, clock = [], []
+
+    def measured(recipe, config, lengths):
+        timed.append(list(lengths))
+        clock.append(1.0)
+        return 2.0
+
+    monkeypatch.setattr(forecast, "measure_row", measured)
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: sum(clock))
+    small = recipe("paper-128k", "hardware.device=this")
+    sizes = forecast.sizes_of(llama_3_8b())
+    found = forecast._measure_row_start(small, llama_3_8b(), [128 * K], sizes=sizes)
+    assert timed == [[512]]
+    assert found == ([512], 2.0)
+
+
+def test_a_row_shorter_than_what_is_timed_is_timed_once(monkeypatch):
+    from nextlong.train import forecast
+
+    timed = []
+    monkeypatch.setattr(
+        forecast,
+        "measure_row",
+        lambda recipe, config, lengths: timed.append(list(lengths)) or 2.0,
+    )
+    small = recipe("paper-128k", "hardware.device=this")
+    sizes = forecast.sizes_of(llama_3_8b())
+    forecast._measure_row_start(small, llama_3_8b(), [100, 200], sizes=sizes)
+    assert timed == [[100, 200]]
 
 
 def test_devices_that_cannot_share_a_step():
@@ -80,7 +115,10 @@ def test_nothing_is_loaded(train_recipe, quiet):
     """The dry run reads config and index: a model folder without weights will do."""
     from nextlong.train import forecast
 
-    forecast.show(forecast.forecast(train_recipe()), quiet)
+    made = forecast.forecast(train_recipe(), with_machines=True)
+    forecast.show(made, quiet)
+    assert len(made.cases) == len(made.as_json()["machines"]) == 12
+    assert forecast.forecast(train_recipe()).as_json()["machines"] == []
     assert not Path(train_recipe().out).exists()
 
 
@@ -88,6 +126,9 @@ def test_the_command_prints_the_plan(train_recipe, command, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(train_recipe().dump())
     said = command("train", path, "--dry-run").stdout
+    assert "64 × H100" not in said
+    assert "add --machines" in said
+    said = command("train", path, "--dry-run", "--machines").stdout
     for word in (
         "parameters:",
         "memory:",

@@ -1,10 +1,18 @@
 """What a training recipe refuses, and how it says so; presets hold the paper's numbers and name their sources."""
 
+import re
+
 import pytest
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.recipe import commented_sections
-from nextlong.train.recipe import Training, TrainRecipe, preset, recipe_from
+from nextlong.train.recipe import (
+    Training,
+    TrainRecipe,
+    preset,
+    recipe_from,
+    row_warning,
+)
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 
@@ -188,6 +196,22 @@ def test_one_run_needs_no_mix():
     recipe = recipe_from("paper-512k", out="out", data={"runs": ["a"]}, model="model")
     assert recipe.data.mix is None
     assert recipe.data.by == "sequences"
+
+
+@pytest.mark.parametrize(
+    ("name", "row_tokens", "told"),
+    [
+        ("tiny", 2_048, None),
+        ("tiny", 65_536, "up to 8,192 tokens, and these have 65,536; .* 8 times"),
+        ("paper-128k", 131_072, None),
+        ("paper-128k", 65_536, "rows of 131,072 tokens, and these have 65,536"),
+        ("paper-512k", 524_288, None),
+    ],
+)
+def test_rows_of_another_length_than_a_presets_are_warned_of(name, row_tokens, told):
+    warnings = row_warning(name, row_tokens)
+    assert len(warnings) == (told is not None)
+    assert told is None or re.search(told, warnings[0])
 
 
 def test_a_preset_that_is_none():

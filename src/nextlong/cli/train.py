@@ -19,7 +19,13 @@ from nextlong.recipe.recipe import commented_sections
 from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
-from nextlong.train.recipe import TrainRecipe, nearest_multiple, preset, recipe_from
+from nextlong.train.recipe import (
+    TrainRecipe,
+    nearest_multiple,
+    preset,
+    recipe_from,
+    row_warning,
+)
 
 if TYPE_CHECKING:
     from nextlong.evaluate.prompts import ModelOptions
@@ -50,6 +56,8 @@ def train(args: argparse.Namespace) -> None:
         TrainRecipe.load(args.words[0], overrides=args.overrides),
         console(stderr=args.json),
     )
+    if args.machines and not args.dry_run:
+        raise NextlongError("--machines belongs to --dry-run; add it")
     if args.emit:
         from nextlong.train.emit import emit
 
@@ -61,7 +69,8 @@ def train(args: argparse.Namespace) -> None:
     if args.dry_run:
         from nextlong.train import forecast
 
-        made = forecast.forecast(recipe)
+        with shown.status("running one step on fake tensors, and timing two layers"):
+            made = forecast.forecast(recipe, with_machines=args.machines)
         present(args, made.as_json, partial(forecast.show, made))
         return
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
@@ -79,8 +88,8 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _init(args: argparse.Namespace, path: Path) -> None:
-    if args.dry_run or args.emit:
-        option = "--dry-run" if args.dry_run else f"--emit {' '.join(args.emit)}"
+    if args.dry_run or args.machines or args.emit:
+        option = "--dry-run" if not args.emit else f"--emit {' '.join(args.emit)}"
         raise NextlongError(
             f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}"
         )
@@ -142,6 +151,8 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         )
         instead = f"{whole:,} instead of {given:,}, a multiple of the rows' {row_tokens:,} tokens"
         notes = [f"training.tokens_per_step: {instead}"]
+    if args.preset and row_tokens is not None:
+        notes += row_warning(args.preset, row_tokens)
     if model and not is_local:
         notes.append(
             f"model.path: {model} is not a local folder, so it will be loaded from the Hugging Face hub"

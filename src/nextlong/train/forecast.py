@@ -17,9 +17,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 from unittest.mock import patch
 
 import torch
@@ -76,8 +76,11 @@ _SAMPLED_STEPS: Final = 200
 # Up to which repeated data are as good as new: Muennighoff et al. 2023, Scaling Data-Constrained Language Models.
 _MOST_EPOCHS: Final = 4
 _SAMPLED_ROWS: Final = 64
-# A CPU takes minutes for a step of a long row; the rest follows from operations.
-_MEASURED_TOKENS: Final = 8192
+# A CPU takes minutes for a step of a long row, so it is timed on its first tokens: from
+# the fewest to the most, until the next measurement would take longer than the budget.
+# The rest follows from operations.
+_MEASURED_TOKENS: Final = (512, 2048, 8192)
+_MEASURING_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,20 @@ class _Case:
     hours: float
 
 
-class _Forecast(NamedTuple):
-    """The prepared data of a recipe, the cost of its training, and the table of machines and row lengths."""
+@dataclass(frozen=True)
+class _Forecast:
+    """The prepared data of a recipe, the cost of its training, and whether a table of other machines was asked for."""
 
     ready: Prepared
     cost: _Cost
-    cases: Sequence[_Case]
+    with_machines: bool
+
+    @cached_property
+    def cases(self) -> Sequence[_Case]:
+        """Return the table of machines and row lengths, which takes longer than all else."""
+        if not self.with_machines:
+            return ()
+        return tuple(cases(self.ready.recipe, self.ready.config))
 
     @property
     def warning(self) -> str:
@@ -171,7 +182,7 @@ class _Forecast(NamedTuple):
         }
 
 
-def forecast(recipe: TrainRecipe) -> _Forecast:
+def forecast(recipe: TrainRecipe, *, with_machines: bool = False) -> _Forecast:
     """Return the forecast of a recipe; no weights are loaded. Raises NextlongError as training would before."""
     ready = prepare(recipe)
     documents = [
@@ -179,9 +190,9 @@ def forecast(recipe: TrainRecipe) -> _Forecast:
         for row in range(min(len(ready.rows), _SAMPLED_ROWS))
     ]
     return _Forecast(
-        ready,
-        estimate(recipe, ready.config, documents),
-        tuple(cases(recipe, ready.config)),
+        ready=ready,
+        cost=estimate(recipe, ready.config, documents),
+        with_machines=with_machines,
     )
 
 
@@ -204,14 +215,10 @@ def estimate(
     row_flops = [flops(sizes, lengths) for lengths in documents]
     total = sum(row_flops) / len(row_flops) * rows_per_step * recipe.training.steps
     if hardware.device == "this":
-        most = sum(documents[0]) if accelerator().type == "cuda" else _MEASURED_TOKENS
-        ends = [min(end, most) for end in accumulate(documents[0], initial=0)]
-        measured = [end - start for start, end in pairwise(ends) if end > start]
-        row_seconds = (
-            measure_row(recipe, config, measured)
-            * row_flops[0]
-            / flops(sizes, measured)
+        measured, measured_seconds = _measure_row_start(
+            recipe, config, documents[0], sizes=sizes
         )
+        row_seconds = measured_seconds * row_flops[0] / flops(sizes, measured)
         seconds = rows_per_step * row_seconds * recipe.training.steps
         basis = (
             f"measured here, on {sum(measured):,} tokens and one and two of its layers"
@@ -245,6 +252,32 @@ def estimate(
             _on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count
         )
     return _Cost(sizes, memory, total, seconds, basis)
+
+
+def _measure_row_start(
+    recipe: TrainRecipe,
+    config: PretrainedConfig,
+    documents: Sequence[int],
+    *,
+    sizes: Sizes,
+) -> tuple[list[int], float]:
+    """Return the documents of as much of a row as is timed here, and the seconds of training on that."""
+    if accelerator().type == "cuda":
+        return list(documents), measure_row(recipe, config, documents)
+    measured: list[int] = []
+    seconds, taken = 0.0, 0.0
+    for tokens in _MEASURED_TOKENS:
+        ends = [min(end, tokens) for end in accumulate(documents, initial=0)]
+        longer = [end - start for start, end in pairwise(ends) if end > start]
+        if measured:
+            next_taken = taken * flops(sizes, longer) / flops(sizes, measured)
+            if longer == measured or next_taken > _MEASURING_SECONDS:
+                break
+        measured = longer
+        started = time.perf_counter()
+        seconds = measure_row(recipe, config, measured)
+        taken = time.perf_counter() - started
+    return measured, seconds
 
 
 def measure_row(
@@ -373,11 +406,16 @@ def show(made: _Forecast, console: Console) -> None:
     for line in made.ready.notes():
         tables.say(line, console)
     tables.show_facts(facts, console)
+    if not made.with_machines:
+        tables.say("other machines and row lengths: add --machines", console)
+        return
+    with console.status("one step on fake tensors for each machine and row length"):
+        machines = made.cases
     table = tables.table("Fits, GB per GPU, and hours")
     columns = "GPUs, engine, row, GPUs per row, fits, GB, weights, gradients, states, activations, hours"
     for column in columns.split(", "):
         table.add_column(column, justify="right")
-    for case in made.cases:
+    for case in machines:
         *parts, total = _gigabytes(case.memory)
         engine, fits = (
             "nextlong" if case.count == 1 else "torchtitan",

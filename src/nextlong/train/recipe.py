@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
 from pydantic import (
@@ -423,6 +423,27 @@ def preset(name: str) -> Mapping[str, tuple[Any, str]]:
         for source, keys in presets[name].items()
         for key, value in keys.items()
     }
+
+
+# The fewest and the most tokens of a row for which the settings of a preset were
+# published or measured; the other presets set `data.pack`.
+_PRESET_ROW_TOKENS: Final = {"paper-128k": (131_072, 131_072), "tiny": (1, 8_192)}
+
+
+def row_warning(name: str, row_tokens: int) -> list[str]:
+    """Return a warning where a preset was made for rows of another length, else nothing."""
+    fewest, most = _PRESET_ROW_TOKENS.get(name, (row_tokens, row_tokens))
+    if fewest <= row_tokens <= most:
+        return []
+    made_for = f"{most:,}" if fewest == most else f"up to {most:,}"
+    promise = "its batch size and learning rate are published for that length"
+    if name == "tiny":
+        times = row_tokens / most
+        promise = f"training takes at least {times:.0f} times its two minutes"
+    return [
+        f"warning: preset {name} is made for rows of {made_for} tokens, and these have "
+        f"{row_tokens:,}; {promise}"
+    ]
 
 
 def recipe_from(
