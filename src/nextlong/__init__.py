@@ -54,8 +54,18 @@ def run(
     script, call this function under `if __name__ == "__main__":`, because its worker processes import the script.
     Raises NextlongError for every mistake that a user can fix.
     """
+    from nextlong import arguments
+    from nextlong.engine.progress import Reporter
+    from nextlong.recipe import Recipe
     from nextlong.runs import export
 
+    if not isinstance(recipe, Recipe):
+        fix = "give nextlong.Recipe.load('my.yaml')"
+        raise arguments.wrong("recipe", recipe, "is not a Recipe", fix=fix)
+    if not isinstance(reporter, Reporter | None):
+        fix = "leave it out, or give a Reporter"
+        raise arguments.wrong("reporter", reporter, "is not a Reporter", fix=fix)
+    arguments.word(changed_inputs, "changed_inputs", ("refuse", "accept"))
     (finished,) = export.run(
         recipe, reporter=reporter, changed_inputs=changed_inputs
     ).runs

@@ -15,6 +15,10 @@ class RecipeError(NextlongError):
     """The recipe is invalid or names something that does not exist."""
 
 
+class ArgumentError(RecipeError, ValueError):
+    """A function of the Python interface was called with an invalid argument."""
+
+
 class CorpusError(NextlongError):
     """The documents cannot be read, or do not suffice for the request."""
 

@@ -274,5 +274,5 @@ def test_a_shard_of_which_nothing_is_kept(tmp_path):
 
 @pytest.mark.parametrize("max_chars", [0, -1])
 def test_chunks_without_room_for_a_character_are_refused(max_chars):
-    with pytest.raises(ValueError, match=f"max_chars={max_chars} must be positive"):
+    with pytest.raises(ValueError, match=f"max_chars={max_chars} is below 1"):
         chunk_text("abc", max_chars=max_chars)

@@ -416,7 +416,7 @@ def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
     [
         (
             {"rank": 2, "world_size": 2},
-            "rank=2 of world_size=2; ranks go from 0 to world_size - 1",
+            "rank=2 is above 1; ranks go from 0 to world_size - 1",
         ),
         ({"rank": 0}, "rank=0 and world_size=None: give both, or neither"),
         (
@@ -424,7 +424,7 @@ def test_ranks_come_from_torchrun_or_torch_distributed(shared_run, tmp_path):
             "order='random' is not known; it must be one of 'shuffled', 'arranged'",
         ),
         ({"remainder": "pad"}, "remainder='pad' is not known"),
-        ({"batch_size": 0}, "batch_size=0 rows; give 1 or more"),
+        ({"batch_size": 0}, "batch_size=0 is below 1"),
         (
             {"remainder": "drop", "rank": 3, "world_size": ROWS + 1},
             "world_size=13 ranks share 12 rows",

@@ -82,14 +82,17 @@ def test_compose_says_why_there_is_no_sequence():
             "target_tokens=2 leaves no room",
         ),
         ({"target_tokens": 0}, "target_tokens=0 leaves no room"),
-        ({"fit": "papper"}, "fit='papper' is unknown; it must be one of exact, paper"),
+        (
+            {"fit": "papper"},
+            "fit='papper' is not known; it must be one of 'exact', 'paper'",
+        ),
         (
             {"min_gap_tokens": 0},
-            "min_gap_tokens=0 would leave gaps empty; give 1 or more",
+            "min_gap_tokens=0 is below 1",
         ),
         (
             {"position": "middle"},
-            "position='middle' is unknown; it must be one of head, tail, random",
+            "position='middle' is not known; it must be one of 'head', 'tail', 'random'",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from nextlong import schemas
+from nextlong import arguments, schemas
 from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import record_batches
 from nextlong.engine.step import Estimate, Step, each_shard
@@ -54,11 +54,14 @@ def chunk_text(
     `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines between its paragraphs, like the
     authors' published function. A paragraph over `max_chars` is cut into chunks of at least half as many characters, except
     its last one: after the last sentence in the second half of a chunk, else after a word there, else anywhere
-    (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper). Raises ValueError if `max_chars` is not
-    positive.
+    (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper). Raises ArgumentError for invalid arguments.
     """
-    if max_chars < 1:
-        raise ValueError(f"max_chars={max_chars} must be positive")
+    if not isinstance(text, str):
+        raise arguments.wrong("text", text, "is not a string", fix="give one text")
+    fix = "give a number of characters"
+    max_chars = arguments.whole_number(max_chars, "max_chars", fix=fix, least=1)
+    arguments.word(length, "length", ("slice", "paper"))
+    arguments.word(oversize, "oversize", ("split", "keep"))
     if length == "paper":
         return _chunk_by_paragraph_lengths(text, max_chars=max_chars, oversize=oversize)
     spans, start, total = [], 0, len(text)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache, reduce
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import yaml
 from pydantic import (
@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 import nextlong.recipe.keys as keys
+from nextlong import arguments
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
 from nextlong.recipe.export import Export, terms_of
@@ -42,6 +43,7 @@ from nextlong.recipe.text import (
 from nextlong.text import Json
 
 # Valid in a file name and in RUN@name.
+_OVERRIDES_FIX: Final = 'give a list such as ["compose.target_tokens=65536"]'
 _VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 _SectionT = TypeVar("_SectionT", bound=Section)
 
@@ -250,7 +252,9 @@ class Recipe(Section):
         A recipe with overrides is a variant of the file's own settings, which it keeps as `own`. Raises RecipeError that names
         the file, the key, the value and the fix.
         """
-        data = read_file(Path(path), init="nextlong init {}", has_presets=True)
+        path = arguments.path(path, "path", fix="give the path of a YAML recipe")
+        overrides = arguments.strings(overrides, "overrides", fix=_OVERRIDES_FIX)
+        data = read_file(path, init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
         if overrides:
             own = None
@@ -272,6 +276,10 @@ class Recipe(Section):
         origin: str = "recipe",
     ) -> Recipe:
         """Validate a dictionary after applying overrides; `origin` names it in errors. Raises RecipeError."""
+        if not isinstance(data, Mapping):
+            fix = "give a dictionary with the sections of a recipe"
+            raise arguments.wrong("data", data, "is not a dictionary", fix=fix)
+        overrides = arguments.strings(overrides, "overrides", fix=_OVERRIDES_FIX)
         try:
             merged = merge(lay_over_base(data) if "base" in data else data, overrides)
             check_plain(merged, origin=origin)

@@ -39,7 +39,7 @@ from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card, data_folder, stats
 from nextlong.runs.card import Exported, fingerprints_of
-from nextlong.runs.run import Run, check_mix
+from nextlong.runs.run import Run, check_mix, proportions_of
 from nextlong.sequences.tokenizer import special_id
 
 _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context that Llama 3 was pretrained on
@@ -131,7 +131,10 @@ def export(
     for place in documents:
         recipe = _short_recipe(Run(runs[0]), Path(runs[place]), tokens=short_tokens)
         runs[place] = run(recipe, reporter=reporter).runs[0].path
-    check_mix([Run(run) for run in runs], mix, by=by)
+    mixed = [Run(run) for run in runs]
+    if mix:
+        mix = proportions_of(mix, mixed)
+    check_mix(mixed, mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [
             Run(run) for run in runs

@@ -19,23 +19,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from itertools import accumulate, islice, pairwise
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong import schemas
+from nextlong import arguments, schemas
 from nextlong.artifacts import finished, record
 from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
 from nextlong.artifacts.resolve import Resolved, resolve, span_texts
 from nextlong.engine.runner import open_done
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import ArgumentError, RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.picture import before_after, pieces
 from nextlong.picture.pieces import clean
+from nextlong.plugins import FORMATS
 from nextlong.recipe import Recipe
 from nextlong.runs import data_folder
 from nextlong.text import Json
@@ -67,7 +67,13 @@ class Sequence:
 
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
         """Return the text of some spans, by their places among `spans`; the others are not read."""
-        spans = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
+        fix = f"give a list of numbers below {len(self.spans)}"
+        last = len(self.spans) - 1
+        numbers = [
+            arguments.whole_number(place, "places", fix=fix, most=last)
+            for place in arguments.listed(places, "places", fix=fix)
+        ]
+        spans = np.array(numbers, np.int64) + self._block.span_offsets[self._number]
         return span_texts(self._block, self._run.files, spans)
 
     @property
@@ -94,9 +100,10 @@ class Run:
         Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
         not read: that is for `nextlong verify`.
         """
-        self.variant = record.find(run_dir)
+        named = arguments.path(run_dir, "run_dir", fix="give a run directory")
+        self.variant = record.find(named)
         self.path, self.record = self.variant.run_dir, self.variant.record
-        self.is_named = record.split_name(run_dir)[1] is not None
+        self.is_named = record.split_name(named)[1] is not None
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
@@ -174,6 +181,8 @@ class Run:
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
+        fix = "give the number of a sequence"
+        number = arguments.whole_number(number, "number", fix=fix, least=None)
         if not 0 <= number < len(self):
             raise IndexError(
                 f"sequence {number} does not exist: {self} has {len(self)}, counted from 0"
@@ -192,6 +201,8 @@ class Run:
         self, name: str, *, split: Literal["train", "validation"] = "train"
     ) -> list[Path]:
         """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
+        arguments.word(name, "name", FORMATS.names())
+        arguments.word(split, "split", ("train", "validation"))
         step = export_steps.step_name(name, split)
         if step not in self.steps:
             more = "" if split == "train" else " --set export.validation=0.01"
@@ -282,24 +293,35 @@ def facts_html(title: str, **facts: str) -> str:
     return f"<p><b>{escape(clean(title))}</b>{lines}</p>"
 
 
+def proportions_of(mix: Any, runs: SequenceOf[Run]) -> tuple[float, ...]:
+    """Return the proportions of a mix as plain numbers, one for each run.
+
+    Raises ArgumentError for other arguments.
+    """
+    fix = f"give a list of {len(runs)} numbers above 0, one for each run"
+    shares = arguments.listed(mix, "mix", fix=fix)
+    if len(shares) != len(runs):
+        raise ArgumentError(
+            f"the mix has {len(shares)} proportions for {len(runs)} runs; give one for each"
+        )
+    proportions = []
+    for place, share in enumerate(shares):
+        proportion = arguments.number(share, f"mix[{place}]", fix=fix)
+        if proportion <= 0:
+            raise arguments.wrong(f"mix[{place}]", share, "is not above 0", fix=fix)
+        proportions.append(proportion)
+    return tuple(proportions)
+
+
 def check_mix(
     runs: SequenceOf[Run],
     proportions: SequenceOf[float] | None,
     *,
     by: str = "sequences",
 ) -> None:
-    """Raise a user's error if runs do not mix: different tokenizers, the same run twice, wrong proportions."""
+    """Raise a user's error if runs do not mix: different tokenizers, or the same run twice."""
     if not runs:
         raise RecipeError("no run is given; name at least one run directory")
-    if proportions and len(proportions) != len(runs):
-        raise RecipeError(
-            f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each"
-        )
-    for number, share in enumerate(proportions or ()):
-        if not (isfinite(share) and share > 0):
-            raise RecipeError(
-                f"proportion {number} of the mix is {share}; give a number above 0"
-            )
     if by != "sequences" and not proportions:
         raise RecipeError(
             f"by={by!r} is the unit of the proportions of a mix, which has none; give them, such as 1,2"

@@ -26,9 +26,10 @@ import xxhash
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from nextlong import arguments
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter, reporter_for
-from nextlong.errors import CorpusError, NextlongError, RecipeError
+from nextlong.errors import ArgumentError, CorpusError, NextlongError, RecipeError
 from nextlong.pipeline import STEP_TITLES
 from nextlong.reading.choose_columns import choose_columns
 from nextlong.reading.document_text import document_text, value_at
@@ -48,6 +49,7 @@ from nextlong.sequences.tokenizer import (
     local_path,
 )
 
+_SETTINGS_FIX: Final = "write settings=['mine.near_duplicates=0.9']"
 _FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
 _CHUNKS_A_SEQUENCE: Final = (
@@ -97,12 +99,29 @@ def synthesize(
     Raises:
         NextlongError: for every mistake of the caller: no texts, too few for one sequence, an unknown tokenizer.
     """
+    parent = arguments.path(
+        _FOLDER if folder is None else folder, "folder", fix="give the path of a folder"
+    )
+    fix = "give a number of tokens, or a string such as '128k'"
+    seq_len = _size(seq_len, "seq_len", fix=fix)
+    fix = "give a number of sequences, or 'all'"
+    num_sequences = _size(num_sequences, "num_sequences", fix=fix)
+    given = [settings] if isinstance(settings, str) else settings
+    given = arguments.strings(given, "settings", fix=_SETTINGS_FIX)
+    for setting in given:
+        if "=" not in setting:
+            raise ArgumentError(
+                f"settings has {setting!r}, which is not KEY=VALUE; {_SETTINGS_FIX}"
+            )
+    if not isinstance(progress, bool):
+        fix = "give True or False"
+        raise arguments.wrong("progress", progress, "is not a bool", fix=fix)
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
     reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
     rows = _rows(texts)
     columns = _columns(rows, text=text, id=id, tell=reporter.tell)
-    path, chars = _written(rows, columns, parent=Path(folder or _FOLDER))
+    path, chars = _written(rows, columns, parent=parent)
     plain = {
         "run_dir": str(path.parent / "run"),
         "executor": "serial",
@@ -121,10 +140,6 @@ def synthesize(
     chunk_chars = int(
         min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text)))
     )
-    given = [settings] if isinstance(settings, str) else list(settings)
-    if wrong := [one for one in given if not isinstance(one, str) or "=" not in one]:
-        cure = "write settings=['mine.near_duplicates=0.9']"
-        raise RecipeError(f"settings has {wrong[0]!r}, which is not KEY=VALUE; {cure}")
     overrides = [f"chunk.max_chars={chunk_chars}", *given]
     recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():
@@ -150,12 +165,18 @@ def _arguments_named() -> Iterator[None]:
         raise type(error)(message) from None
 
 
+def _size(size: Any, name: str, *, fix: str) -> Any:
+    """Return a number, which may be a scalar of numpy or torch, or a word."""
+    if isinstance(size, str):
+        return size
+    return arguments.whole_number(size, name, fix=fix, least=None)
+
+
 def _rows(texts: Iterable[_Text]) -> list[_Text]:
+    fix = "give a list of texts, each a document"
     if isinstance(texts, str | bytes | Mapping):
-        raise CorpusError(
-            f"texts is one {type(texts).__name__}; give a list of texts, each a document"
-        )
-    return list(texts)
+        raise CorpusError(f"texts is one {type(texts).__name__}; {fix}")
+    return arguments.listed(texts, "texts", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -177,13 +198,21 @@ def _columns(
 
     Raises CorpusError if no column looks like text.
     """
+    fix = "name a column"
+    if text is not None:
+        named = [text] if isinstance(text, str) else text
+        text = arguments.strings(named, "text", fix=fix)
+        if not text or not all(text):
+            raise arguments.wrong("text", text, "names no column", fix=fix)
+    if id is not None and not isinstance(id, str):
+        raise arguments.wrong("id", id, "is not a string", fix=fix)
     records = [row for row in rows if isinstance(row, Mapping)]
     if len(records) > _SAMPLE_ROWS:
         records = random.Random(0).sample(records, _SAMPLE_ROWS)
     choice = choose_columns([dict(record) for record in records])
     id_column = id or choice.id or "id"
     if text is not None:
-        return _Columns((text,) if isinstance(text, str) else tuple(text), id_column)
+        return _Columns(tuple(text), id_column)
     if not records:
         return _Columns(("text",), id_column)
     if choice.text is None:
@@ -222,7 +251,12 @@ def _written(
             f"{what}; give a list of texts with words in them, each a document"
         )
     path = parent / xxhash.xxh3_64_hexdigest(content)[:12] / "texts.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot hold folders ({error.strerror})"
+        fix = "give the path of a folder"
+        raise arguments.wrong("folder", str(parent), problem, fix=fix) from None
     if not path.exists():  # else the run would take equal texts for a changed file
         store.write_file(path, bytes(content))
     return path, chars

@@ -21,7 +21,8 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from nextlong import schemas
+from nextlong import arguments, schemas
+from nextlong.errors import ArgumentError
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason
 from nextlong.text import Json
@@ -31,6 +32,7 @@ _Position = Literal["head", "tail", "random"]
 # What follows the cut negative: a meta-chunk, or nothing, because it ends the sequence.
 Following = Literal["meta-chunk", "nothing"]
 
+_IDS_FIX: Final = "give lists of token ids"
 _MOST_CUTS: Final = (
     16  # candidates tried as the cut negative before other groups fill the rest
 )
@@ -165,30 +167,35 @@ def compose(
 
     `meta_chunks`: p lists of ids; `negatives`: for each of them its negatives, best first. Equal lists are the same chunk,
     which is used once, and never if it is a meta-chunk. In the spans, chunk i < p is meta-chunk i; other chunks are numbered
-    in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises ValueError for
+    in order of appearance. Returns `Dropped` with the reason if `target_tokens` cannot be reached. Raises ArgumentError for
     invalid arguments.
     """
+    meta_chunks = _lists_of_ids(meta_chunks, "meta_chunks")
+    fix = "give one list of negatives for each meta-chunk"
+    negatives = [
+        _lists_of_ids(own, f"negatives[{place}]")
+        for place, own in enumerate(arguments.listed(negatives, "negatives", fix=fix))
+    ]
     if len(meta_chunks) != len(negatives):
-        raise ValueError(
+        raise ArgumentError(
             f"{len(meta_chunks)} meta-chunks but negatives for {len(negatives)}; give one list for each"
         )
     if not meta_chunks:
-        raise ValueError("meta_chunks is empty; a sequence extends at least one")
-    for name, value, choices in (
-        ("fit", fit, get_args(Fit)),
-        ("position", position, get_args(_Position)),
-    ):
-        if value not in choices:
-            raise ValueError(
-                f"{name}={value!r} is unknown; it must be one of {', '.join(choices)}"
-            )
-    if min_gap_tokens < 1:
-        raise ValueError(
-            f"min_gap_tokens={min_gap_tokens} would leave gaps empty; give 1 or more"
-        )
+        raise ArgumentError("meta_chunks is empty; a sequence extends at least one")
+    arguments.word(fit, "fit", get_args(Fit))
+    arguments.word(position, "position", get_args(_Position))
+    seed = arguments.whole_number(seed, "seed", fix="give a whole number", least=None)
+    min_gap_tokens = arguments.whole_number(
+        min_gap_tokens, "min_gap_tokens", fix="a gap needs 1 token or more", least=1
+    )
+    separator = arguments.whole_numbers(separator, "separator", fix=_IDS_FIX)
+    bos = arguments.whole_numbers(bos, "bos", fix=_IDS_FIX)
+    eos = arguments.whole_numbers(eos, "eos", fix=_IDS_FIX)
+    fix = "give a number of tokens"
+    target_tokens = arguments.whole_number(target_tokens, "target_tokens", fix=fix)
     if target_tokens <= len(bos) + len(eos):
         specials = f"{len(bos)} tokens of bos and {len(eos)} of eos"
-        raise ValueError(
+        raise ArgumentError(
             f"target_tokens={target_tokens} leaves no room beside {specials}; raise it"
         )
     tokens: list[Sequence[int]] = list(meta_chunks)
@@ -227,6 +234,13 @@ def compose(
         )
         input_ids += source[: span.end - span.start]
     return Composed(input_ids, spans)
+
+
+def _lists_of_ids(chunks: Sequence[Sequence[int]], name: str) -> list[list[int]]:
+    return [
+        arguments.whole_numbers(ids, f"{name}[{place}]", fix=_IDS_FIX)
+        for place, ids in enumerate(arguments.listed(chunks, name, fix=_IDS_FIX))
+    ]
 
 
 def compose_spans(

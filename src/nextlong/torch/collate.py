@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 import torch
 
-from nextlong.errors import RecipeError
+from nextlong import arguments
+from nextlong.errors import ArgumentError
 
 Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
 PADDING: Final = {
@@ -24,14 +25,6 @@ COLUMNS: Final = (
 )
 
 
-def check_word(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Raise RecipeError unless the value is one of the allowed ones."""
-    if value not in allowed:
-        raise RecipeError(
-            f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}"
-        )
-
-
 def collate(
     rows: Sequence[Row],
     *,
@@ -44,16 +37,18 @@ def collate(
     with `pad_id`, label −100 and position 0. `flat`: they have shape (1, all tokens), and nothing is ever padded.
     `cu_seqlens`, int32, counts through the whole batch, with padding as a sequence of its own; `max_seqlen` is
     the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose `cu_seqlens` count without the padding of each
-    document, must have one length or the layout `flat`. Raises RecipeError.
+    document, must have one length or the layout `flat`. Raises ArgumentError.
     """
-    check_word("layout", layout, ("padded", "flat"))
+    rows = _checked(rows)
+    arguments.word(layout, "layout", ("padded", "flat"))
+    pad_id = arguments.whole_number(pad_id, "pad_id", fix="give a token id")
     has_padding = "cu_seqlens_padded" in rows[0]
     if (
         has_padding
         and layout == "padded"
         and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1
     ):
-        raise RecipeError(
+        raise ArgumentError(
             'rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length'
         )
     batch: Row = {}
@@ -89,3 +84,20 @@ def collate(
             batch["cu_seqlens"].diff().max()
         )  # padding may be longer than any sequence
     return batch
+
+
+def _checked(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a batch if they have the same columns."""
+    fix = "give the rows of a SequenceDataset"
+    items = arguments.listed(rows, "rows", fix=fix)
+    if not items:
+        raise arguments.wrong("rows", rows, "is empty", fix=fix)
+    for place, row in enumerate(items):
+        if not isinstance(row, dict):
+            raise arguments.wrong(f"rows[{place}]", row, "is not a row", fix=fix)
+        if row.keys() != items[0].keys():
+            raise ArgumentError(
+                f"rows[{place}] has the columns {', '.join(row)}, but rows[0] has "
+                f"{', '.join(items[0])}; give rows of one data set"
+            )
+    return items

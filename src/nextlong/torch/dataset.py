@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from nextlong import arguments
 from nextlong.artifacts.finished import TokenizerResult, padding_id
 from nextlong.artifacts.resolve import Rows, original_lengths
-from nextlong.errors import CorpusError, RecipeError
+from nextlong.errors import ArgumentError, CorpusError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
-from nextlong.runs.run import Run, check_mix, facts_html
+from nextlong.runs.run import Run, check_mix, facts_html, proportions_of
 from nextlong.runs.warnings import unused_runs
-from nextlong.torch.collate import COLUMNS, PADDING, Row, check_word
+from nextlong.torch.collate import COLUMNS, PADDING, Row
 from nextlong.torch.stream import SequenceStream
 
 
@@ -63,89 +64,64 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         pad_id: int | None = None,
         columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
     ) -> None:
-        check_word("boundaries", boundaries, ("sequence", "document"))
-        check_word("by", by, ("sequences", "tokens"))
-        check_word("split", split, (None, "train", "validation"))
-        check_word("shared_chunks", shared_chunks, ("keep", "leave-out"))
-        if pad_documents_to < 1:
-            raise RecipeError(
-                f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row"
-            )
-        if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
-            raise RecipeError(
-                f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list"
-            )
-        if split and validation is None:
-            raise RecipeError(
-                f"split={split!r} without validation; validation=0.01 holds out one in a hundred"
-            )
-        if split is None and (
-            validation is not None or shared_chunks != "keep" or split_seed
-        ):
-            options = {
-                "validation": validation,
-                "shared_chunks": shared_chunks,
-                "split_seed": split_seed,
-            }
-            given = next(
-                f"{name}={value!r}"
-                for name, value in options.items()
-                if value not in (None, "keep", 0)
-            )
-            raise RecipeError(
-                f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
-            )
-        if validation is not None and not 0 < validation < 1:
-            raise RecipeError(
-                f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01"
-            )
-        several = [run] if isinstance(run, str | Path | Run) else run
-        runs = [one if isinstance(one, Run) else Run(one) for one in several]
-        check_mix(runs, mix, by=by)
-        proportions, share, files = (
-            None if mix is None else tuple(mix),
-            validation or 0.0,
-            [one.files for one in runs],
+        arguments.word(by, "by", ("sequences", "tokens"))
+        arguments.word(boundaries, "boundaries", ("sequence", "document"))
+        if pack is not None:
+            fix = "give the tokens of a row, such as 524288"
+            pack = arguments.whole_number(pack, "pack", fix=fix, least=1)
+        self._multiple = arguments.whole_number(
+            pad_documents_to,
+            "pad_documents_to",
+            fix="give a number of tokens: 2 · the ranks that share a row",
+            least=1,
         )
+        if pad_id is not None:
+            pad_id = arguments.whole_number(pad_id, "pad_id", fix="give a token id")
+        share = _share_of_validation(
+            split=split,
+            validation=validation,
+            shared_chunks=shared_chunks,
+            split_seed=split_seed,
+        )
+        runs = _opened(run)
+        proportions = None if mix is None else proportions_of(mix, runs)
+        check_mix(runs, proportions, by=by)
+        files = [opened.files for opened in runs]
         arrangement = Arrangement(
             mix=proportions,
             by=by,
             validation=share,
             shared_chunks=shared_chunks,
             pack=pack,
-            seed=split_seed,
+            seed=int(split_seed),
         )
-        splits, self.left_out = arranged(
-            files, arrangement
-        )  # left out of train, for a chunk that validation has
+        # Sequences that are left out of train, for a chunk that validation has, are counted.
+        splits, self.left_out = arranged(files, arrangement)
         index, offsets = packed(splits[split or "train"], row_tokens=pack)
+        if not len(index):
+            shared = ""
+            if self.left_out:
+                shared = f", {self.left_out} share a chunk with validation"
+            total = sum(map(len, runs))
+            raise CorpusError(
+                f"no sequence is left: split={split!r} with validation={validation} of "
+                f"{total} sequences keeps none{shared}; change the share, or make more "
+                "sequences"
+            )
         sequences = np.bincount(index["run"], minlength=len(runs)).tolist()
-        names = [one.name for one in runs]
+        names = [opened.name for opened in runs]
         for warned in unused_runs(names, sequences, split=split or "train"):
             warnings.warn(warned.message, stacklevel=2)
-        if not len(index):
-            shared = (
-                f", {self.left_out} share a chunk with validation"
-                if self.left_out
-                else ""
-            )
-            of = f"split={split!r} with validation={validation} of {sum(map(len, runs))} sequences keeps none{shared}"
-            raise CorpusError(
-                f"no sequence is left: {of}; change the share, or make more sequences"
-            )
         self.rows = Rows(files, index=index, offsets=offsets)
         # The share of packed rows that holds tokens; rows are shorter instead of padded.
-        self.fill = (
-            1.0
-            if pack is None
-            else float(index["length"].sum() / ((len(offsets) - 1) * pack))
-        )
-        self.columns = tuple(columns)
+        self.fill = 1.0
+        if pack is not None:
+            self.fill = float(index["length"].sum() / (len(self.rows) * pack))
+        self.columns = _columns(columns)
         # Padding of documents, and of shorter rows: collate(rows, pad_id=dataset.pad_id).
         tokenizer = runs[0].steps["tokenizer"].result(TokenizerResult)
         self.pad_id = padding_id(tokenizer.eos_id) if pad_id is None else pad_id
         self._boundaries = boundaries
-        self._multiple = pad_documents_to
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -161,6 +137,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         )
 
     def __getitem__(self, number: int) -> Row:
+        fix = "give the number of a row"
+        number = arguments.whole_number(number, "row", fix=fix, least=None)
         row = number + len(self) if number < 0 else number
         if not 0 <= row < len(self):
             raise IndexError(f"row {number} of {len(self)}")
@@ -222,3 +200,59 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     def stream(self, **options: Any) -> SequenceStream:
         """Return the rows as an iterable data set that ranks and DataLoader workers share; options as of `SequenceStream`."""
         return SequenceStream(self, **options)
+
+
+def _opened(run: str | Path | Run | Sequence[str | Path | Run]) -> list[Run]:
+    """Return one or several runs, opened."""
+    fix = "give a run directory, an opened run, or a list of them"
+    if isinstance(run, Sequence | np.ndarray) and not isinstance(run, str | bytes):
+        named = {f"run[{place}]": each for place, each in enumerate(run)}
+    else:
+        named = {"run": run}
+    opened = []
+    for name, each in named.items():
+        if isinstance(each, Run):
+            opened.append(each)
+        else:
+            opened.append(Run(arguments.path(each, name, fix=fix)))
+    return opened
+
+
+def _columns(columns: Sequence[str]) -> tuple[str, ...]:
+    fix = f"give a list of {', '.join(COLUMNS)}"
+    names = arguments.strings(columns, "columns", fix=fix)
+    if not names:
+        raise arguments.wrong("columns", columns, "names no column", fix=fix)
+    for name in names:
+        arguments.word(name, "columns", COLUMNS)
+    return tuple(names)
+
+
+def _share_of_validation(
+    *, split: object, validation: object, shared_chunks: object, split_seed: object
+) -> float:
+    """Return the share that is held out, 0 without a split; check the options of a split."""
+    arguments.word(split, "split", (None, "train", "validation"))
+    arguments.word(shared_chunks, "shared_chunks", ("keep", "leave-out"))
+    fix = "give a whole number"
+    seed = arguments.whole_number(split_seed, "split_seed", fix=fix, least=None)
+    if split is None:
+        options = {
+            f"validation={validation}": validation is not None,
+            f"shared_chunks={shared_chunks!r}": shared_chunks != "keep",
+            f"split_seed={seed}": seed != 0,
+        }
+        for option, is_given in options.items():
+            if is_given:
+                cure = 'split="train" with validation=0.01 makes one, or leave it out'
+                raise ArgumentError(f"{option} without a split; {cure}")
+        return 0.0
+    if validation is None:
+        raise ArgumentError(
+            f"split={split!r} without validation; validation=0.01 holds out one in a hundred"
+        )
+    fix = "give a share between 0 and 1, such as 0.01"
+    share = float(arguments.number(validation, "validation", fix=fix))
+    if not 0 < share < 1:
+        raise arguments.wrong("validation", validation, "is not a share", fix=fix)
+    return share

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -19,16 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
+from nextlong import arguments
 from nextlong.artifacts.resolve import (
     Order,
     Remainder,
+    Rows,
     epoch_order,
     rank_places,
     worker_part,
 )
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import ArgumentError, RunError
 from nextlong.text import Json, counted
-from nextlong.torch.collate import Row, check_word
+from nextlong.torch.collate import Row
 
 if TYPE_CHECKING:
     from nextlong.torch.dataset import SequenceDataset
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 _EPOCH, _POSITION, _RESUMED_PASS, _CURRENT_PASS, _PASSES = range(5)
 _NO_PASS: Final = -1
 _MOST_WORKERS: Final = 1024
+
+_STATE_FIX: Final = "give what SequenceStream.state_dict returned"
+_STATE: Final = ("epoch", "position", "workers", "batch_size", "read", "data")
 
 # The argument of torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch: one index for
 # each row of a batch, or None for a loader with batch_size=None.
@@ -69,29 +74,41 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
     world_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_word("order", self.order, get_args(Order))
-        check_word("remainder", self.remainder, get_args(Remainder))
-        if self.batch_size < 1:
-            raise RecipeError(f"batch_size={self.batch_size} rows; give 1 or more")
+        if not isinstance(getattr(self.dataset, "rows", None), Rows):
+            fix = "give a SequenceDataset"
+            raise arguments.wrong("dataset", self.dataset, "has no rows", fix=fix)
+        arguments.word(self.order, "order", get_args(Order))
+        arguments.word(self.remainder, "remainder", get_args(Remainder))
+        fix = "give a whole number"
+        self.seed = arguments.whole_number(self.seed, "seed", fix=fix, least=None)
+        self.batch_size = arguments.whole_number(
+            self.batch_size, "batch_size", fix="give 1 row or more", least=1
+        )
         if (self.rank is None) != (self.world_size is None):
-            raise RecipeError(
+            raise ArgumentError(
                 f"rank={self.rank} and world_size={self.world_size}: give both, or neither"
             )
-        if self.rank is None or self.world_size is None:
+        if self.rank is None:
             self.rank, self.world_size = _place_of_process()
-        if not 0 <= self.rank < self.world_size:
-            raise RecipeError(
-                f"rank={self.rank} of world_size={self.world_size}; ranks go from 0 to world_size - 1"
-            )
+        fix = "give the number of ranks"
+        world_size = arguments.whole_number(
+            self.world_size, "world_size", fix=fix, least=1
+        )
+        rank = arguments.whole_number(
+            self.rank,
+            "rank",
+            fix=f"ranks go from 0 to world_size - 1, which is {world_size - 1}",
+            most=world_size - 1,
+        )
         rows = len(self.dataset)
-        if self.remainder == "drop" and self.world_size > rows:
-            raise RecipeError(
-                f"world_size={self.world_size} ranks share {counted(rows, 'row')}, and "
+        if self.remainder == "drop" and world_size > rows:
+            raise ArgumentError(
+                f"world_size={world_size} ranks share {counted(rows, 'row')}, and "
                 'remainder="drop" leaves none for any of them; use fewer ranks or more '
                 'sequences, or remainder="repeat"'
             )
-        self._rank = self.rank
-        self._world_size = self.world_size
+        self.rank = self._rank = rank
+        self.world_size = self._world_size = world_size
         self._start = _EpochStart()
         # Rows that this process has read in its pass, which began at `_position`.
         self._read: int | None = None
@@ -125,6 +142,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch; setting the current one again changes nothing."""
+        fix = "give the number of an epoch, from 0"
+        epoch = arguments.whole_number(epoch, "epoch", fix=fix)
         if epoch != self.epoch:
             self._begin(epoch, position=0)
 
@@ -139,10 +158,14 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         asking process: no DataLoader workers, or torchdata's StatefulDataLoader, which
         asks its workers. All ranks must have taken equally many.
         """
-        position, read = self._start.current_position, rows
-        if read is None:
-            position, read = self._position, self._read
-        if read is None:
+        if rows is not None:
+            fix = "give the rows taken since the epoch began or was resumed"
+            position = self._start.current_position
+            read = arguments.whole_number(rows, "rows", fix=fix)
+        elif self._read is not None:
+            position = self._position
+            read = self._read
+        else:
             cure = "give their number: state_dict(rows=batches * batch_size), or rows=0 at the start"
             raise RunError(
                 f"this process has read no row itself; if DataLoader workers read the rows, {cure}"
@@ -167,26 +190,34 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         Raises RunError for a state of another data set or order, or of one of several
         workers that had other rows.
         """
-        if state["data"] != self._fingerprint():
+        _check_state(state)
+        is_same = (
+            isinstance(state["data"], str) and state["data"] == self._fingerprint()
+        )
+        if not is_same:
             keys = (
                 "run, mix, split, pack, order, seed and remainder must be as they were"
             )
             raise RunError(
                 f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch"
             )
+        numbers = _numbers_of(state, rows=len(self.dataset))
         _, workers = _worker()
-        if state["workers"] not in (1, workers):
+        if numbers["workers"] not in (1, workers):
             cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
             raise RunError(
-                f"this state is of one of {state['workers']} workers, but there are {workers}; {cure}"
+                f"this state is of one of {numbers['workers']} workers, but there are {workers}; {cure}"
             )
-        if state["workers"] > 1 and state["batch_size"] != self.batch_size:
+        batch_size = numbers["batch_size"]
+        if numbers["workers"] > 1 and batch_size != self.batch_size:
             raise RunError(
                 f"this state is of one of several workers with batches of "
-                f"{state['batch_size']} rows, but batch_size={self.batch_size}; use the "
+                f"{batch_size} rows, but batch_size={self.batch_size}; use the "
                 "same, or save state_dict(rows=…), which any batch size can load"
             )
-        self._begin(state["epoch"], position=state["position"], skip=state["read"])
+        self._begin(
+            numbers["epoch"], position=numbers["position"], skip=numbers["read"]
+        )
 
     def _begin(self, epoch: int, *, position: int, skip: int = 0) -> None:
         self._start.begin(epoch, position)
@@ -210,7 +241,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             yield row
 
     def _check_loader(self, caller: FrameType) -> None:
-        """Raise RecipeError if the rows go to a loader with batches of another size.
+        """Raise ArgumentError if the rows go to a loader with batches of another size.
 
         With several workers the loader's order would then differ from the stream's, and
         a state would lose rows and repeat others. PyTorch tells a data set nothing about
@@ -223,7 +254,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         indexes = caller.f_locals[_FETCHED]
         loader_batch_size = None if indexes is None else len(indexes)
         if (loader_batch_size or 1) != self.batch_size:
-            raise RecipeError(
+            raise ArgumentError(
                 f"DataLoader(batch_size={loader_batch_size}, num_workers={workers}) reads "
                 f"a stream with batch_size={self.batch_size}, so rows would come in "
                 "another order than its state counts them; give both the same batch_size"
@@ -299,8 +330,43 @@ def _place_of_process() -> tuple[int, int]:
     """Return the rank and the world size of this process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    rank = int(os.environ.get("RANK", "0"))
-    return rank, int(os.environ.get("WORLD_SIZE", "1"))
+    return _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+
+
+def _from_environment(name: str, default: int) -> int:
+    value = os.environ.get(name)
+    if value is None:
+        return default
+    if not value.strip().isdecimal():
+        fix = "unset the variable, or pass rank and world_size"
+        raise arguments.wrong(name, value, "is not a whole number", fix=fix)
+    return int(value)
+
+
+def _check_state(state: Any) -> None:
+    """Raise ArgumentError for anything but a dictionary with the keys of a state."""
+    if not isinstance(state, Mapping):
+        raise arguments.wrong("state", state, "is not a state", fix=_STATE_FIX)
+    for key in _STATE:
+        if key not in state:
+            raise arguments.wrong("state", state, f"has no {key!r}", fix=_STATE_FIX)
+
+
+def _numbers_of(state: Json, *, rows: int) -> dict[str, int]:
+    """Return the numbers of a state of a data set of `rows` rows, checked."""
+    limits = {
+        "epoch": (0, arguments.MOST),
+        "position": (0, rows),
+        "workers": (1, _MOST_WORKERS),
+        "batch_size": (1, arguments.MOST),
+        "read": (0, rows),
+    }
+    numbers = {}
+    for key, (least, most) in limits.items():
+        numbers[key] = arguments.whole_number(
+            state[key], f"state[{key!r}]", fix=_STATE_FIX, least=least, most=most
+        )
+    return numbers
 
 
 def _worker() -> tuple[int, int]:

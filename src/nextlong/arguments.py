@@ -1,0 +1,102 @@
+"""Arguments: check what callers of the Python interface pass.
+
+In:  an argument, its name, and how to fix a wrong one. Out: the plain value, or an
+     ArgumentError. Scalars of numpy and torch are taken as the numbers that they hold:
+     a seed of `torch.tensor(2)` must give the order of seed 2, and states must be JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from nextlong.errors import ArgumentError
+
+MOST: Final = 2**63 - 1  # what an int64 holds
+
+
+def wrong(name: str, value: object, problem: str, *, fix: str) -> ArgumentError:
+    """Return the error for an argument: `name=value problem; fix`."""
+    shown = " ".join(repr(value).split())
+    return ArgumentError(f"{name}={shown:.80} {problem}; {fix}")
+
+
+def whole_number(
+    value: Any, name: str, *, fix: str, least: int | None = 0, most: int = MOST
+) -> int:
+    """Return a whole number from `least` to `most`; None: any number below `most`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise wrong(name, value, "is not a whole number", fix=fix)
+    if least is not None and number < least:
+        raise wrong(name, value, f"is below {least}", fix=fix)
+    if number > most:
+        raise wrong(name, value, f"is above {most}", fix=fix)
+    return number
+
+
+def number(value: Any, name: str, *, fix: str) -> Any:
+    """Return a finite number, as exact as it was given (a fraction stays one)."""
+    is_scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
+    plain = value.item() if is_scalar else value
+    is_number = isinstance(plain, numbers.Real | Decimal)
+    if not is_number or isinstance(plain, bool) or not math.isfinite(plain):
+        raise wrong(name, value, "is not a number", fix=fix)
+    return plain
+
+
+def whole_numbers(value: Any, name: str, *, fix: str) -> list[int]:
+    """Return the items of a list of whole numbers from 0."""
+    return [
+        whole_number(item, f"{name}[{place}]", fix=fix)
+        for place, item in enumerate(listed(value, name, fix=fix))
+    ]
+
+
+def word(value: object, name: str, allowed: Sequence[str | None]) -> None:
+    """Raise ArgumentError unless the value is one of the allowed words."""
+    is_known = value is None or isinstance(value, str)
+    if not is_known or value not in allowed:
+        choices = ", ".join(map(repr, allowed))
+        raise wrong(name, value, "is not known", fix=f"it must be one of {choices}")
+
+
+def path(value: Any, name: str, *, fix: str) -> Path:
+    """Return a path that is given as a string or a path."""
+    try:
+        named = os.fspath(value)
+    except TypeError:
+        named = None
+    if not isinstance(named, str) or not named:
+        raise wrong(name, value, "is not a path", fix=fix)
+    return Path(named)
+
+
+def listed(value: Any, name: str, *, fix: str) -> list[Any]:
+    """Return the items of a list, a tuple, an array or another iterable."""
+    is_single = isinstance(value, str | bytes | Mapping)
+    try:
+        items = None if is_single else list(value)
+    except TypeError:
+        items = None
+    if items is None:
+        raise wrong(name, value, "is not a list", fix=fix)
+    return items
+
+
+def strings(value: Iterable[str], name: str, *, fix: str) -> list[str]:
+    """Return the items of a list of strings."""
+    items = listed(value, name, fix=fix)
+    for place, item in enumerate(items):
+        if not isinstance(item, str):
+            raise wrong(f"{name}[{place}]", item, "is not a string", fix=fix)
+    return items
