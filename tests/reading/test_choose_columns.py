@@ -277,6 +277,32 @@ SHAPES = {
         "text",
         "url",
     ),
+    "a longer rejected answer": (
+        lambda n: {
+            "prompt": prose(n, 20),
+            "chosen": turns(n),
+            "rejected": [*turns(n), {"role": "assistant", "content": prose(n, 200)}],
+        },
+        "chosen",
+        None,
+    ),
+    "triplets": (
+        lambda n: {
+            "anchor": prose(n, 20),
+            "positive": prose(n, 60),
+            "negative": prose(n, 150),
+        },
+        "positive",
+        None,
+    ),
+    "pages with few tags": (
+        lambda n: {
+            "raw": f"<!DOCTYPE html><html><body><p>{prose(n, 400)}</p></body></html>",
+            "plain": prose(n, 300),
+        },
+        "plain",
+        None,
+    ),
     "one column": (lambda n: {"anything": prose(n)}, "anything", None),
     "short lines": (lambda n: {"text": WORDS[n % 13]}, "text", None),
     "Cyrillic": (
@@ -393,6 +419,30 @@ def test_a_usual_name_without_text_is_named_with_what_it_holds(value, kind):
     choice = choose_columns([{"text": value, "other": prose(n)} for n in range(30)])
     assert choice.text == "other"
     assert choice.not_text == (("text", kind),)
+
+
+@pytest.mark.parametrize(
+    ("value_of", "word"),
+    [
+        (lambda n: f"<html><body><p>{prose(n, 400)}</p></body></html>", "HTML"),
+        (lambda n: json.dumps({"title": "Harbour", "text": prose(n)}), "JSON"),
+        (turns, "conversations"),
+        (lambda n: prose(n, 300).split(" the "), "lists"),
+    ],
+)
+def test_a_column_of_other_than_plain_text_is_told_with_what_it_holds(value_of, word):
+    records = [{"value": value_of(n), "n": n} for n in range(20)]
+    records.append({"value": prose(20), "n": 20})
+    chosen, *_ = choose_columns(records).candidates
+    assert chosen.name == "value"
+    assert word in chosen.holds
+
+
+def test_a_few_empty_conversations_leave_the_others_conversations():
+    records = [{"messages": turns(n) if n % 5 else []} for n in range(50)]
+    chosen, *_ = choose_columns(records).candidates
+    assert chosen.name == "messages"
+    assert "conversations" in chosen.holds
 
 
 def test_the_text_is_never_the_id():

@@ -34,6 +34,10 @@ _SHORTENED: Final = frozenset({
     "title", "subtitle", "headline", "heading", "subject", "name", "summary", "abstract", "excerpt", "snippet", "teaser",
     "caption", "highlights", "tldr", "prompt", "question",
 })  # fmt: skip
+# Texts that a model should not learn: the worse answers of preference data.
+_WORSE: Final = frozenset({
+    "rejected", "negative", "hardnegative", "negatives", "loser",
+})  # fmt: skip
 _ABOUT: Final = frozenset({
     "meta", "metadata", "extra", "info", "attributes", "html", "rawhtml", "xml", "license", "licensetext", "copyright",
     "system", "systemprompt", "keywords", "tags", "categories", "authors", "references", "source", "tokens", "filename",
@@ -70,6 +74,7 @@ _FILE_PATH: Final = re.compile(r"[^\n]*[/\\][^\n/\\]*\.\w{1,5}")  # may have bla
 _MAX_PATH_CHARS: Final = 400
 _CODE: Final = re.compile(r"(?=\S*\d)[\w:.+/=-]+", re.ASCII)  # one word with a digit
 _TAG: Final = re.compile(r"</?[A-Za-z][^<>]{0,300}>")
+_PAGE: Final = re.compile(r"(<\?xml[^>]*>\s*)?<(!doctype|html|body)\b", re.IGNORECASE)
 _MIN_TAG_SHARE: Final = 0.1  # of the characters of a page
 
 _Records = Sequence[Mapping[str, Any]]
@@ -258,6 +263,8 @@ class _Column:
             return "holds lists of strings, joined by blank lines"
         if self._is_mostly(_is_html):
             return "holds HTML, whose tags stay in the text: extract the text before"
+        if self._is_mostly(_is_json):
+            return "holds JSON, whose keys stay in the text: extract the text before"
         return ""
 
     @cached_property
@@ -267,7 +274,9 @@ class _Column:
 
     @cached_property
     def _is_conversation(self) -> bool:
-        return bool(self._values) and all(map(conversation_text, self._values))
+        # A list without turns, or with empty ones only, may stand among conversations.
+        conversations = sum(bool(conversation_text(value)) for value in self._values)
+        return conversations > _MOST * len(self._values)
 
     @cached_property
     def _mean_bytes(self) -> float:
@@ -324,6 +333,9 @@ def _is_one_word(text: str) -> bool:
 
 
 def _is_html(text: str) -> bool:
+    # The page of a long article has few tags for its text.
+    if _PAGE.match(text):
+        return True
     tag_chars = sum(map(len, _TAG.findall(text)))
     return tag_chars > _MIN_TAG_SHARE * len(text)
 
@@ -358,7 +370,7 @@ def _factor_of(name: str) -> float:
         return _LIKELY_FACTOR
     if plain in _SHORTENED:
         return _SHORTENED_FACTOR
-    return _ABOUT_FACTOR if plain in _ABOUT else 1.0
+    return _ABOUT_FACTOR if plain in _ABOUT | _WORSE else 1.0
 
 
 def _plain(name: str) -> str:
