@@ -207,8 +207,8 @@ def test_what_was_found_and_what_not_is_said(folder):
     )
     assert notes_of(folder, "in", "s3://bucket/x.jsonl") == [
         "in: text column 'text', id column 'id' with duplicates ('x' occurs twice): make the ids unique, or name another column",
+        "in: no records in empty.jsonl",
         "in: notes.txt: each file or page is one document",
-        "in: in/empty.jsonl cannot be read: it holds no records; repair or remove it",
         "x: remote, not read; text column 'text' and id column 'id' are guesses",
         "in: skipped, unsupported extension: old.doc",
         "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
@@ -437,6 +437,62 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
 def test_pages_are_documents_as_they_are(tmp_path):
     (tmp_path / "a.html").write_text("<p>A page.</p>")
     assert of(tmp_path) == ["s: each file or page is one document"]
+
+
+PROSE = "A text of several words, number {}."
+
+
+def test_a_file_without_records_is_no_obstacle_beside_others(folder):
+    texts = [PROSE.format(number) * 20 for number in range(60)]
+    (folder / "in").mkdir()
+    pq.write_table(pa.table({"text": texts}), "in/part-0.parquet")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), "in/part-1.parquet")
+    assert main(["init", "my.yaml", "in", "--tokenizer", "400"]) == 0
+    assert "in: no records in part-1.parquet" in notes_of(folder, "in")
+
+
+def test_files_that_a_run_refuses_are_refused_with_its_reason(folder):
+    texts = [PROSE.format(number) * 20 for number in range(60)]
+    (folder / "in").mkdir()
+    pq.write_table(pa.table({"text": texts}), "in/part-0.parquet")
+    pq.write_table(pa.table({"text": [1, 2]}), "in/part-1.parquet")
+    assert main(["init", "my.yaml", "in", "--tokenizer", "400"]) == 2
+    assert any(
+        "part-1.parquet: column 'text'" in note for note in notes_of(folder, "in")
+    )
+
+
+def test_files_without_a_document_are_refused_with_the_reasons(folder):
+    (folder / "a.jsonl").write_text('{"text": " ", "title": "A harbour"}\n' * 40)
+    assert main(["init", "my.yaml", "a.jsonl", "--tokenizer", "400"]) == 2
+    assert any("40 × empty" in note for note in notes_of(folder, "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("whole", "path"),
+    [
+        (
+            {"version": "1", "data": [{"text": PROSE.format(n)} for n in range(9)]},
+            "data",
+        ),
+        ({f"d{n}": {"text": PROSE.format(n)} for n in range(9)}, ".[]"),
+    ],
+)
+def test_documents_in_one_record_are_told_with_the_command_that_parts_them(
+    folder, whole, path
+):
+    (folder / "a.json").write_text(json.dumps(whole))
+    (note,) = [one for one in notes_of(folder, "a.json") if "one record" in one]
+    assert "jq" in note
+    assert path in note
+
+
+def test_one_record_per_file_of_a_folder_is_one_document_each(folder):
+    for number in range(4):
+        parts = [{"text": PROSE.format(part)} for part in range(number, number + 5)]
+        touch(folder, f"in/{number}.json")
+        (folder / f"in/{number}.json").write_text(json.dumps({"body_text": parts}))
+    assert not any("one record" in note for note in notes_of(folder, "in"))
 
 
 def test_ids_that_repeat_are_none(tmp_path):

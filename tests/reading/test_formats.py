@@ -119,6 +119,16 @@ def test_file_that_is_not_what_its_name_says_stops(tmp_path, name):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".jsonl.gz", ".warc.zst"])
+def test_a_pointer_in_place_of_a_file_stops_with_the_command_that_loads_it(
+    tmp_path, suffix
+):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\n"
+    (tmp_path / f"a{suffix}").write_text(f"{pointer}size 123456789\n")
+    with pytest.raises(CorpusError, match="git lfs pull"):
+        read(tmp_path / f"a{suffix}")
+
+
 def test_other_file_systems_are_read_alike():
     fs = fsspec.filesystem("memory")
     table = pa.BufferOutputStream()

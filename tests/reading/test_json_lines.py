@@ -15,10 +15,10 @@ from files_read import lines, read, zstd
 from nextlong.corpus.splits import _count_lines
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import read_records, sample_records
 from nextlong.reading.json_lines import FORMAT
 from nextlong.reading.listing import list_files
-from nextlong.reading.records import Record, Reject
+from nextlong.reading.records import Record, Reject, RejectKind
 from nextlong.recipe import Source
 
 
@@ -255,6 +255,31 @@ def test_one_json_value_is_refused_with_the_command_that_converts_it(
     assert shlex.quote(name) in command
     is_compressed = suffix in COMPRESSORS
     assert ("|" in command) is is_compressed
+
+
+NOT_LINES = {
+    "objects without line ends": ('{"text": "one"}{"text": "two"}', "jq -c '.'"),
+    "objects with blanks between": ('{"text": "one"} {"text": "two"}\n', "jq -c '.'"),
+    "an object over lines": ('{"version": 1,\n"data": [\n1]}\n', "jq -c '.'"),
+    "a text sequence": ('\x1e{"text": "one"}\n\x1e{"text": "two"}\n', "jq --seq -c"),
+}
+
+
+@pytest.mark.parametrize(("content", "jq"), NOT_LINES.values(), ids=NOT_LINES.keys())
+def test_a_file_without_an_object_per_line_is_sampled_with_its_conversion(
+    tmp_path, content, jq
+):
+    source = Source(path=str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text(content)
+    (file,) = list_files(source, where="ingest.sources[0].path")
+    with pytest.raises(CorpusError) as caught:
+        sample_records(file, source, max_bytes=1000)
+    assert f"convert it: {jq}" in str(caught.value)
+
+
+def test_a_first_line_that_lost_its_end_is_one_reject(tmp_path):
+    items = lines(tmp_path / "a.jsonl", '{"text": "cut"', '{"text": "one"}{"text": ""}')
+    assert [item.kind for item in items] == [RejectKind.BROKEN_JSON] * 2
 
 
 def test_a_line_with_an_array_among_others_is_one_reject(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +55,9 @@ class FileLook:
     # Of each column, how a value begins.
     examples: Mapping[str, str] = field(default_factory=dict)
     encoding: str | None = None  # of text that is not UTF-8
+    is_empty: bool = False  # a table without records
+    # Of a file with one record, the path of its lists or objects that may be documents.
+    documents_at: str = ""
 
     @property
     def text(self) -> str | None:
@@ -85,7 +90,10 @@ def looks_into(path: str) -> list[FileLook]:
     chosen = [file for of_suffix in by_suffix.values() for file in _spread(of_suffix)]
     max_bytes = _SAMPLE_BYTES // max(1, len(chosen))
     encoding = _encoding_of(tuple(files)).name
-    return _agreed([_look_at(file, max_bytes, encoding) for file in chosen])
+    looks = [_look_at(file, max_bytes, encoding) for file in chosen]
+    if all(look.is_empty for look in looks):
+        looks = [replace(look, problem="it holds no records") for look in looks]
+    return _agreed(looks)
 
 
 def _spread(files: Sequence[InputFile], most: int = MAX_FILES) -> list[InputFile]:
@@ -167,14 +175,31 @@ def _look_at(file: InputFile, max_bytes: int, encoding: str | None) -> FileLook:
     except UNREADABLE as error:
         return FileLook(file, has_columns, first_sentence(error), encoding=encoding)
     if not has_columns or not records:
-        problem = "it holds no records" if has_columns else ""
-        return FileLook(file, has_columns, problem, encoding=encoding)
+        return FileLook(file, has_columns, encoding=encoding, is_empty=has_columns)
     return FileLook(
         file,
         columns=choose_columns(records),
         examples=_examples(records),
         encoding=encoding,
+        documents_at=_documents_in(records[0]) if len(records) == 1 else "",
     )
+
+
+def _documents_in(record: Mapping[str, Any]) -> str:
+    """Return the jq path of several objects in a record that may be documents, "" for none.
+
+    JSON of a whole data set is `{"data": [{…}, …]}`, or an object for each id.
+    """
+    sizes = {
+        name: sum(isinstance(item, dict) for item in value)
+        for name, value in record.items()
+        if isinstance(value, list)
+    }
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    if largest and sizes[largest] > 1:
+        return f".[{json.dumps(largest, ensure_ascii=False)}][]"
+    are_objects = all(isinstance(value, dict) for value in record.values())
+    return ".[]" if are_objects and len(record) > 1 else ""
 
 
 def _examples(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -222,6 +247,7 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
         if not is_known or (len(examples) > 1 and not has_ids):
             yield f"{source.label}: columns: {', '.join(f'{name} ({value})' for name, value in examples.items())}"
     yield from _encoding_notes(source)
+    yield from _size_notes(source, looks)
     if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
@@ -246,6 +272,21 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
     for column in dict.fromkeys(look.text for look in others):
         files = _file_names(look for look in others if look.text == column)
         yield f"{source.label}: {files}: the text seems to be in {column!r}; make them a separate source"
+
+
+def _size_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
+    """Yield which files hold no records, and that a file holds its documents in one record."""
+    empty = [look for look in looks if look.is_empty and not look.problem]
+    if empty:
+        yield f"{source.label}: no records in {_file_names(empty)}"
+    # In a folder, each file may be a document.
+    if len(looks) == 1 and looks[0].documents_at:
+        name = shlex.quote(looks[0].file.name)
+        command = f"jq -c '{looks[0].documents_at}' {name} > documents.jsonl"
+        yield (
+            f"{source.label}: {looks[0].file.name} holds one record, which is read as "
+            f"one document; to make its parts documents: {command}"
+        )
 
 
 def _encoding_notes(source: Source) -> Iterator[str]:

@@ -150,10 +150,14 @@ class _Proposal:
 
 @dataclass(frozen=True)
 class _NewRecipe:
-    """A first recipe, the proposal in it (None: files unreadable), and its sources, given or found in the folder `beside`."""
+    """A first recipe, the proposal in it (None: files unreadable), and its sources, given or found in the folder `beside`.
+
+    `problem` is why its files give no documents, "" if they do.
+    """
 
     recipe: Recipe
     proposal: _Proposal | None
+    problem: str
     sources: Sequence[str]
     beside: Path | None
 
@@ -309,7 +313,11 @@ def new_recipe(
         for key, token in (("bos", ends.bos), ("eos", ends.eos))
         if token is not None
     }
-    proposal = _propose(Recipe.from_dict(plain)) if found_paths else None
+    proposal = None
+    problem = ""
+    if found_paths:
+        samples, problem = _sampled(Recipe.from_dict(plain))
+        proposal = _propose(Recipe.from_dict(plain), samples)
     if proposal is not None:
         if proposal.max_chars != recipe.chunk.max_chars:
             plain["chunk"] = {"max_chars": proposal.max_chars}
@@ -320,7 +328,11 @@ def new_recipe(
         if proposal.least is not None:
             plain["compose"] |= {"min_meta_chunks": proposal.least.meta_chunks}
     return _NewRecipe(
-        Recipe.from_dict(plain), proposal, sources, None if given else folder
+        recipe=Recipe.from_dict(plain),
+        proposal=proposal,
+        problem=problem,
+        sources=sources,
+        beside=None if given else folder,
     )
 
 
@@ -359,16 +371,31 @@ def _split_keys(path: str) -> dict[str, str | None]:
     return {"split": chosen.split, "config": chosen.config}
 
 
-def _propose(recipe: Recipe) -> _Proposal | None:
-    """Return lengths and numbers that fit a recipe's sources, None if these are remote or cannot be read."""
+def _sampled(recipe: Recipe) -> tuple[list[Look], str]:
+    """Return a sample of each source with documents, and why there is none; no sample of a remote source."""
     if any("://" in source.path for source in recipe.ingest.sources):
-        return None
+        return [], ""
     try:
         files = [list_files(source, where="FILE") for source in recipe.ingest.sources]
-        samples = [
-            sample for sample in look_at(recipe.ingest, files) if sample.documents
-        ]
-        tokens = count_tokens(recipe, samples) if samples else 0.0
+        looks = look_at(recipe.ingest, files)
+    except (NextlongError, *UNREADABLE) as error:
+        return [], str(error)
+    samples = [look for look in looks if look.documents]
+    if samples:
+        return samples, ""
+    reasons: Counter[str] = Counter()
+    for look in looks:
+        reasons += look.skipped
+        reasons.update({str(kind): count for kind, count in look.rejects.items()})
+    counts = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items())
+    found = f": {counts}" if counts else ""
+    return [], f"no record is a document{found}; use other files"
+
+
+def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
+    """Return lengths and numbers that fit samples of a recipe's sources, None if these are too small."""
+    try:
+        tokens = count_tokens(recipe, list(samples)) if samples else 0.0
     except (NextlongError, *UNREADABLE):
         return None
     if tokens < _MIN_TOKENS:
@@ -497,6 +524,8 @@ def notes(new: _NewRecipe) -> Iterator[str]:
             yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
     if new.sources or new.recipe.tokenizer.source is not None:
         yield from _tokenizer_notes(new.recipe)
+    if new.problem and not _problems_of_files(new):
+        yield new.problem
     if new.proposal is not None:
         yield str(new.proposal)
         if new.proposal.least is not None:
@@ -534,11 +563,16 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
 
 def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text column, few records are rejected."""
-    if _has_many_rejects(new):
+    if new.problem or _has_many_rejects(new) or _problems_of_files(new):
         return False
     of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
-    has_texts = all(map(_has_text, of_sources))
-    return has_texts and not any(look.problem for looks in of_sources for look in looks)
+    return all(map(_has_text, of_sources))
+
+
+def _problems_of_files(new: _NewRecipe) -> list[str]:
+    """Return why files of the sources cannot be read, which the notes of each source say."""
+    of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
+    return [look.problem for looks in of_sources for look in looks if look.problem]
 
 
 def _refusal(new: _NewRecipe) -> str:

@@ -25,6 +25,8 @@ from nextlong.errors import CorpusError, NextlongError
 from nextlong.reading.compression import compression_of, decompressed
 
 _BLOCK_BYTES: Final = 64 << 10
+_POINTER_START: Final = b"version https://git-lfs.github.com/spec/"
+_MAX_POINTER_BYTES: Final = 200  # a pointer has about 130
 
 # Content hashes first: the listing and the info of one file agree on them, but may report times in different precision.
 _VERSION_KEYS: Final = (
@@ -125,6 +127,19 @@ def check_unchanged(file: InputFile) -> None:
     if version != file.version:
         raise CorpusError(
             f"{file.path} changed while it was read (from {file.version} to {version}); run again"
+        )
+
+
+def refuse_pointer(file: InputFile) -> None:
+    """Raise CorpusError for the pointer that Git LFS leaves in place of a large file."""
+    if file.bytes > _MAX_POINTER_BYTES:
+        return
+    with open_binary(file.path) as stream:
+        head = stream.read(len(_POINTER_START))
+    if head == _POINTER_START:
+        raise CorpusError(
+            f"{file.path} is a Git LFS pointer in place of the file; "
+            "download the file: git lfs pull"
         )
 
 

@@ -27,6 +27,7 @@ from nextlong.reading.files import (
     InputFile,
     check_unchanged,
     open_file,
+    refuse_pointer,
 )
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import (
@@ -168,8 +169,10 @@ def _invalid_in_encoding(item: Item) -> Item:
 def _opened(file: InputFile, source: Source, *, start: int = 0) -> Any:
     """Open a file: its content, in UTF-8 if it is text.
 
-    Raises CorpusError if the source names an encoding for files that are no text.
+    Raises CorpusError for a pointer in place of the file, or if the source names an
+    encoding for files that are no text.
     """
+    refuse_pointer(file)
     stream = open_file(file, start=start)
     if source.encoding is None:
         return stream

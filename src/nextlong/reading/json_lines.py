@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import pyarrow as pa
@@ -43,6 +43,11 @@ _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
 # The start of an array of objects, or of one over several lines.
 _ARRAY_START: Final = re.compile(rb"\s*\[\s*(?:\{|$)")
+_RECORD_SEPARATOR: Final = (
+    b"\x1e"  # before each value of a JSON text sequence (RFC 7464)
+)
+_JQ_OBJECTS: Final = "jq -c '.'"
+_OVER_LINES: Final = "one JSON object over several lines, not JSON lines"
 
 
 class _JsonLines(SplittableFormat):
@@ -91,8 +96,11 @@ class _JsonLines(SplittableFormat):
     def rows(self, stream: pa.NativeFile, part: FilePart) -> Iterator[Json]:
         """Yield the objects of a part. Raises CorpusError for a JSON array, ValueError if no line is an object."""
         problem, lines, has_objects = "", 0, False
+        head: list[bytes] = []
         for number, line in _lines(stream, part, _MAX_HEAD_BYTES):
             lines += 1
+            if len(head) < 2:
+                head.append(line)
             if len(line) > _MAX_HEAD_BYTES:  # its end may be far away
                 problem = problem or f"line {number}: {RejectKind.LINE_TOO_LONG}"
                 break
@@ -109,6 +117,8 @@ class _JsonLines(SplittableFormat):
             if not has_objects and lines == _MAX_HEAD_LINES:
                 break
         if lines and not has_objects:
+            if part.begins_file:
+                _refuse_objects_across_lines(part.file, head)
             raise ValueError(
                 f"{problem}; none of the first {counted(lines, 'line')} is a JSON object"
             )
@@ -222,19 +232,46 @@ def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind,
 
 def _refuse_whole_json(file: InputFile, line: bytes) -> None:
     """Raise CorpusError if the first line begins one JSON value of several lines or records."""
-    is_array = _ARRAY_START.match(line) is not None
-    is_object = line.strip() == b"{"
-    if not is_array and not is_object:
+    if _ARRAY_START.match(line):
+        _refuse(file, "one JSON array, not JSON lines", jq="jq -c '.[]'")
+    if line.strip() == b"{":
+        _refuse(file, _OVER_LINES, jq=_JQ_OBJECTS)
+    if line.startswith(_RECORD_SEPARATOR):
+        _refuse(file, "a JSON text sequence, not JSON lines", jq="jq --seq -c '.'")
+
+
+def _refuse_objects_across_lines(file: InputFile, head: Sequence[bytes]) -> None:
+    """Raise CorpusError if objects share a line, or if the first one goes on in the next line.
+
+    `head` are the first two lines of a file in which no line is an object.
+    """
+    text = head[0].decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
         return
-    problem = "one JSON array" if is_array else "one JSON object over several lines"
-    values = ".[]" if is_array else "."
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except RecursionError:
+        return
+    except json.JSONDecodeError as error:
+        is_cut = error.pos >= len(text)
+        second = _parse(head[1], ()) if len(head) > 1 else {}
+        goes_on = isinstance(second, tuple) and second[0] is RejectKind.BROKEN_JSON
+        if is_cut and goes_on:
+            _refuse(file, _OVER_LINES, jq=_JQ_OBJECTS)
+        return
+    if text[end:].lstrip().startswith("{"):
+        _refuse(
+            file, "several JSON objects in one line, not JSON lines", jq=_JQ_OBJECTS
+        )
+
+
+def _refuse(file: InputFile, problem: str, *, jq: str) -> NoReturn:
+    """Raise CorpusError with the command that converts a file to JSON lines."""
     name = shlex.quote(file.name)
     compression = compression_of(file.name)
     is_json = file.name.lower().endswith(".json")
     target = shlex.quote(f"{file.name}l" if is_json else f"{file.name}.jsonl")
-    command = f"jq -c '{values}' {name} > {target}"
+    command = f"{jq} {name} > {target}"
     if compression:
-        command = f"{DECOMPRESS[compression]} {name} | jq -c '{values}' > {target}"
-    raise CorpusError(
-        f"{file.path} is {problem}, not JSON lines; convert it: {command}"
-    )
+        command = f"{DECOMPRESS[compression]} {name} | {jq} > {target}"
+    raise CorpusError(f"{file.path} is {problem}; convert it: {command}")
