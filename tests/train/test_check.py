@@ -1,6 +1,7 @@
 """What would be wrong in silence is refused before the first step: leaks, other losses, missing weights and NaN."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,47 @@ def rewritten(folder, change):
     weights = load_file(Path(folder) / "model.safetensors")
     change(weights)
     save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_varlen_attention_is_refused_where_it_cannot_run(train_recipe, quiet):
+    with pytest.raises(
+        errors.RecipeError,
+        match=r"attention_kernel=varlen needs .* \(the device is cpu.*kernel=auto",
+    ):
+        train(train_recipe({"attention_kernel": "varlen"}), quiet)
+
+
+def test_the_check_gives_varlen_attention_16_bits(train_recipe, monkeypatch):
+    """The kernel runs on a GPU alone: here each document is attended to by hand."""
+    import torch
+    from torch.nn.attention import varlen
+
+    from nextlong.train import model
+
+    seen = set()
+
+    def by_hand(query, key, value, bounds, *_, scale, **__):
+        seen.update(part.dtype for part in (query, key, value))
+        parts = []
+        for first, last in pairwise(bounds.tolist()):
+            documents = [
+                part[first:last].transpose(0, 1)[None] for part in (query, key, value)
+            ]
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *documents, is_causal=True, scale=scale, enable_gqa=True
+            )
+            parts.append(out[0].transpose(0, 1))
+        return torch.cat(parts)
+
+    monkeypatch.setattr(varlen, "varlen_attn", by_hand)
+    monkeypatch.setattr(model, "_check_kernel", lambda _: None)
+    keys = {"training.precision": "bf16", "model.scratch.vocabulary": 97}
+    recipe = train_recipe({**keys, "attention_kernel": "varlen"})
+    made = model.make_model(recipe, model.config_of(recipe, vocabulary=None))
+    device = torch.device("cpu")
+    said = model.check_model(made, recipe, device=device, is_packed=True)
+    assert said.startswith("check: no leak between documents")
+    assert seen == {torch.bfloat16}
 
 
 def test_missing_weights_are_refused(train_recipe, quiet, llama):

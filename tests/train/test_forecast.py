@@ -219,6 +219,30 @@ def test_what_does_not_fit_is_said_and_shared_rows_take_less(planned):
         assert case.fits == (case.memory.total <= 0.95e9 * gigabytes)
 
 
+def test_ranks_that_share_a_row_hold_its_keys_and_values_of_one_layer(planned):
+    """2.1 GB at 512K tokens for Llama-3-8B, whose keys are 1,024 wide."""
+    from nextlong.train import forecast
+
+    sizes = forecast.sizes_of(llama_3_8b())
+    held = forecast._PeakMemory({"activations": 1e9}, {})
+    alone, shared = (
+        forecast._with_gathered_keys(held, sizes, 512 * K, ranks=ranks).total
+        for ranks in (1, 8)
+    )
+    assert alone == 1e9
+    assert shared - alone == 2 * 512 * K * 1024 * 2
+    _, config, cases = planned
+    recipe, _, _ = planned
+    case = cases[8, 1 << 20]
+    without = forecast._sharded(
+        forecast._on_one_rank(recipe, config, (1 << 20) // case.ranks_per_row),
+        forecast.sizes_of(config),
+        8,
+    )
+    gathered = case.memory.parts["activations"] - without.parts["activations"]
+    assert gathered == pytest.approx(2 * (1 << 20) * 4 * 128 * 2, rel=0.02)
+
+
 def test_states_are_sharded_and_hours_fall_with_the_devices(planned):
     from nextlong.train import forecast
 

@@ -68,7 +68,6 @@ _ANCHORS: Final = (
     1 << 16,
     1 << 17,
 )  # row lengths that are run; longer ones are extrapolated linearly
-_LOSS_CHUNKS: Final = 8  # torchtitan's ChunkedLossWrapper
 _GATHERED_LAYERS: Final = (
     2  # the one that computes and the next, which FSDP2 prefetches
 )
@@ -93,6 +92,7 @@ class Sizes:
     layers: int
     width: int
     attention_width: int
+    key_value_width: int
     vocabulary: int
 
 
@@ -248,9 +248,9 @@ def estimate(
     if hardware.count == 1:
         memory = _peak_memory(recipe, config, at_once)
     else:
-        memory = _sharded(
-            _on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count
-        )
+        local = _on_one_rank(recipe, config, sum(at_once) // ranks)
+        memory = _sharded(local, sizes, hardware.count)
+        memory = _with_gathered_keys(memory, sizes, sum(at_once), ranks=ranks)
     return _Cost(sizes, memory, total, seconds, basis)
 
 
@@ -324,7 +324,9 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
                 ends = (one.parts for one in (alone if count == 1 else split))
                 held = _PeakMemory(_interpolate(*ends, share=share), {})
-                held = held if count == 1 else _sharded(held, sizes, count)
+                if count > 1:
+                    held = _sharded(held, sizes, count)
+                    held = _with_gathered_keys(held, sizes, tokens, ranks=ranks)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
             total = flops(sizes, [tokens]) / tokens * recipe.training.tokens
@@ -336,13 +338,22 @@ def _on_one_rank(
     recipe: TrainRecipe, config: PretrainedConfig, tokens: int
 ) -> _PeakMemory:
     """Return the memory of the model in bfloat16 on `tokens` tokens of a row, without sharding."""
-    changes: Json = {"loss_block_tokens": max(1, tokens // _LOSS_CHUNKS)}
     if recipe.memory.checkpointing == "offload":
-        changes |= {"checkpointing": "layers"}
-    chunked = recipe.model_copy(
-        update={"memory": recipe.memory.model_copy(update=changes)}
-    )
-    return _peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
+        layers = recipe.memory.model_copy(update={"checkpointing": "layers"})
+        recipe = recipe.model_copy(update={"memory": layers})
+    return _peak_memory(recipe, config, [tokens], dtype=torch.bfloat16)
+
+
+def _with_gathered_keys(
+    memory: _PeakMemory, sizes: Sizes, tokens: int, *, ranks: int
+) -> _PeakMemory:
+    """Add the keys and values of a whole row, which each rank of context parallelism gathers for one layer at a time."""
+    if ranks == 1:
+        return memory
+    gathered = 2.0 * tokens * sizes.key_value_width * torch.bfloat16.itemsize
+    activations = memory.parts["activations"] + gathered
+    parts = {**memory.parts, "activations": activations}
+    return _PeakMemory(parts, memory.layer_kinds)
 
 
 def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
@@ -442,8 +453,9 @@ def show(made: _Forecast, console: Console) -> None:
         "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
         f"most {_USABLE:.0%} of the GPU's memory.",
         "torchtitan: FSDP2 shards float32 weights, gradients and AdamW states over all GPUs and gathers two layers and the output "
-        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs "
-        "per row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
+        "head in bfloat16; context parallelism divides the tokens of a row, of which each GPU gathers the keys and values of one "
+        "layer; the loss is computed in chunks of memory.loss_block_tokens. GPUs per row: the fewest that fit, and that leave each "
+        "group of GPUs whole rows of training.tokens_per_step.",
         f"Hours: {_UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
     ):
         tables.say(line, console)
@@ -472,6 +484,8 @@ def sizes_of(config: PretrainedConfig) -> Sizes:
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         attention_width=heads
+        * (getattr(config, "head_dim", None) or config.hidden_size // heads),
+        key_value_width=(getattr(config, "num_key_value_heads", None) or heads)
         * (getattr(config, "head_dim", None) or config.hidden_size // heads),
         vocabulary=config.vocab_size,
     )

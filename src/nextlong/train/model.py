@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -349,12 +349,25 @@ def make_model(
 
     `is_packed`: rows may hold several documents. Raises RecipeError.
     """
+    _check_kernel(recipe)
     model = load_weights(recipe, config, is_packed=is_packed)
     if recipe.compile == "on":
         exact.compile_layers(model, backend=COMPILER, is_packed=is_packed)
     # Without a GPU everything is in main memory already, and torch cannot pin it.
     offload = recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
     return ready_to_train(model, recipe, offload=offload)
+
+
+def _check_kernel(recipe: TrainRecipe) -> None:
+    """Raise RecipeError for `varlen` where it cannot run."""
+    if recipe.attention_kernel != "varlen":
+        return
+    found = f"the device is {accelerator().type}, precision {recipe.training.precision}"
+    if accelerator().type != "cuda" or recipe.training.precision != "bf16":
+        need = "needs an NVIDIA or AMD GPU and training.precision=bf16"
+        raise RecipeError(
+            f"attention_kernel=varlen {need} ({found}); use attention_kernel=auto"
+        )
 
 
 def ready_to_train(
@@ -609,7 +622,11 @@ def check_model(
                     f"{name} lets the documents of a packed row {problem}; {cure}"
                 )
         bare.eval()
-        with torch.no_grad():
+        # In float32, where a scaled or an added loss shows best, but for varlen
+        # attention, which computes in 16 bits only.
+        is_mixed = recipe.attention_kernel == "varlen"
+        precision = autocast(recipe, device) if is_mixed else nullcontext()
+        with torch.no_grad(), precision:
             # The mean over the predicted tokens of the packed row, by the forward pass that trains.
             ours = float(bare(**on_device(packed_batch(ids, bounds), device)).loss)
             # The same mean by the model's own forward pass with transformers' attention, a document at a time.
@@ -631,7 +648,8 @@ def check_model(
             f"{error}; train another model, or with another engine"
         ) from None
     difference = abs(ours - own) / max(abs(own), 1e-6)
-    if not difference <= _TOLERANCES[next(bare.parameters()).dtype]:
+    weights = next(bare.parameters()).dtype
+    if not difference <= _TOLERANCES[torch.bfloat16 if is_mixed else weights]:
         raise RecipeError(
             f"{name}: the loss of a small batch is {ours:.5f} here and {own:.5f} by the model's own forward pass, which scales "
             "its logits or adds an auxiliary loss that this loop does not compute (for a mixture of experts, set "
