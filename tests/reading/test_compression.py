@@ -63,6 +63,19 @@ def test_what_follows_the_last_frame_is_an_error(suffix, after):
     assert isinstance(error, OSError)
 
 
+@EVERY
+@pytest.mark.parametrize("held", ["", *COMPRESSIONS])
+def test_content_of_another_compression_is_named(suffix, held):
+    content, error = read(COMPRESSORS[held](CONTENT) if held else CONTENT, suffix)
+    if held == suffix:
+        assert (content, error) == (CONTENT, None)
+        return
+    assert content == b""
+    assert isinstance(error, OSError)
+    assert (COMPRESSIONS[held] if held else "no compressed data") in str(error)
+    assert COMPRESSIONS[suffix] in str(error)
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
 @pytest.mark.parametrize("zeros", [1, 4, 512, 100_000])
 def test_zeros_after_a_frame_are_padding(suffix, zeros):

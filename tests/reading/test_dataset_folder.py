@@ -268,6 +268,19 @@ def test_datasets_gives_every_split_the_same_files_and_rows(
         assert sorted(texts) == sorted(theirs[split]["text"])
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Train.jsonl", "Test.jsonl"),
+        ("TRAIN/a.jsonl", "Test/a.jsonl"),
+        ("my_Train-0.jsonl", "my_DEV-0.jsonl"),
+    ],
+)
+def test_splits_with_capitals_are_splits(tmp_path, names):
+    write(tmp_path, names)
+    assert names_of(tmp_path) == [names[0]]
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(12))
 def test_datasets_agrees_about_invented_names(tmp_path, seed):

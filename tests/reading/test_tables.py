@@ -22,7 +22,12 @@ from nextlong.corpus.filter_report import read_filter_report
 from nextlong.corpus.splits import _split_inputs
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import estimate_text_bytes, head_columns, read_records
+from nextlong.reading.formats import (
+    estimate_text_bytes,
+    head_columns,
+    read_records,
+    sample_records,
+)
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
 from nextlong.recipe import Recipe, Source
@@ -304,7 +309,12 @@ import os, sys
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
-from nextlong.reading.formats import estimate_text_bytes, head_columns, read_records
+from nextlong.reading.formats import (
+    estimate_text_bytes,
+    head_columns,
+    read_records,
+    sample_records,
+)
 from nextlong.recipe import Source
 
 source = Source(path=sys.argv[1])
@@ -528,3 +538,29 @@ def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
     assert refusal(tmp_path / "b.csv", b"id,te\0xt,more columns\n1,x,y\n").startswith(
         "b.csv:1: byte 6 is NUL, which is not allowed in CSV and TSV files"
     )
+
+
+def test_a_table_without_a_header_is_refused_at_its_first_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("1," + "some words " * 60 + "\n2,other words\n")
+    source = Source(path=str(path))
+    (file,) = list_files(source, where="ingest.sources[0].path")
+    with pytest.raises(CorpusError, match=r"a\.csv:1: "):
+        sample_records(file, source, max_bytes=10_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", 'id\ttext\n1\t"Quoted" words\n2\t"Quoted" words\n'),
+        ("a.csv", 'id,text\n1,"a \\"quoted\\" word"\n2,"a \\"quoted\\" word"\n'),
+    ],
+)
+def test_a_table_without_a_valid_row_is_sampled_with_its_first_fault(
+    tmp_path, name, content
+):
+    (tmp_path / name).write_text(content)
+    source = Source(path=str(tmp_path / name))
+    (file,) = list_files(source, where="ingest.sources[0].path")
+    with pytest.raises(ValueError, match="line 2: .* quotes"):
+        sample_records(file, source, max_bytes=10_000)

@@ -48,6 +48,7 @@ _MAGIC: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 MAGIC_BYTES: Final = 6
+_SKIPPABLE_FRAME: Final = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 
 
 class _Decompressor(Protocol):
@@ -104,23 +105,32 @@ def decompressed(raw: Any, compression: str) -> io.RawIOBase:
     """Return the content of an open binary file."""
     if compression == "lz4":
         return Pieces(_lz4_pieces(raw), raw)
-    return Pieces(_pieces(raw, _CODECS[compression]), raw)
+    return Pieces(_pieces(raw, compression), raw)
 
 
 def _lz4_pieces(raw: Any) -> Iterator[bytes]:
+    if raw.seekable():
+        start = raw.tell()
+        _check_start(raw.read(MAGIC_BYTES), "lz4")
+        raw.seek(start)
     file = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
     stream = pa.CompressedInputStream(file, "lz4")
     while piece := stream.read(_BLOCK_BYTES):
         yield piece
 
 
-def _pieces(raw: Any, codec: _Codec) -> Iterator[bytes]:
+def _pieces(raw: Any, compression: str) -> Iterator[bytes]:
     """Yield the content of all frames of a file.
 
     Raises OSError where it is damaged or ends early.
     """
+    codec = _CODECS[compression]
+    is_start = True
     frame: _Decompressor | None = None  # None between two frames
-    while block := raw.read(codec.block_bytes):
+    while block := raw.read(_BLOCK_BYTES):
+        if is_start:
+            _check_start(block, compression)
+            is_start = False
         while block:
             if frame is None:
                 block = block.lstrip(b"\0") if codec.may_be_padded else block
@@ -134,6 +144,20 @@ def _pieces(raw: Any, codec: _Codec) -> Iterator[bytes]:
             frame = None if frame.eof else frame
     if frame is not None:
         raise OSError("it ends within its compressed data")
+
+
+def _check_start(head: bytes, compression: str) -> None:
+    """Raise OSError for content that is compressed otherwise than its name says, or not.
+
+    Browsers and download tools often store the decompressed content under the old name.
+    """
+    found = compression_in(head)
+    is_skippable = head[1:4] == _SKIPPABLE_FRAME and compression in ("zstd", "lz4")
+    is_unknown = len(head) < MAGIC_BYTES or head.startswith(b"\0")
+    if found == compression or is_skippable or is_unknown:
+        return
+    holds = f"{found} data" if found else "no compressed data"
+    raise OSError(f"it holds {holds} under the name of {compression}: rename it")
 
 
 class Pieces(io.RawIOBase):

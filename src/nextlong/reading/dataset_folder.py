@@ -6,8 +6,9 @@ to read, and a note on those that are not read.
 
 The rules are those of `datasets` 5 (data_files.py, load.py): `configs` in README.md first,
 then `data/{split}-00000-of-00001.*`, then names of folders and of files such as `train` and
-`test`. A split that is not asked for is `train`: a test split must not be trained on
-without a word. Other folders are no data sets, and all of their files are read.
+`test`. Unlike there, these may have capitals: `Test.jsonl` must not be trained on either.
+A split that is not asked for is `train`: a test split must not be trained on without a
+word. Other folders are no data sets, and all of their files are read.
 """
 
 from __future__ import annotations
@@ -281,16 +282,19 @@ def _sharded(names: Sequence[str]) -> _Splits:
 
 
 def _by_keyword(names: Sequence[str], forms: Sequence[str]) -> dict[str, list[str]]:
-    splits = {}
+    names_by_lower: dict[str, list[str]] = {}
+    for name in names:
+        names_by_lower.setdefault(name.lower(), []).append(name)
+    splits: dict[str, list[str]] = {}
     for split, keywords in _KEYWORDS.items():
         found: list[str] = []
         for keyword in keywords:
             # Few names have the word at all; a search of 100,000 took 2.6 s without this.
-            with_word = [name for name in names if keyword in name]
+            with_word = [name for name in names_by_lower if keyword in name]
             patterns = [form.format(keyword=keyword, sep=_SEPARATORS) for form in forms]
             found += _matching(with_word, patterns)
-        if found:
-            splits[split] = list(dict.fromkeys(found))
+        for name in dict.fromkeys(found):
+            splits.setdefault(split, []).extend(names_by_lower[name])
     return splits
 
 

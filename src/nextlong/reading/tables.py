@@ -46,6 +46,7 @@ _MIN_FIELD_LIMIT_CHARS: Final = (
     64_000_000  # a longer field is treated as an unclosed quote
 )
 _HEAD_BYTES: Final = 512
+_MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
 
 _TEXT_KINDS: Final = (
     pa.types.is_string,
@@ -302,15 +303,34 @@ class _Delimited(InputFormat):
     def rows(
         self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows; empty fields are None. Raises CorpusError if the file uses another delimiter."""
+        """Yield the rows; empty fields are None. Raises CorpusError if the file uses another delimiter, or no header."""
         file = part.file
-        rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
-        header = [name.strip() for name in next(rows, [])]
+        header: list[str] | None = None
+        problem = ""
+        has_rows = False
+        for line, row in self._rows(stream, file):
+            if isinstance(row, str):
+                problem = problem or f"line {line}: {row}"
+            elif header is None:
+                header = [name.strip() for name in row]
+                self._check_header(header, file)
+            else:
+                has_rows = True
+                fields = zip(header, row, strict=False)
+                yield {name: field or None for name, field in fields}
+        if problem and not has_rows:
+            raise ValueError(
+                f"{problem}; no row is valid; write quotes inside a quoted field twice"
+            )
+
+    def _check_header(self, header: list[str], file: InputFile) -> None:
         if len(header) == 1:
             self._refuse_delimiter(header[0], file)
-        for row in rows:
-            fields = zip(header, row, strict=False)
-            yield {name: field or None for name, field in fields}
+        if any(len(name) > _MAX_NAME_CHARS for name in header):
+            raise CorpusError(
+                f"{file.path}:1: the first row holds a text instead of the names of the "
+                "columns; insert a row with their names, such as id and text"
+            )
 
     def _rows(
         self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
