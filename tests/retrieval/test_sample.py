@@ -161,6 +161,26 @@ def test_documents_longer_than_a_sequence_give_way_to_the_next(
     assert all(order.index(number) < end for number in checked)
 
 
+@pytest.mark.parametrize("draws", [None, 35])
+def test_a_sample_is_not_sorted_again_for_each_long_document(
+    tmp_path, monkeypatch, draws
+):
+    shards = [tuple(map(list, zip(*DOCUMENTS, strict=True)))]
+    sort = np.sort
+    sorted_sizes = []
+
+    def recording(array, **options):
+        sorted_sizes.append(len(array))
+        return sort(array, **options)
+
+    monkeypatch.setattr(np, "sort", recording)
+    check = LengthCheck(20, lambda *_: False)
+    _, metas = draw(tmp_path, shards, draws=draws, length_check=check)
+    assert len(metas) == (draws or 40)
+    # The short documents, the long ones, and the sample.
+    assert len(sorted_sizes) <= 3
+
+
 def test_another_seed_draws_others(tmp_path):
     shards = [tuple(map(list, zip(*DOCUMENTS, strict=True)))]
     drawn = [

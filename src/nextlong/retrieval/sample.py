@@ -141,17 +141,23 @@ def _with_checked(
     Only documents that come before the end of the sample are checked, because reading one
     takes as long as reading a whole sequence.
     """
-    dropped = []
-    for document in np.sort(unchecked, order=_SAMPLED_ORDER):
-        is_full = draws is not None and len(drawn) >= draws
-        if is_full and document["key"] > drawn["key"][-1]:
+    unchecked = np.sort(unchecked, order=_SAMPLED_ORDER)
+    # (unchecked,) how many documents of `drawn` come before each
+    earlier = np.searchsorted(drawn["key"], unchecked["key"])
+    fitting: list[Any] = []
+    dropped: list[Any] = []
+    for document, before in zip(unchecked, earlier.tolist(), strict=True):
+        is_full = draws is not None and before + len(fitting) >= draws
+        if is_full:
             break
-        if is_longer(int(document["first_chunk"]), int(document["chunks"])):
+        is_long = is_longer(int(document["first_chunk"]), int(document["chunks"]))
+        if is_long:
             dropped.append(document)
-            continue
-        drawn = np.append(drawn, document)
-        drawn = np.sort(drawn, order=_SAMPLED_ORDER)[:draws]
-    return drawn, np.array(dropped, schemas.META_DOCUMENTS)
+        else:
+            fitting.append(document)
+    sample = np.concatenate([drawn, np.array(fitting, schemas.META_DOCUMENTS)])
+    sample = np.sort(sample, order=_SAMPLED_ORDER)[:draws]
+    return sample, np.array(dropped, schemas.META_DOCUMENTS)
 
 
 def _document_rows(

@@ -54,6 +54,31 @@ def test_torch_finds_what_the_processor_finds(
     assert_same(found, list(zip(*expected, strict=True)))
 
 
+def test_a_device_never_holds_many_candidates_for_queries_with_many_copies(
+    tmp_path, monkeypatch
+):
+    shards = with_copies(2000)
+    paths = save_shards(tmp_path, *shards)
+    most = 4000
+    monkeypatch.setattr(exact_gpu, "_CANDIDATES_AT_ONCE", most)
+    rough = exact_gpu.ExactTorch._rough
+    candidates = []
+
+    def counted(self, rows, queries, width, ranges):
+        candidates.append((len(queries) * width, len(queries)))
+        return rough(self, rows, queries, width, ranges)
+
+    monkeypatch.setattr(exact_gpu.ExactTorch, "_rough", counted)
+    queries = np.tile(shards[0][5], (30, 1)).astype(np.float32)
+    exclude = np.zeros((30, 2), np.int64)
+    found = exact_gpu.ExactTorch(VectorShards(paths)).search(
+        queries, 20, exclude=exclude
+    )
+    expected = exact.Exact(VectorShards(paths)).search(queries, 20, exclude=exclude)
+    assert_same(found, list(zip(*expected, strict=True)))
+    assert all(count <= most for count, queries in candidates if queries > 1)
+
+
 @pytest.mark.parametrize("block", [range(1), range(1, 3), range(2, 3)])
 def test_torch_finds_what_the_processor_finds_in_a_block_above_a_bound(
     tmp_path, monkeypatch, block

@@ -36,6 +36,9 @@ _DEVICE_QUERIES = 2048  # queries multiplied at a time
 _DEVICE_ROWS = 1 << 17  # vectors multiplied at a time, for 1 GB of scores on the device
 _DEVICE_BYTES = 4 << 30  # of vectors that stay on the device; a block has 2 GB
 _RESCORED_BYTES = 1 << 30  # of vectors scored exactly at a time, as float64
+# Candidates of all queries at a time. A candidate takes some 50 bytes while they are
+# sorted, and 2,048 queries of the usual number of neighbours have 3 million.
+_CANDIDATES_AT_ONCE = 1 << 25
 _LEAST_SPARE = 64  # candidates beyond k, because rough scores may be in a wrong order
 
 
@@ -117,14 +120,19 @@ class ExactTorch(Exact):
         bars = torch.maximum(rough[:, min(k, width) - 1], least) - error
         is_crowded = (rough[:, -1] >= bars) & (rough[:, -1] > -torch.inf)
         crowded = is_crowded.nonzero()[:, 0]
-        if len(crowded):
-            scores[crowded], positions[crowded] = self._best_of(
+        more_spare = 4 * spare
+        more_width = min(k + more_spare, len(rows))
+        at_once = max(1, _CANDIDATES_AT_ONCE // more_width)
+        for some in crowded.split(at_once):
+            if not len(some):
+                continue
+            scores[some], positions[some] = self._best_of(
                 rows,
-                queries[crowded],
+                queries[some],
                 k,
-                ranges_Q2=ranges_Q2[crowded.cpu().numpy()],
-                least=least[crowded],
-                spare=4 * spare,
+                ranges_Q2=ranges_Q2[some.cpu().numpy()],
+                least=least[some],
+                spare=more_spare,
             )
         return scores, positions
 
