@@ -33,6 +33,7 @@ from nextlong.sequences.tokenize import (
     tokens_step,
 )
 from nextlong.sequences.tokenizer import train_bpe
+from spacing_tokenizers import made
 
 TEXTS = [
     f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd"
@@ -344,6 +345,12 @@ def test_another_length_copies_what_an_intact_earlier_one_tokenized(
         assert [first.read_bytes() for first, _ in pairs] == [
             second.read_bytes() for _, second in pairs
         ]
+
+
+@pytest.mark.parametrize("name", ["llama2", "byte-level"])
+def test_no_chunks_have_no_ids(name):
+    ids, lengths = TextEncoder(made(name), engine="reference").encode_chunks([], [])
+    assert (len(ids), len(lengths)) == (0, 0)
 
 
 @pytest.mark.parametrize("method", ["standard", "quest"])

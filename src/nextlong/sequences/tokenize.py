@@ -145,7 +145,7 @@ class TextEncoder:
 
         `begins` tells which chunks begin their document.
         """
-        if not self._contexts:
+        if not texts or not self._contexts:
             return self.encode_batch(texts)
         ids = encode_within(
             texts, begins, contexts=self._contexts, encode=self._encode_each
