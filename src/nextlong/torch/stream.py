@@ -13,11 +13,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from nextlong import arguments
 from nextlong.artifacts.resolve import (
@@ -31,9 +31,6 @@ from nextlong.artifacts.resolve import (
 from nextlong.errors import ArgumentError, RunError
 from nextlong.text import Json, counted
 from nextlong.torch.collate import Row
-
-if TYPE_CHECKING:
-    from nextlong.torch.dataset import SequenceDataset
 
 # Places in the memory that the workers of a loader share with its process.
 _EPOCH, _POSITION, _RESUMED_PASS, _CURRENT_PASS, _PASSES = range(5)
@@ -52,9 +49,10 @@ _FETCHED: Final = "possibly_batched_index"
 class SequenceStream(IterableDataset):  # type: ignore[misc]
     """One rank's rows of each epoch, in an order that does not depend on the workers.
 
-    `order`: shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how
-    many rows a DataLoader batch holds; with several workers another one is refused when
-    the first row is read. `remainder`: rows that do not go evenly into the ranks are kept
+    `dataset`: a SequenceDataset, whose method `stream` makes a stream. `order`: shuffled
+    by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how many rows a
+    DataLoader batch holds; with several workers another one is refused when the first
+    row is read. `remainder`: rows that do not go evenly into the ranks are kept
     (every row once; the first ranks read one more), dropped, or filled up by repeating
     the epoch's first rows. `rank` of `world_size`: by default those of torch.distributed
     if it is initialised, else torchrun's, else 0 of 1; give the data-parallel ones where
@@ -64,7 +62,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
     in the same order.
     """
 
-    dataset: SequenceDataset
+    dataset: Dataset  # a SequenceDataset, which imports this module
     _: KW_ONLY
     order: Order = "shuffled"
     seed: int = 0
