@@ -264,11 +264,13 @@ class _Session:
 
     def run_before(self, step: str) -> list[str]:
         """Run the steps that `step` depends on, before array jobs share it; return their names."""
-        needed = steps_before(self.route(), step)
         to_size = {one.name for one in _steps_to_size(self.recipe, self.files)}
-        if "chunk" in needed and step not in to_size:
+        follows_chunks = "chunk" in steps_before(self.route(), step)
+        if follows_chunks and step not in to_size:
             self._size()
+        # The sized recipe: where documents are long, the sample needs the tokenizer.
         steps = self.route()
+        needed = steps_before(steps, step)
         self.run_steps(steps, only=needed)
         return [one.name for one in steps if one.name in needed]
 

@@ -10,6 +10,7 @@ from killed import run_and_exit
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
+from nextlong.recipe import keys
 
 
 @pytest.fixture
@@ -50,6 +51,22 @@ def test_shares_meet_in_the_bytes_of_one_run(
     assert len(json.loads((folder / "manifest.json").read_text())["parts"]) == len(
         written
     )
+
+
+def test_the_steps_before_a_share_are_those_of_a_corpus_with_long_documents(
+    recipe_for, hashes_of, tmp_path, monkeypatch
+):
+    # The tokens of every document are counted before it is sampled.
+    monkeypatch.setattr(keys, "_LONG_MARGIN", 0)
+    recipe = recipe_for(tmp_path / "run", "workers=1", "executor=serial")
+    with pipeline.session(recipe, mode="together") as session:
+        assert "tokenizer" in session.run_before("mine")
+        ran, total = session.run_share("mine", job=(1, 1))
+    assert ran == total > 0
+    whole = recipe_for(tmp_path / "whole", "workers=1", "executor=serial")
+    pipeline.run(whole)
+    pipeline.run(recipe)
+    assert hashes_of(tmp_path / "run") == hashes_of(tmp_path / "whole")
 
 
 def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
