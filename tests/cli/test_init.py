@@ -704,3 +704,10 @@ def test_a_tokenizer_to_train_is_said(folder):
         note.startswith("tokenizer: will be trained on these documents (32,000 tokens)")
         for note in notes_of(folder)
     )
+
+
+def test_an_encoding_is_noticed_where_the_head_of_a_file_is_ascii(folder):
+    lines = ["A line of a letter.\n"] * 20_000 + ["Für Müller, naïve Café.\n"] * 20_000
+    (folder / "letter.txt").write_bytes("".join(lines).encode("cp1252"))
+    (source,) = new_recipe(folder / "my.yaml", ["letter.txt"]).recipe.ingest.sources
+    assert source.encoding == "cp1252"

@@ -97,3 +97,20 @@ def test_a_compression_is_known_by_its_name_and_by_its_content(suffix):
     assert compression_of(f"A.JSONL{suffix.upper()}") == COMPRESSIONS[suffix]
     assert compression_in(COMPRESSORS[suffix](CONTENT)) == COMPRESSIONS[suffix]
     assert compression_of("a.jsonl") == compression_in(CONTENT) == ""
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_zstd_file_that_begins_with_its_dictionary_is_read(is_compressed):
+    records = [b"WARC/1.0 record %d of a long archive" % n * 9 for n in range(3000)]
+    dictionary = zstandard.train_dictionary(30_000, records)
+    held = dictionary.as_bytes()
+    if is_compressed:
+        held = zstandard.compress(held)
+    compressor = zstandard.ZstdCompressor(dict_data=dictionary)
+    start = b"\x5d\x2a\x4d\x18" + len(held).to_bytes(4, "little") + held
+    archive = start + b"".join(map(compressor.compress, records))
+    assert read(archive, ".zst") == (b"".join(records), None)
+    assert isinstance(read(archive[:1000], ".zst")[1], OSError)
+    # A frame of other metadata is no dictionary.
+    other = b"\x5d\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"note"
+    assert read(other + zstandard.compress(CONTENT), ".zst") == (CONTENT, None)

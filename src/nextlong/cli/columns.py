@@ -15,10 +15,10 @@ from nextlong.cli.common import first_few
 from nextlong.errors import CorpusError
 from nextlong.reading.charset import guess_encoding, is_mostly_utf8
 from nextlong.reading.choose_columns import ColumnChoice, choose_columns
-from nextlong.reading.compression import COMPRESSIONS, compression_in
+from nextlong.reading.compression import COMPRESSIONS, compression_in, compression_of
 from nextlong.reading.document_text import EACH, paths_of
 from nextlong.reading.encoding import unicode_encoding_of
-from nextlong.reading.files import InputFile, read_head
+from nextlong.reading.files import InputFile, open_binary, read_head
 from nextlong.reading.formats import UNREADABLE, format_of, sample_records
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
@@ -123,12 +123,9 @@ def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
     has_utf8 = False
     for file in _spread(text_files, _ENCODED_FILES) if text_files else ():
         try:
-            head, read_bytes = read_head(file, _ENCODED_BYTES)
+            head = _telling_bytes(file)
         except UNREADABLE:
             continue
-        if read_bytes < file.bytes:
-            # Its last character may be cut.
-            head = head.rstrip(_NOT_ASCII)
         if unicode_encoding_of(head):
             heads.append(head)
             others.append(file)
@@ -145,6 +142,24 @@ def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
     words = [word for word in text.split() if not word.isascii()] or text.split()
     words = list(dict.fromkeys(words))
     return _Encoding(name, " ".join(words[:_EXAMPLE_WORDS])[:_EXAMPLE_CHARS])
+
+
+def _telling_bytes(file: InputFile) -> bytes:
+    """Return bytes of a file that tell its encoding: its head, or later ones that are not ASCII."""
+    head, read_bytes = read_head(file, _ENCODED_BYTES)
+    if read_bytes == file.bytes:
+        return head
+    # The characters at the edges may be cut.
+    head = head.rstrip(_NOT_ASCII)
+    if not head.isascii() or compression_of(file.name):
+        return head
+    with open_binary(file.path) as stream:
+        for start in (file.bytes // 2, max(0, file.bytes - _ENCODED_BYTES)):
+            stream.seek(start)
+            later = stream.read(_ENCODED_BYTES).strip(_NOT_ASCII)
+            if not later.isascii():
+                return bytes(later)
+    return head
 
 
 def _is_plain_text(file: InputFile) -> bool:

@@ -48,6 +48,7 @@ _MAGIC: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 MAGIC_BYTES: Final = 6
+_DICTIONARY_FRAME: Final = b"\x5d\x2a\x4d\x18"  # of zstd, at the start of an archive
 _SKIPPABLE_FRAME: Final = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 
 
@@ -130,6 +131,8 @@ def _pieces(raw: Any, compression: str) -> Iterator[bytes]:
     while block := raw.read(_BLOCK_BYTES):
         if is_start:
             _check_start(block, compression)
+            if compression == "zstd" and block.startswith(_DICTIONARY_FRAME):
+                codec, block = _with_dictionary(block, raw)
             is_start = False
         while block:
             if frame is None:
@@ -144,6 +147,36 @@ def _pieces(raw: Any, compression: str) -> Iterator[bytes]:
             frame = None if frame.eof else frame
     if frame is not None:
         raise OSError("it ends within its compressed data")
+
+
+def _with_dictionary(block: bytes, raw: Any) -> tuple[_Codec, bytes]:
+    """Return the codec of a file that begins with its dictionary, and what follows in `block`.
+
+    Such a file is a web archive of Archive Team: the dictionary, compressed or not, is in a
+    skippable frame, and each record is a frame (iipc.github.io/warc-specifications).
+    """
+    start = len(_DICTIONARY_FRAME) + 4
+    end = start + int.from_bytes(block[start - 4 : start], "little")
+    missing = end - len(block)
+    while missing > 0 and (more := raw.read(missing)):
+        block += more
+        missing = end - len(block)
+    if missing > 0:
+        raise OSError("it ends within its dictionary")
+    content = block[start:end]
+    if compression_in(content) == "zstd":
+        content = b"".join(_pieces(io.BytesIO(content), "zstd"))
+    decompressor = zstandard.ZstdDecompressor(
+        dict_data=zstandard.ZstdCompressionDict(content),
+        max_window_size=_MAX_ZSTD_WINDOW_BYTES,
+    )
+    try:
+        # Loads the dictionary.
+        decompressor.decompressobj()
+    except zstandard.ZstdError as error:
+        raise OSError(f"its dictionary is damaged: {error}") from None
+    codec = _Codec(decompressor.decompressobj, zstandard.ZstdError)
+    return codec, block[end:]
 
 
 def _check_start(head: bytes, compression: str) -> None:
