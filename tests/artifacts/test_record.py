@@ -201,3 +201,28 @@ def test_a_folder_with_files_of_others_is_no_run_directory(tmp_path, name):
     assert repr(name.partition("/")[0]) in str(caught.value)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     record.check_folder(tmp_path)
+
+
+def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
+    tmp_path, monkeypatch
+):
+    project = tmp_path / "project"
+    (project / "run").mkdir(parents=True)
+    for name in ("docs.jsonl", "exclude.jsonl", "eval.txt", "tok.json"):
+        (project / name).touch()
+    (project / "my.yaml").write_text(
+        "run_dir: run\n"
+        "ingest: {sources: [{path: docs.jsonl}], exclude: exclude.jsonl}\n"
+        "decontaminate: [eval.txt]\n"
+        "tokenizer: {source: tok.json, eos: a}\n"
+    )
+    monkeypatch.chdir(project)
+    assert finish(Recipe.load("my.yaml"), Path("run")) == "base"
+    monkeypatch.chdir(tmp_path)
+    assert finish(Recipe.load("project/my.yaml"), Path("project/run")) == "base"
+    project.rename(tmp_path / "moved")
+    assert finish(Recipe.load("moved/my.yaml"), Path("moved/run")) == "base"
+    assert record.variant_names(Path("moved/run")) == ["base"]
+    (tmp_path / "moved" / "other.txt").touch()
+    other = Recipe.load("moved/my.yaml", overrides=["decontaminate=[moved/other.txt]"])
+    assert record.name_for(other, Path("moved/run")) != "base"

@@ -17,8 +17,13 @@ from counted import total
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.corpus.decontaminate import _decontaminate_shard, _evaluation_grams
+from nextlong.corpus.decontaminate import (
+    _decontaminate_shard,
+    _evaluation_grams,
+    decontaminate_steps,
+)
 from nextlong.engine.runner import open_done
+from nextlong.engine.step import Step
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
@@ -347,9 +352,10 @@ def test_chunks_with_evaluation_text_are_nowhere(contaminated):
     (evaluation,) = contaminated.decontaminate.files
     run = nextlong.run(contaminated)
     assert not any("brass telescope" in sequence.text for sequence in run.sequences())
-    assert measure(run).contaminated == {evaluation: 4}
+    name = Path(evaluation).name
+    assert measure(run).contaminated == {name: 4}
     told = dict(summary.lines(Exported(run.recipe, [run], run.steps)))["contaminated"]
-    assert told == f"4 chunks filtered out (4 of them with {evaluation})"
+    assert told == f"4 chunks filtered out (4 of them with {name})"
     assert breaches(Path(contaminated.run_dir)) == {}
 
 
@@ -402,6 +408,30 @@ def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
         assert (
             sorted(total(step, "contaminated") for step in done) == contaminated_chunks
         )
+
+
+def test_evaluation_files_are_the_same_from_every_working_directory(
+    tmp_path, monkeypatch
+):
+    for name in ("a/test.txt", "b/test.txt", "c.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(f"{LONG} {name}")
+    corpus = Step("ingest", 1, {}, (), lambda done: [])
+
+    def step_of(*files):
+        return decontaminate_steps(Decontaminate(files=files), corpus, corpus)[0]
+
+    monkeypatch.chdir(tmp_path)
+    from_above = step_of("in/a/test.txt", "in/b/test.txt", "in/c.txt")
+    alone = step_of("in/c.txt")
+    monkeypatch.chdir(tmp_path / "in" / "a")
+    from_inside = step_of("test.txt", "../b/test.txt", "../c.txt")
+    assert from_inside.fingerprint == from_above.fingerprint
+    assert (
+        alone.fingerprint == step_of("../c.txt").fingerprint != from_above.fingerprint
+    )
+    names = [name for name, _ in from_inside.config["files"]]
+    assert names == ["a/test.txt", "b/test.txt", "in/c.txt"]
 
 
 def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(

@@ -5,6 +5,7 @@ import sys
 import pyarrow as pa
 import pytest
 
+from nextlong.engine.step import Step
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.methods import keywords as keywords_module
 from nextlong.methods.keywords import (
@@ -13,6 +14,7 @@ from nextlong.methods.keywords import (
     _spaced,
     _stop_words,
     _stop_words_of,
+    keywords_step,
 )
 
 
@@ -241,3 +243,18 @@ def test_an_ideograph_counts_as_three_letters():
     least = keywords_module.Keywords(min_keyword_score=1, min_keyword_chars=6)
     assert keywords_module._candidate_keywords(["循环"], least) == ["循环"]
     assert keywords_module._candidate_keywords(["water"], least) == []
+
+
+def test_a_local_model_is_the_same_from_every_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "a" / "config.json").write_text("{}")
+    corpus = Step("ingest", 1, {}, (), lambda done: [])
+
+    def fingerprint(queries):
+        options = keywords_module.Keywords(queries=queries)
+        return keywords_step("quest", options, corpus, corpus).fingerprint
+
+    monkeypatch.chdir(tmp_path)
+    from_above = fingerprint("models/a")
+    monkeypatch.chdir(tmp_path / "models")
+    assert fingerprint("a") == from_above != fingerprint("extractive")

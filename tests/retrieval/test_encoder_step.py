@@ -45,6 +45,16 @@ def test_a_local_model_is_known_by_its_contents(tmp_path):
     assert fingerprint(model) != at_first
 
 
+def test_a_local_model_is_the_same_from_every_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    (tmp_path / "models" / "a" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    from_above = fingerprint("models/a")
+    monkeypatch.chdir(tmp_path / "models")
+    assert fingerprint("a") == from_above
+    assert fingerprint("missing") != fingerprint("other")
+
+
 def test_a_folder_by_the_name_of_a_servers_model_is_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = {"model": "openai:bge"}

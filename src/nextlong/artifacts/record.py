@@ -9,7 +9,6 @@ new or the previous one.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
-from nextlong.recipe.paths import to_folder
+from nextlong.recipe.paths import from_run, to_folder
 from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
@@ -57,7 +56,7 @@ class Variant:
     @property
     def settings(self) -> Json:
         """The recipe with paths that start from the run directory, wherever that is now."""
-        return _seen_from_run(self.recipe, Path(self.folder))
+        return _seen_from_run(self.recipe, Path(self.folder), self.run_dir)
 
     @property
     def run_dir(self) -> Path:
@@ -294,25 +293,22 @@ def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _seen_from_run(recipe: Json, folder: Path) -> Json:
-    """Return plain data with local paths as seen from its run directory; relative ones start from `folder`.
+def _seen_from_run(recipe: Json, folder: Path, run_dir: Path) -> Json:
+    """Return plain data with local paths as seen from `run_dir`, its run directory; relative ones start from `folder`.
 
     So a recipe has the same settings from every working directory, and after its files and
     the run directory were moved together.
     """
     match recipe:
-        case {"run_dir": str(run_dir), "ingest": {"sources": list(sources), **ingest}}:
-            seen = [_seen(source, folder / run_dir, folder) for source in sources]
-            return recipe | {"ingest": {**ingest, "sources": seen}}
+        case {"run_dir": str(), "ingest": {"sources": list(sources), **ingest}}:
+            named = [_with_name(source) for source in sources]
+            plain = recipe | {"ingest": {**ingest, "sources": named}}
+            return from_run(plain, folder, run_dir)
     return recipe
 
 
-def _seen(source: Json, run_dir: Path, folder: Path) -> Json:
-    path = str(source["path"])
-    name = source.get("name") or path
-    if "://" not in path:
-        path = os.path.relpath(folder / Path(path).expanduser(), run_dir)
-    return {**source, "path": path, "name": name}
+def _with_name(source: Json) -> Json:
+    return {**source, "name": source.get("name") or source["path"]}
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
@@ -345,7 +341,7 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     to another variant or to a folder in `data/`.
     """
     recorded = variants(run_dir)
-    plain = _seen_from_run(recipe.model_dump(mode="json"), Path.cwd())
+    plain = _seen_from_run(recipe.model_dump(mode="json"), Path.cwd(), run_dir)
     alike = [
         variant.name for variant in recorded if not differences(plain, variant.settings)
     ]
@@ -380,7 +376,8 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
             _settings_of(plain)
             if own is None
             else differences(
-                plain, _seen_from_run(own.model_dump(mode="json"), Path.cwd())
+                plain,
+                _seen_from_run(own.model_dump(mode="json"), Path.cwd(), run_dir),
             )
         )
         overridden = [

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -81,15 +82,14 @@ def decontaminate_steps(
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
-    hashes, text_bytes, grams = (
-        [],
-        0.0,
-        [partial(_evaluation_grams, files=files, ngram=ngram)],
-    )
-    for file in files:
+    names = _names_of(files)
+    hashes: list[list[str]] = []
+    text_bytes = 0.0
+    grams = [partial(_evaluation_grams, files=files, ngram=ngram)]
+    for file, name in zip(files, names, strict=True):
         with _explained(file), open_binary(file) as stream:
             content = stream.read()
-        hashes.append([file, xxhash.xxh3_128_hexdigest(content)])
+        hashes.append([name, xxhash.xxh3_128_hexdigest(content)])
         text_bytes += len(content) / (
             _COMPRESSED_SHARE if PurePosixPath(file).suffix in COMPRESSIONS else 1
         )
@@ -114,7 +114,7 @@ def decontaminate_steps(
         heads, grams = (
             done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy")
         )
-        task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
+        task = partial(_decontaminate_shard, heads=heads, grams=grams, files=names)
         return each_shard(
             task,
             documents=(ingest, ".documents.arrow"),
@@ -158,6 +158,21 @@ def _explained(file: str) -> Iterator[None]:
         raise CorpusError(
             f"decontaminate: {file} cannot be read: {reason}; repair or remove it"
         ) from None
+
+
+def _names_of(files: Sequence[str]) -> list[str]:
+    """Return the shortest ends of paths that differ, which are the same from every working directory."""
+    here = Path.cwd()
+    parts = []
+    for file in files:
+        is_url = "://" in file
+        path = file if is_url else os.path.normpath(here / Path(file).expanduser())
+        parts.append(PurePosixPath(path).parts)
+    for length in range(1, max(map(len, parts))):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(files)
 
 
 def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:

@@ -85,6 +85,8 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     is_model = options.queries != "extractive"  # a model uses a GPU if there is one
     model = Path(options.queries).expanduser()
     if is_model and model.is_dir():
+        # Its path depends on the working directory.
+        config["queries"] = "model"
         config["files"] = store.hash_folder(model)
     needs, rate = (
         Resources(gpu="optional" if is_model else "unused"),

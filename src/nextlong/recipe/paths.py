@@ -41,6 +41,26 @@ def to_folder(data: Json, folder: Path) -> Json:
     )
 
 
+def from_run(data: Json, folder: Path, run_dir: Path) -> Json:
+    """Return keys with all local paths as seen from the run directory, which is now `run_dir`.
+
+    Relative ones start from `folder`, which need not exist any more.
+    """
+    written_dir = folder / str(data["run_dir"])
+
+    def seen(path: str) -> str:
+        return os.path.relpath(folder / Path(path).expanduser(), written_dir)
+
+    def exists(name: str) -> bool:
+        return Path(os.path.normpath(run_dir / seen(name))).exists()
+
+    return _changed(data, path=seen, exists=exists, is_changed=_is_local)
+
+
+def _is_local(value: Any) -> bool:
+    return isinstance(value, str) and "://" not in value and value != ""
+
+
 def is_relative(value: Any) -> bool:
     """Return whether a value is a relative path of this machine, and not a URL."""
     return (
@@ -50,14 +70,20 @@ def is_relative(value: Any) -> bool:
     )
 
 
-def _changed(data: Json, *, path: _Change, exists: Callable[[str], bool]) -> Json:
-    """Return a copy of the keys with `path` applied to relative paths, and to names that exist as files."""
+def _changed(
+    data: Json,
+    *,
+    path: _Change,
+    exists: Callable[[str], bool],
+    is_changed: Callable[[Any], bool] = is_relative,
+) -> Json:
+    """Return a copy of the keys with `path` applied to some paths, and to names that exist as files."""
 
     def of_path(value: Any) -> Any:
-        return path(value) if is_relative(value) else value
+        return path(value) if is_changed(value) else value
 
     def of_name(value: Any) -> Any:
-        return path(value) if is_relative(value) and exists(value) else value
+        return path(value) if is_changed(value) and exists(value) else value
 
     def of_model(value: Any) -> Any:
         if not isinstance(value, str):
@@ -101,7 +127,10 @@ def _apply(section: Json, key: str, change: Callable[[Any], Any]) -> None:
 
 
 def _source(source: Any, of_path: Callable[[Any], Any]) -> Any:
-    if not isinstance(source, dict) or not is_relative(source.get("path")):
+    if not isinstance(source, dict):
         return source
-    name = source.get("name") or source["path"]
-    return source | {"path": of_path(source["path"]), "name": name}
+    written = source.get("path")
+    path = of_path(written)
+    if path == written:
+        return source
+    return source | {"path": path, "name": source.get("name") or written}

@@ -232,11 +232,11 @@ def encoder_step(
     def tasks(done: Artifacts) -> list[Task]:
         return kind.prepare(encoder, corpus(done), seed=seed)
 
-    config = (
-        {"model": encoder.model}
-        | encoder.options.identity()
-        | kind.depends_on(encoder, seed=seed)
-    )
+    depends_on = kind.depends_on(encoder, seed=seed)
+    # The files of a local model say what it is; its path depends on the working directory.
+    is_local = "files" in depends_on
+    model = f"{encoder.section}:" if is_local else encoder.model
+    config = {"model": model} | encoder.options.identity() | depends_on
     needs, costs = kind.resources(encoder), kind.estimate(encoder)
     return Step(
         "encoder",
