@@ -140,3 +140,9 @@ def test_a_page_in_ascii_that_declares_utf_16_is_ascii():
 
 def test_an_empty_page_has_no_text():
     assert decode_page(b"") == ""
+
+
+def test_a_comment_without_an_end_hides_a_declaration():
+    _, raw = page("german", "windows-1252")
+    hidden = b"<!-- <meta charset=koi8-r>"
+    assert decode_page(hidden + raw) == hidden.decode() + raw.decode("cp1252")

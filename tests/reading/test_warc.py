@@ -8,6 +8,7 @@ import pytest
 import zstandard
 
 from nextlong.errors import CorpusError
+from nextlong.reading import http_response
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
@@ -319,3 +320,15 @@ def test_a_text_of_a_crawl_in_another_encoding_is_decoded(tmp_path):
     archive = record("conversion", "http://a/2", block, "text/plain")
     (item,) = read(tmp_path / "a.wet", archive)
     assert item.text == text
+
+
+def test_thousands_of_interim_responses_precede_a_page(tmp_path):
+    status = "HTTP/1.1 100 Continue\r\n\r\n" * 3_000 + "HTTP/1.1 200 OK"
+    middle = response("http://a/2", HTML, status=status)
+    item = between(tmp_path / "a.warc", middle)
+    assert (item.source_id, item.text) == ("http://a/2", TEXT)
+
+
+def test_the_members_of_a_gzip_bomb_are_not_all_decompressed():
+    members = gzip.compress(b"a" * 900) * 50
+    assert len(http_response._from_gzip(members, 1_000)) <= 2_001

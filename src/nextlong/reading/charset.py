@@ -51,7 +51,8 @@ _OTHER_LATIN: Final = frozenset({"cp1250", "cp1254", "iso8859-15", "iso8859-2"})
 _MIN_VALID_PER_INVALID: Final = 2
 # A browser also follows a <meta> after the first 1,024 bytes, and parses again.
 _HEAD_BYTES: Final = 1 << 16
-_COMMENT: Final = re.compile(rb"<!--.*?-->", re.DOTALL)
+# As in the HTML standard, a comment without an end contains all that follows it.
+_COMMENT: Final = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _META: Final = re.compile(rb"<meta[\s/][^>]*>", re.IGNORECASE)
 _CHARSET_ATTRIBUTE: Final = re.compile(
     rb"""[\s/"']charset\s*=\s*["']?\s*([^\s"'/>;]+)""", re.IGNORECASE

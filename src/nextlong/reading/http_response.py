@@ -102,14 +102,17 @@ def parse_response(block: bytes) -> Response | None:
     if status is None:
         return None
     end = _BLANK_LINE.search(block, status.end() - 1)
+    # An interim response, such as "100 Continue", precedes the real one.
+    while end is not None and status[1].startswith(b"1"):
+        following = _STATUS_LINE.match(block, end.end())
+        if following is None:
+            break
+        status = following
+        end = _BLANK_LINE.search(block, status.end() - 1)
     head = block[status.end() :] if end is None else block[status.end() : end.start()]
     body = b"" if end is None else block[end.end() :]
     if end is None and b"<" in head:
         return None
-    code = int(status[1])
-    # An interim response, such as "100 Continue", precedes the real one.
-    if 100 <= code < 200 and _STATUS_LINE.match(body):
-        return parse_response(body)
 
     headers: dict[str, list[str]] = {}
     name = ""
@@ -124,7 +127,7 @@ def parse_response(block: bytes) -> Response | None:
             name = ""
             continue
         headers.setdefault(name, []).append(value.strip())
-    return Response(code, headers, body)
+    return Response(int(status[1]), headers, body)
 
 
 def begins_html(body: bytes) -> bool:
@@ -180,13 +183,15 @@ def _from_chunks(body: bytes, max_bytes: int) -> bytes:  # noqa: ARG001
 
 
 def _from_gzip(body: bytes, max_bytes: int) -> bytes:
-    pieces: list[bytes] = []
+    content = bytearray()
+    is_first = True
     # Of several members, if there are; what follows them is ignored, as browsers do.
-    while body.startswith(b"\x1f\x8b") or not pieces:
+    while is_first or (body.startswith(b"\x1f\x8b") and len(content) <= max_bytes):
         decompressor = zlib.decompressobj(_GZIP)
-        pieces.append(_inflated(decompressor, body, max_bytes))
+        content += _inflated(decompressor, body, max_bytes)
         body = decompressor.unused_data
-    return b"".join(pieces)
+        is_first = False
+    return bytes(content)
 
 
 def _from_deflate(body: bytes, max_bytes: int) -> bytes:
