@@ -240,6 +240,18 @@ def test_a_tokenizer_that_is_a_file_is_named_absolutely(folder):
     ).recipe.tokenizer.source == str(folder / "tok/tokenizer.json")
 
 
+def test_a_tokenizer_given_by_an_absolute_path_stays_absolute(folder):
+    touch(folder, "project/a.jsonl", "elsewhere/tokenizer.json")
+    text = "\n".join(json.dumps({"text": f"{n} tide " * 300}) for n in range(90))
+    (folder / "project/a.jsonl").write_text(text)
+    tokenizer = folder / "elsewhere/tokenizer.json"
+    write_tokenizer(tokenizer, ["<|end_of_text|>"])
+    made = folder / "project/my.yaml"
+    command = ["init", str(made), "project/a.jsonl", "--tokenizer", str(tokenizer)]
+    assert main(command) == 0
+    assert f"source: {tokenizer}" in made.read_text()
+
+
 def test_sources_below_data_and_beside_the_recipe_are_found(folder):
     touch(
         folder,

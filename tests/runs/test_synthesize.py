@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 import nextlong
+from nextlong.errors import ArgumentError, CorpusError
 from nextlong.runs import synthesize
 from nextlong.sequences.tokenizer import train_bpe
 
@@ -104,6 +105,17 @@ def test_columns_are_chosen_and_read_as_by_init(row, text, recwarn):
     for one, given in zip(found, TEXTS, strict=True):
         assert "".join(one["text"].split()) == "".join(given.split())
     assert not recwarn.list
+
+
+def test_the_column_of_the_text_is_never_that_of_the_ids():
+    rows = [{"key": text, "number": n} for n, text in enumerate(TEXTS)]
+    run = made(rows, text="key")
+    lines = (run.path.parent / "texts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["0", "1", "2", "3"]
+    with pytest.raises(ArgumentError, match="id='key' is a column of the text"):
+        made(rows, text="key", id="key")
+    with pytest.raises(CorpusError, match="no column looks like text"):
+        made(rows, id="key")
 
 
 def test_columns_that_compete_are_a_warning():

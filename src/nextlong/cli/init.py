@@ -209,10 +209,11 @@ def init(args: argparse.Namespace) -> None:
         heading += "Relative paths start from the folder of this file."
         if not args.full:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
+        given = [*args.sources, args.tokenizer or ""]
         write(
             path,
             commented(
-                _with_relative_paths(recipe, path.parent, args.sources),
+                _with_relative_paths(recipe, path.parent, given),
                 heading=heading,
                 include="all" if args.full else "important",
             ),

@@ -209,10 +209,19 @@ def _columns(
     records = [row for row in rows if isinstance(row, Mapping)]
     if len(records) > _SAMPLE_ROWS:
         records = random.Random(0).sample(records, _SAMPLE_ROWS)
-    choice = choose_columns([dict(record) for record in records])
-    id_column = id or choice.id or "id"
+    # The column that is named for the ids cannot be the text.
+    judged = [
+        {name: value for name, value in record.items() if name != id}
+        for record in records
+    ]
+    choice = choose_columns(judged)
     if text is not None:
-        return _Columns(tuple(text), id_column)
+        if id in text:
+            other = "name another column for one of them"
+            raise arguments.wrong("id", id, "is a column of the text", fix=other)
+        own_id = None if choice.id in text else choice.id
+        return _Columns(tuple(text), id or own_id or "id")
+    id_column = id or choice.id or "id"
     if not records:
         return _Columns(("text",), id_column)
     if choice.text is None:
