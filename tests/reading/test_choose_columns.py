@@ -286,6 +286,11 @@ SHAPES = {
         "chosen",
         None,
     ),
+    "a usual name that few records have": (
+        lambda n: {"text": None if n % 8 else prose(n), "article_copy": prose(n, 150)},
+        "article_copy",
+        None,
+    ),
     "triplets": (
         lambda n: {
             "anchor": prose(n, 20),

@@ -4,8 +4,8 @@ In:  records of a file as dictionaries, drawn from all of it. Out: the columns t
 the text, the best first, and the id column.
 
 A column is judged by type, name and content. Its score is the mean size of its texts, times
-the shares of records that have one and of texts that differ, times factors for its name and
-for what its values are like. So a usual name wins over a longer column, but not a language
+the square of the share of records that have one, times the share of texts that differ,
+times factors for its name and for what its values are like. So a usual name wins over a longer column, but not a language
 code over an article, nor a license that every record repeats over a description. Addresses,
 paths, codes, numbers and encoded data are never text.
 """
@@ -219,7 +219,8 @@ class _Column:
     def candidate(self) -> TextCandidate:
         """The column as a candidate for the text."""
         filled_share = len(self._texts) / self._records
-        size = self._mean_bytes * filled_share * self._distinct_share
+        # Squared, because a record without a text is not only short: it is rejected.
+        size = self._mean_bytes * filled_share**2 * self._distinct_share
         return TextCandidate(
             self.name,
             mean_chars=sum(map(len, self._texts)) / len(self._texts),
