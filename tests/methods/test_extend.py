@@ -18,6 +18,7 @@ from nextlong.methods.extend import (
 )
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates import rule
+from nextlong.retrieval.near_duplicates.known import KnownPairs
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     documents_of,
@@ -342,7 +343,13 @@ def filtered(store, offered, *, chunks=1, length=2):
     texts, shingles = store
     document = documents_of([texts[:chunks]])[0]
     found = _filter_near_duplicates(
-        offered, take(length), document, shingles, WEIGHTS, 0.8
+        offered,
+        take(length),
+        document,
+        shingles,
+        WEIGHTS,
+        0.8,
+        known_pairs=KnownPairs(),
     )
     return [
         ids[:length].tolist()
@@ -494,6 +501,7 @@ def screened(stored, monkeypatch, texts, *, needed):
         store,
         WEIGHTS,
         0.8,
+        known_pairs=KnownPairs(),
         needed_chars=100 * needed,
     )
     return found, paired
@@ -520,6 +528,7 @@ def test_a_draft_that_would_compare_all_copies_is_given_up(stored, monkeypatch):
         store,
         WEIGHTS,
         0.8,
+        known_pairs=KnownPairs(),
         needed_chars=100 * 50,
         drafted_chars=100 * 75,
     )
@@ -528,7 +537,44 @@ def test_a_draft_that_would_compare_all_copies_is_given_up(stored, monkeypatch):
 
 def test_copies_do_not_end_a_draft_whose_other_candidates_suffice(stored, monkeypatch):
     texts = families(300, *[1] * 500)
-    found, paired = screened(stored, monkeypatch, texts, needed=400)
+    found, _ = screened(stored, monkeypatch, texts, needed=400)
     assert found is not None
     assert found.negatives == 400
-    assert paired
+
+
+def judged_pairs(monkeypatch):
+    """Return the list to which each comparison adds the number of pairs that it judges."""
+    counts = []
+    plain = rule._shared
+
+    def shared(*arguments):
+        weights = plain(*arguments)
+        counts.append(len(weights))
+        return weights
+
+    monkeypatch.setattr(rule, "_shared", shared)
+    return counts
+
+
+def test_a_draft_of_small_families_judges_each_pair_once(stored, monkeypatch):
+    """Though it looks further several times, and the next draft takes the same chunks."""
+    texts, store = stored(families(*[8] * 80))
+    counts = judged_pairs(monkeypatch)
+    monkeypatch.setattr(extend, "_estimate_usable", lambda *_: len(texts))
+    known_pairs = KnownPairs()
+    found = []
+    for candidates in (range(1, len(texts) - 40), range(41, len(texts))):
+        found.append(
+            _filter_near_duplicates(
+                offers(candidates),
+                take(70),
+                rule_for(texts)["document"],
+                store,
+                WEIGHTS,
+                0.8,
+                known_pairs=known_pairs,
+            )
+        )
+    assert [one.negatives for one in found] == [70, 70]
+    # Members of a family are two distinct texts, compared in both directions.
+    assert sum(counts) == 2 * 80

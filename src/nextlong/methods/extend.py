@@ -56,6 +56,7 @@ from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
+from nextlong.retrieval.near_duplicates.known import KnownPairs, kept_pairs
 from nextlong.retrieval.near_duplicates.rule import (
     compare,
     find_near_duplicates,
@@ -452,11 +453,13 @@ def _draft_block(
                 )
             else:
                 rule = filters[0], lookup.opened(filters[1]), rules.mine.near_duplicates
+                known_pairs = kept_pairs(lookup.file_version(filters[1]), rule[2])
                 found = _filter_near_duplicates(
                     ordered,
                     prefixes_of,
                     compared[place],
                     *rule,
+                    known_pairs=known_pairs,
                     needed_chars=target_chars - chars,
                     drafted_chars=target_chars * rules.compose.draft_factor - chars,
                 )
@@ -685,6 +688,7 @@ def _filter_near_duplicates(
     weights: Weights,
     threshold: float,
     *,
+    known_pairs: KnownPairs,
     needed_chars: float = 0.0,
     drafted_chars: float = 0.0,
 ) -> _Filtered | None:
@@ -713,8 +717,9 @@ def _filter_near_duplicates(
             ]
         )
         walked = every[np.sort(np.unique(every, return_index=True)[1])]
-        compared = compare(shingles.of(chunks[walked]), **rule)
-        is_suspicious = 2 * compared.count_suspected() > len(walked)
+        if not is_checked:
+            compared = compare(shingles.of(chunks[walked]), **rule)
+            is_suspicious = 2 * compared.count_suspected() > len(walked)
         if is_suspicious and not is_checked:
             usable = _estimate_usable(chunks, shingles, rule)
             usable_chars = usable * np.concatenate(candidates.chars).mean()
@@ -723,7 +728,13 @@ def _filter_near_duplicates(
             if is_hopeless or (are_copies and usable_chars < drafted_chars):
                 return None
             is_checked = True
-        copies = pair_up(compared)
+            # Such a draft looks several times as far as others, step by step.
+            known_pairs.learn(chunks, shingles, weights, threshold)
+            judged = known_pairs.against(document)
+        if is_checked:
+            copies = judged.find(chunks[walked])
+        else:
+            copies = pair_up(compared)
         repeats_document = (
             np.bincount(walked[copies.of_document], minlength=len(chunks)) > 0
         )
@@ -826,9 +837,18 @@ def _estimate_usable(chunks: _Ids, shingles: ShingleStore, rule: _Rule) -> float
 
 def _repeats(pairs: _Ids) -> _Ids:
     """Return, ascending, the candidates that repeat an earlier one that is no repeat itself; `pairs`, (n, 2), a < b."""
-    earlier, later = pairs[np.argsort(pairs[:, 1], kind="stable")].T
-    is_repeat = np.zeros(int(later.max(initial=-1)) + 1, np.bool_)
-    firsts = np.flatnonzero(np.diff(later, prepend=-1))
-    for first, last in pairwise([*firsts.tolist(), len(later)]):
-        is_repeat[later[first]] = not is_repeat[earlier[first:last]].all()
+    earlier, later = pairs.T
+    count = int(later.max(initial=-1)) + 1
+    is_repeat = np.zeros(count, np.bool_)
+    # Candidates without an undecided earlier one are no repeats, those paired with them
+    # are, and so on: two rounds for families whose members all repeat each other.
+    is_decided = np.zeros(count, np.bool_)
+    while len(later):
+        is_first = ~is_decided
+        is_first[later] = False
+        is_repeat[later[is_first[earlier]]] = True
+        is_decided |= is_first | is_repeat
+        is_open = ~(is_decided[later] | is_repeat[earlier])
+        earlier = earlier[is_open]
+        later = later[is_open]
     return np.flatnonzero(is_repeat)

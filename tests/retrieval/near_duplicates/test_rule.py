@@ -286,6 +286,7 @@ def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 <
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shares, "_RARE_SHARE", rare)
         patch.setattr(shares, "_AT_ONCE", at_once)
+        patch.setattr(shares, "_RUNS_AT_ONCE", at_once)
         copies = find_near_duplicates(
             shingles(texts),
             document=documents_of([chunks])[0],

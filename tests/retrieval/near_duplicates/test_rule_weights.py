@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates.rule import Texts, covered, highest
+from nextlong.retrieval.near_duplicates.rule import Texts, covered, highest, running
 from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, shingles
 
 
@@ -34,7 +34,7 @@ def test_a_word_in_several_shingles_is_covered_once(words, groups):
     groups = [sorted({place % len(words) for place in places}) for places in groups]
     firsts = np.cumsum([0, *map(len, groups)])[:-1] if groups else np.empty(0, np.int64)
     found = covered(
-        np.array(words, np.int64),
+        running(np.array(words, np.int64)),
         np.array([place for places in groups for place in places], np.int64),
         firsts.astype(np.int64),
     )

@@ -34,7 +34,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
 )
 
 _PASSAGE_WORDS: Final = 100
-_RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
+PASSAGE_RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
 _WEIGHT_BITS: Final = 11
 _RARE_SHARE: Final = (
     0.05  # of a text's weight that is looked up beyond what the text may lack
@@ -42,9 +42,10 @@ _RARE_SHARE: Final = (
 _AT_ONCE: Final = (
     1 << 21
 )  # entries compared at a time: runs of one text that another may have
-_KINDS_A_RUN: Final = (
-    32  # … an entry for each run, or for each 32 kinds if that is more
-)
+# Runs of pairs compared at a time, of 256 pairs at most: a table of their kinds and texts
+# has 16 MB at most.
+_RUNS_AT_ONCE: Final = 1 << 16
+_LEAST_RUNS: Final = 1 << 8
 _MILLION: Final = 1_000_000  # thresholds are rounded to millionths, so that comparisons use integers alone
 
 _Bools = NDArray[np.bool_]
@@ -148,13 +149,19 @@ def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
     return most
 
 
-def covered(words: NDArray[np.integer], places: _Ints, firsts: _Ints) -> _Ints:
-    """Return the weight of the words in the shingles at `places`, by group, (g,); words in several shingles count once.
-
-    `words`: the weight of each shingle's last word. `firsts` start the groups; the places of a group ascend and are of one text.
-    """
+def running(words: NDArray[np.integer]) -> _Ints:
+    """Return the running sums of the weights of words, (s + 1,), as `covered` needs them."""
     sums = np.zeros(len(words) + 1, np.int64)
     np.cumsum(words, out=sums[1:])
+    return sums
+
+
+def covered(sums: _Ints, places: _Ints, firsts: _Ints) -> _Ints:
+    """Return the weight of the words in the shingles at `places`, by group, (g,); words in several shingles count once.
+
+    `sums`: the running sums of the weight of each shingle's last word. `firsts` start the
+    groups; the places of a group ascend and are of one text.
+    """
     # The words of a shingle are its own last word and those of the two shingles before; words before the text weigh 0.
     since = np.maximum(places - SHINGLE_WORDS + 1, 0)
     before = places[:-1] + 1
@@ -262,6 +269,7 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
     rare = np.add.reduceat(rare_words, starts, dtype=np.int64)
     places = np.flatnonzero((held > 0) & (held <= most[owner_of]))
     bits = len(held).bit_length()
+    rare_sums = running(rare_words)
     pairs, weights = [], []
     for first, last in runs_within(held[places], _AT_ONCE):
         part = places[first:last]
@@ -274,7 +282,7 @@ def repeating(texts: Texts, shared: _SharedRuns, suspects: _Bools) -> _Ints:
         pair = keys >> bits
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
         pairs.append(pair[firsts])
-        weights.append(covered(rare_words, keys & ((1 << bits) - 1), firsts))
+        weights.append(covered(rare_sums, keys & ((1 << bits) - 1), firsts))
     keys, which = np.unique(np.concatenate(pairs), return_inverse=True)
     owners, others = np.divmod(keys, count)
     most_shared = np.bincount(which, np.concatenate(weights)) + (whole - rare)[owners]
@@ -302,25 +310,37 @@ def _shared(
     starts = np.searchsorted(places, offsets)
     sizes = np.diff(starts)[owners]
     weights = np.zeros(len(owners), np.int64)
-    for first, last in runs_within(
-        np.maximum(sizes, len(shared.held) // _KINDS_A_RUN), _AT_ONCE
-    ):
-        # `holds` is a table (kinds, texts), flattened: whether a text has a kind. `cells` are its entries for the runs of a pair.
-        texts, columns = np.unique(others[first:last], return_inverse=True)
+    sums = running(words)
+    # Where a kind is a row of the table below, and a text a column; else -1.
+    row_of = np.full(len(shared.held), -1)
+    column_of = np.full(int(max(shared.holders.max(), others.max(initial=0))) + 1, -1)
+    for first, last in runs_within(np.maximum(sizes, _LEAST_RUNS), _RUNS_AT_ONCE):
         runs = ranges(starts[owners[first:last]], sizes[first:last])
-        cells = (kinds[places] * len(texts))[runs] + np.repeat(
-            columns, sizes[first:last]
-        )
-        column = np.full(int(max(shared.holders.max(), texts.max())) + 1, -1)
-        column[texts] = np.arange(len(texts))
-        chosen_holders = np.flatnonzero(column[shared.holders] >= 0)
-        rows = np.repeat(np.arange(len(shared.held)) * len(texts), shared.held)
-        holds = np.zeros(len(shared.held) * len(texts), np.bool_)
-        holds[rows[chosen_holders] + column[shared.holders[chosen_holders]]] = True
-        held_cells = np.flatnonzero(holds.take(cells))
+        kinds_of_runs = kinds[places[runs]]
+        row_of[kinds_of_runs] = 0
+        rows = np.flatnonzero(row_of == 0)
+        row_of[rows] = np.arange(len(rows))
+        texts = np.unique(others[first:last])
+        column_of[texts] = np.arange(len(texts))
+
+        # `holds` is a table (rows, texts), flattened: whether a text has a kind.
+        holders = shared.holders[ranges(shared.offsets[rows], shared.held[rows])]
+        row_of_holder = np.repeat(np.arange(len(rows)), shared.held[rows])
+        column_of_holder = column_of[holders]
+        is_column = np.flatnonzero(column_of_holder >= 0)
+        holds = np.zeros(len(rows) * len(texts), np.bool_)
+        row_starts = row_of_holder[is_column] * len(texts)
+        holds[row_starts + column_of_holder[is_column]] = True
+
+        # Look up each run of the first text of a pair in the column of the second.
+        columns = np.repeat(column_of[others[first:last]], sizes[first:last])
+        cells = row_of[kinds_of_runs] * len(texts) + columns
+        row_of[rows] = -1
+        column_of[texts] = -1
+        held_cells = np.flatnonzero(holds[cells])
         pair = np.repeat(np.arange(first, last), sizes[first:last])[held_cells]
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
-        weights[pair[firsts]] = covered(words, places[runs[held_cells]], firsts)
+        weights[pair[firsts]] = covered(sums, places[runs[held_cells]], firsts)
     return weights
 
 
@@ -332,15 +352,15 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
 
     # `run`: whether `length` consecutive shared runs begin at each place; doubled to 64, then two overlapping ones give 98.
     run, length = is_shared, 1
-    while 2 * length <= _RUNS:
+    while 2 * length <= PASSAGE_RUNS:
         run = run[:-length] & run[length:]
         length *= 2
-    rest = _RUNS - length
+    rest = PASSAGE_RUNS - length
     firsts = np.flatnonzero(
         run[:-rest] & run[rest:]
     )  # (n,) the first run of each passage
     owners = texts.owners[firsts]
-    within = np.flatnonzero(owners == texts.owners[firsts + _RUNS - 1])
+    within = np.flatnonzero(owners == texts.owners[firsts + PASSAGE_RUNS - 1])
     if not len(within):
         return np.empty((0, 2), np.int64)
     firsts, owners = firsts[within], owners[within]
@@ -354,7 +374,8 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
     shared = shared_runs(
-        shingles.mix((sums[begins + _RUNS] - sums[begins]) * down[begins]), owners
+        shingles.mix((sums[begins + PASSAGE_RUNS] - sums[begins]) * down[begins]),
+        owners,
     )
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
@@ -374,7 +395,7 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     return pairs
 
 
-class _NearDuplicates(NamedTuple):
+class NearDuplicates(NamedTuple):
     """The near-duplicates among m candidates."""
 
     of_document: _Bools  # (m,) whether the candidate repeats the meta-document
@@ -401,6 +422,17 @@ class Compared(NamedTuple):
         clean = len(self.others) - np.count_nonzero(self.suspects)
         return len(self.distinct.kinds) - int(clean)
 
+    def pairs_of_equals(self) -> _Ints:
+        """Return (n, 2): each of the others that several candidates have, twice.
+
+        `Distinct.pairs` expands these to pairs of candidates.
+        """
+        counts = np.bincount(self.distinct.kinds, minlength=len(self.by_words))
+        is_repeated = counts[self.others] > 1
+        has_words = np.diff(self.texts.offsets)[:-1] > 0
+        same = np.flatnonzero(is_repeated & has_words)
+        return np.stack([same, same], axis=1)
+
 
 def find_near_duplicates(
     candidates: Shingles,
@@ -408,7 +440,7 @@ def find_near_duplicates(
     document: ComparedDocument,
     weights: Weights,
     threshold: float,
-) -> _NearDuplicates:
+) -> NearDuplicates:
     """Return the candidates that repeat the document or a part of it, and the pairs of the others that repeat each other."""
     return pair_up(
         compare(candidates, document=document, weights=weights, threshold=threshold)
@@ -455,7 +487,7 @@ def compare(
     )
 
 
-def pair_up(compared: Compared) -> _NearDuplicates:
+def pair_up(compared: Compared) -> NearDuplicates:
     """Return the near-duplicates among the candidates that were compared."""
     distinct, by_words, others, texts, shared, suspects = compared
     count = len(others)
@@ -469,17 +501,14 @@ def pair_up(compared: Compared) -> _NearDuplicates:
     # Texts that repeat the document are removed from the draft, so only pairs of the others matter.
     kept = ~by_passage
     kept[-1] = False
+    pairs = np.concatenate([pairs, compared.pairs_of_equals()])
     pairs, passages = (rows[kept[rows].all(axis=1)] for rows in (pairs, passages))
-    # A distinct text of several candidates pairs with itself: `Distinct.pairs` expands this to pairs of candidates.
-    repeated = np.bincount(distinct.kinds, minlength=len(by_words))[others] > 1
-    same = np.flatnonzero(repeated & kept[:-1] & (np.diff(texts.offsets)[:-1] > 0))
-    pairs = np.concatenate([pairs, np.stack([same, same], axis=1)])
     by_passage[passages] = True
     by_passage[pairs] = False  # also repeat each other by their share of words
     only_passage = np.zeros(len(by_words), np.bool_)
     only_passage[others] = by_passage[:-1]
     of_candidates = distinct.pairs(others[np.concatenate([pairs, passages])])
-    return _NearDuplicates(
+    return NearDuplicates(
         of_document[distinct.kinds], of_candidates, only_passage[distinct.kinds]
     )
 
@@ -489,5 +518,7 @@ def _covered_by(document: ComparedDocument, texts: Texts) -> _Ints:
     places = np.flatnonzero(np.isin(texts.hashes, document.runs))
     firsts = np.flatnonzero(np.diff(texts.owners[places], prepend=-1))
     weights = np.zeros(len(texts.whole), np.int64)
-    weights[texts.owners[places[firsts]]] = covered(texts.words, places, firsts)
+    weights[texts.owners[places[firsts]]] = covered(
+        running(texts.words), places, firsts
+    )
     return weights

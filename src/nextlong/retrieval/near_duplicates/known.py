@@ -1,0 +1,311 @@
+"""Keep the pairs of near-duplicates among chunks, so that drafts do not compare them again.
+
+In:  SHINGLES and WEIGHTS; the chunks that some drafts may take.
+Out: for a meta-document and chunks that are known, what `find_near_duplicates` returns.
+
+In a corpus of near-identical pages, a draft walks through thousands of copies, several
+times as far as in other text, and the next draft walks through the same ones. Whether two
+chunks repeat each other does not depend on the draft, so each pair is judged once. Only
+the meta-document is new: the runs of all chunks are kept sorted, and its own are looked up.
+
+Texts are numbered in the order in which they became known. Pairs are rows (a, b) of
+numbers, a < b. `places` are those of runs in the runs of all texts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.artifacts.lookup import FileVersion, ranges
+from nextlong.retrieval.near_duplicates.rule import (
+    PASSAGE_RUNS,
+    NearDuplicates,
+    Texts,
+    compare,
+    covered,
+    repeated_passages,
+    repeating,
+    running,
+    shared_runs,
+)
+from nextlong.retrieval.near_duplicates.shingles import (
+    U64,
+    ComparedDocument,
+    Shingles,
+    ShingleStore,
+    Weights,
+)
+
+_MOST_RUNS: Final = 1 << 21  # kept: 80 MB, and those of about 12 MB of text
+# Equal runs of known and new texts, which are listed in 200 MB; if there are more, the
+# candidates of the draft are compared by their rarest runs alone.
+_MOST_MATCHES: Final = 1 << 22
+
+_Bools = NDArray[np.bool_]
+_Ints = NDArray[np.int64]
+
+
+class _Known(NamedTuple):
+    """The k chunks whose pairs are known, and their texts in the order of learning."""
+
+    chunks: _Ints  # (k,) ids, ascending
+    numbers: _Ints  # (k,) of their texts
+    texts: Texts
+    sorted_hashes: U64  # (s,) of the runs of all texts
+    places: _Ints  # (s,) of these runs in `texts`
+    by_words: _Ints  # (n, 2) pairs that repeat each other by their share of words
+    by_passage: _Ints  # (p, 2) pairs with the same passage: all others, some of these
+
+
+class KnownPairs:
+    """Chunks of a corpus, compared with each other when a draft first needs them."""
+
+    def __init__(self) -> None:
+        self._known: _Known | None = None
+
+    def learn(
+        self, chunks: _Ints, shingles: ShingleStore, weights: Weights, threshold: float
+    ) -> None:
+        """Compare chunks, ascending ids, with each other, unless all of them are known.
+
+        Chunks of earlier drafts stay known while there is room.
+        """
+        if self._known is not None:
+            others = np.setdiff1d(chunks, self._known.chunks, assume_unique=True)
+            if not len(others):
+                return
+            texts = shingles.of(others)
+            if len(self._known.places) + len(texts.hashes) <= _MOST_RUNS:
+                new = judge(others, texts, weights, threshold)
+                self._known = _joined(self._known, new)
+                if self._known is not None:
+                    return
+        self._known = judge(chunks, shingles.of(chunks), weights, threshold)
+
+    def against(self, document: ComparedDocument) -> KnownCandidates:
+        """Return the known chunks, compared with a document."""
+        known = self._known
+        assert known is not None, "nothing was learned"
+        by_words, by_passage = _repeating_document(known, document)
+        return KnownCandidates(known, by_words, by_passage)
+
+
+class KnownCandidates(NamedTuple):
+    """The k known chunks, compared with each other and with a document."""
+
+    known: _Known
+    by_words: _Bools  # (k,) texts that repeat the document by their words
+    by_passage: _Bools  # (k,) only by a passage
+
+    def find(self, chunks: _Ints) -> NearDuplicates:
+        """Return the near-duplicates among known chunks, as `find_near_duplicates`."""
+        known = self.known
+        numbers = known.numbers[np.searchsorted(known.chunks, chunks)]
+        is_free = ~(self.by_words | self.by_passage)
+
+        # (k,) where a text that does not repeat the document is in `chunks`, else -1.
+        order = np.full(len(is_free), -1)
+        order[numbers] = np.where(is_free[numbers], np.arange(len(chunks)), -1)
+        pairs = _reordered(known.by_words, order)
+        passages = _reordered(known.by_passage, order)
+        only_passage = self.by_passage[numbers]
+        only_passage[passages] = True
+        only_passage[pairs] = False
+        if len(passages):
+            pairs = np.unique(np.concatenate([pairs, passages]), axis=0)
+        return NearDuplicates(~is_free[numbers], pairs, only_passage)
+
+
+@lru_cache(maxsize=1)
+def kept_pairs(_weights: FileVersion, _threshold: float) -> KnownPairs:
+    """Return the known pairs of a run; a worker keeps them from task to task.
+
+    The file of the weights identifies the chunks, because it was made from all of them.
+    """
+    return KnownPairs()
+
+
+def judge(chunks: _Ints, texts: Shingles, weights: Weights, threshold: float) -> _Known:
+    """Compare all chunks with each other."""
+    compared = compare(
+        texts, document=_NO_DOCUMENT, weights=weights, threshold=threshold
+    )
+    repeats = repeating(compared.texts, compared.shared, compared.suspects)
+    by_words = np.concatenate([repeats, compared.pairs_of_equals()])
+    passages = repeated_passages(compared.texts, compared.shared.kinds > 0)
+    places = np.argsort(texts.hashes)
+    return _Known(
+        chunks=chunks,
+        numbers=np.arange(len(chunks)),
+        texts=Texts.of(texts, weights, threshold),
+        sorted_hashes=texts.hashes[places],
+        places=places,
+        by_words=compared.distinct.pairs(compared.others[by_words]),
+        by_passage=compared.distinct.pairs(compared.others[passages]),
+    )
+
+
+def _joined(known: _Known, new: _Known) -> _Known | None:
+    """Return known and new chunks together; None if they have too many equal runs."""
+    matches = _matches(known, new)
+    if matches is None:
+        return None
+    of_known, of_new = matches
+    known_repeats, known_likely = _repeats_of(of_known, of_new, known.texts, new.texts)
+    new_repeats, new_likely = _repeats_of(of_new, of_known, new.texts, known.texts)
+    equal = _equal_short_texts(of_known, of_new, known, new)
+
+    # Rows (known, new); the numbers of new texts follow those of the known ones.
+    count = len(known.texts.whole)
+    shift = np.array([0, count])
+    repeats = np.concatenate([known_repeats, new_repeats[:, ::-1], equal]) + shift
+    likely = np.concatenate([known_likely, new_likely[:, ::-1]]) + shift
+    texts = _concatenated(known.texts, new.texts)
+    numbers = np.unique(likely)
+    picked = Shingles(texts.hashes, texts.offsets).picked(numbers)
+    passages = numbers[_passages_among(picked)]
+    is_between = (passages[:, 0] < count) & (passages[:, 1] >= count)
+
+    chunks = np.concatenate([known.chunks, new.chunks])
+    order = np.argsort(chunks)
+    at = np.searchsorted(known.sorted_hashes, new.sorted_hashes)
+    new_places = new.places + len(known.places)
+    by_words = [known.by_words, np.unique(repeats, axis=0), new.by_words + count]
+    by_passage = [known.by_passage, passages[is_between], new.by_passage + count]
+    return _Known(
+        chunks=chunks[order],
+        numbers=np.concatenate([known.numbers, new.numbers + count])[order],
+        texts=texts,
+        sorted_hashes=np.insert(known.sorted_hashes, at, new.sorted_hashes),
+        places=np.insert(known.places, at, new_places),
+        by_words=np.concatenate(by_words),
+        by_passage=np.concatenate(by_passage),
+    )
+
+
+def _matches(known: _Known, new: _Known) -> tuple[_Ints, _Ints] | None:
+    """Return the places, (m,) each, of each run of a known and the same of a new text."""
+    first = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="left")
+    last = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="right")
+    counts = last - first
+    if counts.sum() > _MOST_MATCHES:
+        return None
+    return known.places[ranges(first, counts)], np.repeat(new.places, counts)
+
+
+def _repeats_of(
+    own: _Ints, other: _Ints, own_texts: Texts, other_texts: Texts
+) -> tuple[_Ints, _Ints]:
+    """Return the pairs of an own text and another that it repeats by its words, (n, 2).
+
+    And those that it does not, but with which it may share a passage. `own` and `other`
+    are the places of equal runs, (m,) each.
+    """
+    place_bits = len(own_texts.hashes).bit_length()
+    text_bits = len(other_texts.whole).bit_length()
+    owners = own_texts.owners[own].astype(np.int64)
+    others = other_texts.owners[other].astype(np.int64)
+    keys = ((owners << text_bits | others) << place_bits) | own
+    keys.sort()
+    places = keys & ((1 << place_bits) - 1)
+    pairs = keys >> place_bits
+    firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
+    pair_owners = pairs[firsts] >> text_bits
+    pair_others = pairs[firsts] & ((1 << text_bits) - 1)
+    rows = np.stack([pair_owners, pair_others], axis=1)
+    weights = covered(running(own_texts.words), places, firsts)
+    is_long = own_texts.whole[pair_owners] > 0
+    is_repeat = is_long & (weights >= own_texts.needed[pair_owners])
+    counts = np.diff(firsts, append=len(keys))
+    may_share = ~is_repeat & (counts >= PASSAGE_RUNS)
+    return rows[is_repeat], rows[may_share]
+
+
+def _equal_short_texts(
+    of_known: _Ints, of_new: _Ints, known: _Known, new: _Known
+) -> _Ints:
+    """Return the pairs of a known and a new text of the same few words."""
+    a = known.texts.owners[of_known]
+    b = new.texts.owners[of_new]
+    is_short = np.flatnonzero(known.texts.whole[a] == 0)
+    return np.stack([a[is_short], b[is_short]], axis=1).astype(np.int64)
+
+
+def _concatenated(first: Texts, second: Texts) -> Texts:
+    count = np.int32(len(first.whole))
+    return Texts(
+        hashes=np.concatenate([first.hashes, second.hashes]),
+        offsets=np.append(first.offsets, second.offsets[1:] + first.offsets[-1]),
+        owners=np.concatenate([first.owners, second.owners + count]),
+        words=np.concatenate([first.words, second.words]),
+        whole=np.concatenate([first.whole, second.whole]),
+        needed=np.concatenate([first.needed, second.needed]),
+    )
+
+
+_ALIKE: Final = np.ones(1, np.uint16)  # weights, which passages do not need
+_NO_DOCUMENT: Final = ComparedDocument(np.empty(0, np.uint64), np.empty(0, np.uint64))
+
+
+def _repeating_document(
+    known: _Known, document: ComparedDocument
+) -> tuple[_Bools, _Bools]:
+    """Return which chunks, (k,), repeat a document by words, and which others by a passage."""
+    texts = known.texts
+    runs = np.unique(document.runs)
+    first = np.searchsorted(known.sorted_hashes, runs, side="left")
+    last = np.searchsorted(known.sorted_hashes, runs, side="right")
+    places = np.sort(known.places[ranges(first, last - first)])
+    owners = texts.owners[places]
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+    weights = np.zeros(len(texts.whole), np.int64)
+    weights[owners[firsts]] = covered(running(texts.words), places, firsts)
+    by_words: _Bools = (texts.whole > 0) & (weights >= texts.needed)
+    is_short = np.diff(texts.offsets) == 1
+    numbers = texts.hashes[texts.offsets[:-1][is_short]]
+    by_words[is_short] = np.isin(numbers, document.wholes)
+
+    # A passage of the document is in as many successive places.
+    by_passage = np.zeros(len(texts.whole), np.bool_)
+    begins = np.arange(max(0, len(places) - PASSAGE_RUNS + 1))
+    ends = begins + PASSAGE_RUNS - 1
+    is_unbroken = places[ends] - places[begins] == PASSAGE_RUNS - 1
+    is_within = owners[ends] == owners[begins]
+    likely = np.unique(owners[begins[is_unbroken & is_within]])
+    likely = likely[~by_words[likely]]
+    if len(likely):
+        picked = Shingles(texts.hashes, texts.offsets).picked(likely)
+        by_passage[likely] = _has_passage(picked, document)
+    return by_words, by_passage
+
+
+def _has_passage(texts: Shingles, document: ComparedDocument) -> _Bools:
+    """Return which texts, (n,), have a passage of the document."""
+    hashes = np.concatenate([texts.hashes, document.runs])
+    a, b = _passages_among(Shingles(hashes, np.append(texts.offsets, len(hashes)))).T
+    count = len(texts.offsets) - 1
+    has_passage = np.zeros(count, np.bool_)
+    has_passage[a[b == count]] = True
+    return has_passage
+
+
+def _passages_among(texts: Shingles) -> _Ints:
+    """Return the pairs a < b of texts that share a passage, (n, 2)."""
+    weighed = Texts.of(texts, _ALIKE, 1.0)
+    shared = shared_runs(weighed.hashes, weighed.owners)
+    return repeated_passages(weighed, shared.kinds > 0)
+
+
+def _reordered(pairs: _Ints, order: _Ints) -> _Ints:
+    """Return pairs in the `order` of their texts, ascending, without those of -1."""
+    a = order[pairs[:, 0]]
+    b = order[pairs[:, 1]]
+    is_inside = np.flatnonzero((a >= 0) & (b >= 0))
+    a = a[is_inside]
+    b = b[is_inside]
+    keys = np.sort(np.minimum(a, b) * len(order) + np.maximum(a, b))
+    return np.stack(np.divmod(keys, max(1, len(order))), axis=1)
