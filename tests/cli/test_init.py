@@ -10,12 +10,12 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nextlong.cli import init
-from nextlong.cli.columns import looks_into, source_notes
+from nextlong.cli.columns import files_of, looks_into, source_notes
 from nextlong.cli.common import first_few
 from nextlong.cli.init import new_recipe, notes
 from nextlong.cli.main import main
 from nextlong.errors import CorpusError
-from nextlong.reading import pages
+from nextlong.reading import listing, pages
 from nextlong.recipe import Source
 from nextlong.runs.warnings import THRESHOLDS
 
@@ -723,3 +723,20 @@ def test_an_encoding_is_noticed_where_the_head_of_a_file_is_ascii(folder):
     (folder / "letter.txt").write_bytes("".join(lines).encode("cp1252"))
     (source,) = new_recipe(folder / "my.yaml", ["letter.txt"]).recipe.ingest.sources
     assert source.encoding == "cp1252"
+
+
+def test_a_large_folder_is_listed_a_few_times_only(folder, monkeypatch):
+    touch(folder, "many/a.jsonl", "many/b.jsonl")
+    for name in "ab":
+        text = "\n".join(json.dumps({"text": f"{n} tide " * 300}) for n in range(90))
+        (folder / f"many/{name}.jsonl").write_text(text)
+    listed = []
+    below = listing._below
+    monkeypatch.setattr(
+        listing, "_below", lambda fs, root: listed.append(root) or below(fs, root)
+    )
+    assert main(["init", "my.yaml", "many", "--tokenizer", "400"]) == 0
+    assert len(listed) <= 4
+    (folder / "many/c.jsonl").write_text("[1]")
+    assert len(new_recipe(folder / "my.yaml", ["many"]).sources) == 1
+    assert [file.name for file in files_of(str(folder / "many"))][-1] == "c.jsonl"

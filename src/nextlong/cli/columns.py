@@ -78,10 +78,24 @@ class FileLook:
         )
 
 
+@lru_cache(maxsize=64)
+def files_of(path: str) -> tuple[InputFile, ...]:
+    """Return the files of a local source as `list_files` does.
+
+    They are remembered, because a folder may have 100,000, until `forget_files`.
+    """
+    return tuple(list_files(Source(path=path), where="FILE"))
+
+
+def forget_files() -> None:
+    """List the files of sources again when they are next needed."""
+    files_of.cache_clear()
+
+
 def looks_into(path: str) -> list[FileLook]:
     """Inspect some files of each suffix of a source; return none if it is remote or has no file."""
     try:
-        files = [] if "://" in path else list_files(Source(path=path), where="FILE")
+        files = () if "://" in path else files_of(path)
     except CorpusError:
         return []
     by_suffix: dict[str, list[InputFile]] = {}
@@ -89,7 +103,7 @@ def looks_into(path: str) -> list[FileLook]:
         by_suffix.setdefault(FileLook(file).suffix, []).append(file)
     chosen = [file for of_suffix in by_suffix.values() for file in _spread(of_suffix)]
     max_bytes = _SAMPLE_BYTES // max(1, len(chosen))
-    encoding = _encoding_of(tuple(files)).name
+    encoding = _encoding_of(files).name
     looks = [_look_at(file, max_bytes, encoding) for file in chosen]
     if all(look.is_empty for look in looks):
         looks = [replace(look, problem="it holds no records") for look in looks]
@@ -306,10 +320,10 @@ def _size_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
 
 def _encoding_notes(source: Source) -> Iterator[str]:
     try:
-        files = list_files(Source(path=source.path), where="FILE")
+        files = files_of(source.path)
     except CorpusError:
         return
-    encoding = _encoding_of(tuple(files))
+    encoding = _encoding_of(files)
     if encoding.name is not None:
         yield (
             f"{source.label}: the text is not UTF-8; encoding {encoding.name!r} was guessed, in which it "

@@ -23,7 +23,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.cli.columns import MAX_FILES, FileLook, looks_into, source_notes
+from nextlong.cli.columns import (
+    MAX_FILES,
+    FileLook,
+    files_of,
+    forget_files,
+    looks_into,
+    source_notes,
+)
 from nextlong.cli.common import absolute, first_few, present, write
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.ingest import allowing
@@ -248,15 +255,14 @@ def new_recipe(
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json in the
     recipe's folder. Raises CorpusError for a source that does not exist, TokenizerError for an unusable tokenizer.
     """
+    forget_files()
     folder = Path(absolute(recipe_path)).parent
     sources = [
         path if "://" in path else absolute(path) for path in given
     ] or _sources_beside(folder)
     for path in sources if given else ():
         if "://" not in path:
-            list_files(
-                Source(path=path), where="FILE"
-            )  # raises CorpusError for one that does not exist
+            files_of(path)  # raises CorpusError for one that does not exist
     found_paths = [
         path for gathered in _gathered(sources) for path in _split_up(gathered)
     ]
@@ -613,7 +619,7 @@ def _split_up(path: str) -> list[str]:
     files = looks_into(path)  # the first of each suffix
     if len({look.text for look in files if look.text}) < 2:
         return [path]
-    listed = list_files(Source(path=path), where="FILE")
+    listed = files_of(path)
     if len(listed) <= MAX_FILES:
         return [file.path for file in listed]
     suffixes = dict.fromkeys(look.suffix for look in files)
