@@ -286,6 +286,23 @@ def test_a_column_that_is_spelled_like_a_path_comes_first(tmp_path):
         assert item.text == "whole"
 
 
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ({"doc.v1": {"body": "A tide."}}, "doc.v1.body"),
+        ({"doc": {"body.text": "A tide."}}, "doc.body.text"),
+        ({"doc": {"x": 1}, "doc.v1": {"a.b": {"c": "A tide."}}}, "doc.v1.a.b.c"),
+        ({"pages": [{"p.q": {"r": "A tide."}}]}, "pages[].p.q.r"),
+        ({"my.pages": [{"t": "A tide."}]}, "my.pages[].t"),
+    ],
+)
+def test_a_name_with_a_dot_may_hold_objects(tmp_path, name, row, path):
+    file = write(tmp_path, name, [row])
+    assert path in [found for found, _ in paths_of(row)]
+    assert [outcome(item) for item in read(file, text=path)] == ["A tide."]
+
+
 def test_deep_nesting_is_rejected(tmp_path):
     deep = "[" * 900 + '"x"' + "]" * 900
     (item,) = lines(tmp_path / "a.jsonl", f'{{"text": {deep}}}')

@@ -37,16 +37,27 @@ _Problem = tuple[RejectKind, str]  # kind and detail of a reject
 def field_at(record: Any, path: str) -> Any:
     """Return the value of a column, or of the field `a.b`; ABSENT if the record has none.
 
-    A key that is spelled like the path comes first: a column may be called `a.b`.
+    A key that is spelled like the path comes first: a column may be called `a.b`, also one
+    that holds objects.
     """
-    if isinstance(record, dict) and path in record:
+    if not isinstance(record, dict):
+        return ABSENT
+    if path in record:
         return record[path]
-    value = record
-    for part in path.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return ABSENT
-        value = value[part]
-    return value
+    for name, inside in splits_of(path):
+        if name in record:
+            value = field_at(record[name], inside)
+            if value is not ABSENT:
+                return value
+    return ABSENT
+
+
+def splits_of(path: str) -> Iterator[tuple[str, str]]:
+    """Yield what is before and after each dot of a path."""
+    dot = path.find(".")
+    while dot >= 0:
+        yield path[:dot], path[dot + 1 :]
+        dot = path.find(".", dot + 1)
 
 
 def value_at(record: Any, path: str) -> Any:
@@ -99,15 +110,24 @@ def _paths_inside(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]
             yield from _paths_inside(f"{path}.{name}", field, depth + 1)
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
         objects = [item for item in value if isinstance(item, dict)]
-        names = dict.fromkeys(name for item in objects for name in item)
-        for name in names:
-            fields = [item[name] for item in objects if name in item]
-            yield f"{path}{EACH}.{name}", fields
-            # Lists inside the objects are read as one list.
-            inner = [
-                part for field in fields if isinstance(field, list) for part in field
-            ]
-            yield from _paths_inside(f"{path}{EACH}.{name}", inner, depth + 1)
+        yield from _paths_of_each(f"{path}{EACH}", objects, depth)
+
+
+def _paths_of_each(
+    path: str, objects: Sequence[Mapping[str, Any]], depth: int
+) -> Iterator[tuple[str, Any]]:
+    """Yield the paths of the fields of objects, each with its values in all of them."""
+    if depth == _MAX_DEPTH:
+        return
+    names = dict.fromkeys(name for item in objects for name in item)
+    for name in names:
+        fields = [item[name] for item in objects if name in item]
+        yield f"{path}.{name}", fields
+        inner_objects = [field for field in fields if isinstance(field, dict)]
+        yield from _paths_of_each(f"{path}.{name}", inner_objects, depth + 1)
+        # Lists inside the objects are read as one list.
+        inner = [part for field in fields if isinstance(field, list) for part in field]
+        yield from _paths_inside(f"{path}.{name}", inner, depth + 1)
 
 
 def document_text(columns: Sequence[str], values: Sequence[Any]) -> str | _Problem:

@@ -23,6 +23,7 @@ from nextlong.reading.document_text import (
     EACH,
     TURN_KEYS,
     document_text,
+    splits_of,
     values_inside,
 )
 from nextlong.reading.files import FilePart, InputFile, open_file
@@ -537,8 +538,7 @@ def _type_inside(kind: pa.DataType | None, inside: str) -> pa.DataType | None:
             inside = inside.removeprefix(EACH)
         else:
             part, mark, rest = inside.removeprefix(".").partition(EACH)
-            for name in part.split("."):
-                kind = _field_type(kind, name)
+            _, kind = _resolve_inside(kind, part)
             inside = mark + rest
     return kind
 
@@ -575,16 +575,32 @@ def _not_text(file: InputFile, name: str, kind: pa.DataType) -> str:
 
 def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]:
     """Return path and type of a column, or of the struct field with a dotted name; ((), None) if missing or duplicate."""
-    path = (column,) if column in schema.names else tuple(column.split("."))
-    kind: pa.DataType = (
-        schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
-    )
-    for depth, part in enumerate(path[1:], start=1):
-        if kind is not None and pa.types.is_null(kind):
-            # A struct that is null in every row: so are its fields.
-            return path[:depth], kind
-        kind = _field_type(kind, part)
-    return (path, kind) if kind is not None else ((), None)
+    if column in schema.names:
+        is_single = schema.names.count(column) == 1
+        return ((column,), schema.field(column).type) if is_single else ((), None)
+    for name, inside in splits_of(column):
+        if schema.names.count(name) == 1:
+            path, kind = _resolve_inside(schema.field(name).type, inside)
+            if kind is not None:
+                return (name, *path), kind
+    return (), None
+
+
+def _resolve_inside(kind: pa.DataType, field: str) -> tuple[_Path, pa.DataType | None]:
+    """Return path and type of a field inside a type; ((), None) if there is none."""
+    if pa.types.is_null(kind):
+        # A struct that is null in every row: so are its fields.
+        return (), kind
+    whole = _field_type(kind, field)
+    if whole is not None:
+        return (field,), whole
+    for name, inside in splits_of(field):
+        outer = _field_type(kind, name)
+        if outer is not None:
+            path, found = _resolve_inside(outer, inside)
+            if found is not None:
+                return (name, *path), found
+    return (), None
 
 
 def _is_text(kind: pa.DataType) -> bool:
