@@ -1,12 +1,13 @@
-"""Keep the pairs of near-duplicates among chunks, so that drafts do not compare them again.
+"""Keep the pairs of near-duplicates among chunks, so that each is judged only once.
 
 In:  SHINGLES and WEIGHTS; the chunks that some drafts may take.
 Out: for a meta-document and chunks that are known, what `find_near_duplicates` returns.
 
 In a corpus of near-identical pages, a draft walks through thousands of copies, several
-times as far as in other text, and the next draft walks through the same ones. Whether two
-chunks repeat each other does not depend on the draft, so each pair is judged once. Only
-the meta-document is new: the runs of all chunks are kept sorted, and its own are looked up.
+times as far as in other text, and the next draft walks through the same ones. Whether
+two chunks repeat each other does not depend on the draft, so each pair is judged once.
+Only the meta-document is new: the runs of all chunks are kept sorted, and its own are
+looked up.
 
 Texts are numbered in the order in which they became known. Pairs are rows (a, b) of
 numbers, a < b. `places` are those of runs in the runs of all texts.
@@ -188,7 +189,7 @@ def _joined(known: _Known, new: _Known) -> _Known | None:
 
 
 def _matches(known: _Known, new: _Known) -> tuple[_Ints, _Ints] | None:
-    """Return the places, (m,) each, of each run of a known and the same of a new text."""
+    """Return the places, (m,) each, of equal runs of known and of new texts."""
     first = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="left")
     last = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="right")
     counts = last - first
@@ -254,7 +255,7 @@ _NO_DOCUMENT: Final = ComparedDocument(np.empty(0, np.uint64), np.empty(0, np.ui
 def _repeating_document(
     known: _Known, document: ComparedDocument
 ) -> tuple[_Bools, _Bools]:
-    """Return which chunks, (k,), repeat a document by words, and which others by a passage."""
+    """Return which texts, (k,), repeat a document by words, and which only by a passage."""
     texts = known.texts
     runs = np.unique(document.runs)
     first = np.searchsorted(known.sorted_hashes, runs, side="left")
