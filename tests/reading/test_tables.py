@@ -554,6 +554,7 @@ def test_a_table_without_a_header_is_refused_at_its_first_row(tmp_path):
     [
         ("a.tsv", 'id\ttext\n1\t"Quoted" words\n2\t"Quoted" words\n'),
         ("a.csv", 'id,text\n1,"a \\"quoted\\" word"\n2,"a \\"quoted\\" word"\n'),
+        ("c.csv", "id,text\n1,two words,more\n2\n"),
     ],
 )
 def test_a_table_without_a_valid_row_is_sampled_with_its_first_fault(

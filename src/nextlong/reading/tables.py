@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -276,7 +276,7 @@ class _Delimited(InputFormat):
             if isinstance(row, str):
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
             elif len(row) != len(header):
-                detail = f"{len(row)} fields, the first row has {len(header)}"
+                detail = _count_problem(row, header)
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, detail)
             elif with_nul := [
                 name for name, field in zip(header, row, strict=True) if "\0" in field
@@ -315,13 +315,17 @@ class _Delimited(InputFormat):
             elif header is None:
                 header = [name.strip() for name in row]
                 self._check_header(header, file)
+            elif len(row) != len(header):
+                # A run rejects it too.
+                problem = problem or f"line {line}: {_count_problem(row, header)}"
             else:
                 has_rows = True
-                fields = zip(header, row, strict=False)
+                fields = zip(header, row, strict=True)
                 yield {name: field or None for name, field in fields}
         if problem and not has_rows:
             raise ValueError(
-                f"{problem}; no row is valid; write quotes inside a quoted field twice"
+                f"{problem}; no row is valid; quote fields that contain the delimiter, "
+                "and double quotes inside them"
             )
 
     def _check_header(self, header: list[str], file: InputFile) -> None:
@@ -390,6 +394,10 @@ class _Delimited(InputFormat):
 
 
 FORMAT: Final = (_Delimited("csv", ","), _Delimited("tsv", "\t"), _Parquet(), _Arrow())
+
+
+def _count_problem(row: Sequence[str], header: Sequence[str]) -> str:
+    return f"{len(row)} fields, the first row has {len(header)}"
 
 
 def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
