@@ -25,7 +25,8 @@ PLAIN = {
             {"path": "/data/private/wiki/*.jsonl.zst", "name": "wiki"},
             {"path": "s3://secret-bucket/books/"},
             {"path": "hf://datasets/allenai/c4/en/*.gz"},
-        ]
+        ],
+        "exclude": "/home/ann/lists/marks.jsonl",
     },
     "decontaminate": {"files": ["/home/ann/eval/mmlu.csv"]},
     "encoder": {
@@ -73,6 +74,7 @@ def test_a_recipe_is_told_without_the_paths_in_it():
     assert changed.pop("ingest.sources") == told["ingest"]["sources"]
     assert changed.pop("encoder.openai")["base_url"] == "(not published)"
     assert changed == {
+        "ingest.exclude": "marks.jsonl",
         "decontaminate.files": ["mmlu.csv"],
         "encoder.model": "sentence-transformers:bge",
         "tokenizer.source": "tokenizer.json",

@@ -469,6 +469,7 @@ def public_recipe(recipe: Recipe) -> str:
     ]
     _hide_places(plain, recipe)
     made_public = (
+        ("ingest", "exclude", public_name),
         ("encoder", "model", _model_name),
         ("tokenizer", "source", _hub_name),
         ("export", "push", public_name),
