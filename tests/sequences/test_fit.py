@@ -328,6 +328,17 @@ def test_where_a_cut_would_join_the_meta_chunk_other_groups_take_more():
     ]  # fmt: skip
 
 
+def test_what_other_groups_leave_has_room_for_the_separator_of_a_cut():
+    first = Group(SizedChunk(100, 1, closed=True), [SizedChunk(1, 1, closed=True)])
+    first.candidates.append(SizedChunk(2, 2, closed=True))
+    last = Group(SizedChunk(101, 1, closed=True), [SizedChunk(3, 2, closed=True)])
+    options = {"target_tokens": 6, "separator_tokens": 2, "min_gap_tokens": 1}
+    # With chunk 2 in the first group, one token would be left for chunk 3.
+    assert laid([first, last], **options, position="tail") == [
+        (1, 0, 1), (100, 1, 2), (3, 2, 3), ("J", 3, 5), (101, 5, 6),
+    ]  # fmt: skip
+
+
 def test_a_meta_chunk_at_a_random_place_joins_no_cut_negative():
     own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 4, closed=True)])]
     own[0].candidates.append(SizedChunk(2, 9, closed=True))

@@ -232,6 +232,35 @@ def test_more_candidates_are_searched_for_where_the_nearest_ones_do_not_suffice(
     assert len([*(tmp_path / "run").glob("*-meta_documents-*")]) == 1
 
 
+def test_more_candidates_are_searched_for_behind_those_that_are_mostly_copies(
+    tmp_path, monkeypatch
+):
+    """The nearest chunks of each document are copies of one, but not those behind them."""
+    monkeypatch.setattr(keys, "_FEWEST_CANDIDATES", 16)
+    draw = random.Random(3)
+    words = [f"w{number}" for number in range(24)]
+    copies = []
+    for number in range(455):
+        copy = words.copy()
+        copy[draw.randrange(24)] = f"c{number}"
+        copies.append(" ".join(copy))
+    long = [
+        "\n".join(" ".join(draw.sample(words, 24)) for _ in range(4)) for _ in range(6)
+    ]
+    others = lines_of(draw, 700, words=24)
+    done, lines = run(
+        recipe_over(
+            tmp_path,
+            [*copies, *long, *others],
+            "compose.target_tokens=4096",
+            "compose.sequences=all",
+        )
+    )
+    assert total(done["draft"], "near_duplicates") > 0
+    assert [line for line in lines if "candidates" in line]
+    assert total(done["compose"], "sequences") == 6
+
+
 def test_a_number_of_candidates_in_the_recipe_is_kept_and_named(tmp_path):
     draw = random.Random(3)
     texts = ["\n".join(lines_of(draw, 8, words=12)) for _ in range(60)]

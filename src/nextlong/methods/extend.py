@@ -320,7 +320,7 @@ def _draft_step(
         tasks=count_tasks,
     )
     return Step(
-        "draft", 6, config, tuple(inputs), tasks, DraftResult, estimate=estimate
+        "draft", 7, config, tuple(inputs), tasks, DraftResult, estimate=estimate
     )
 
 
@@ -543,11 +543,15 @@ def _shortage(
     """
     if not any(drafted.prefixes.ran_out):
         return None
-    if drafted.near_duplicates > drafted.negatives:
-        return schemas.DropReason.NEAR_DUPLICATES
     found_all = [len(ids) == rules.candidates for ids in retrieved.ids]
     could_find_more = np.logical_and(drafted.prefixes.ran_out, found_all)
-    return schemas.DropReason.TOO_FEW_CANDIDATES if could_find_more.any() else None
+    # Also where most candidates are copies: there may be others behind them. If hardly
+    # any are left among more candidates, the draft is given up.
+    if could_find_more.any():
+        return schemas.DropReason.TOO_FEW_CANDIDATES
+    if drafted.near_duplicates > drafted.negatives:
+        return schemas.DropReason.NEAR_DUPLICATES
+    return None
 
 
 def _ordered_candidates(
